@@ -1,0 +1,290 @@
+"""One recorded event of an attempt: OpenTelemetry's span, and which attempt it belongs to."""
+
+import base64
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from opentelemetry import trace as otel
+    from opentelemetry.sdk.resources import Resource as SdkResource
+    from opentelemetry.sdk.trace import Event as SdkEvent
+    from opentelemetry.sdk.trace import ReadableSpan
+
+AttributeValue: TypeAlias = (
+    str | bool | int | float | bytes | Sequence["AttributeValue"] | Mapping[str, "AttributeValue"] | None
+)
+"""What OpenTelemetry 1.40 and later let through as an attribute's value."""
+
+StatusCode = Literal["UNSET", "OK", "ERROR"]
+"""OpenTelemetry's span status."""
+
+_SCALARS = frozenset({str, bool, int, float, type(None)})
+
+
+def plain_value(value: Any) -> Any:
+    """Copy an attribute's value into JSON-like Python values.
+
+    Sequences become lists or, where nothing in them can be changed, tuples; mappings become dicts; bytes become
+    their base64 text, as in OTLP's JSON.
+
+    Raises:
+        TypeError: For a value that OpenTelemetry does not take either.
+    """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is tuple and all(type(item) in _SCALARS for item in value):
+        return value
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [plain_value(item) for item in value]
+    raise TypeError(
+        f"a span attribute cannot be a {kind.__name__}; allowed are str, bool, int, float, bytes, None, "
+        "and sequences and string-keyed mappings of these"
+    )
+
+
+def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Copy attributes so that neither side can change the other's.
+
+    Raises:
+        ValueError: Names the attribute whose value is not allowed.
+    """
+    plain: dict[str, Any] = {}
+    for key, value in (attributes or {}).items():
+        if type(value) in _SCALARS:
+            plain[key] = value
+            continue
+        try:
+            plain[key] = plain_value(value)
+        except TypeError as exc:
+            raise ValueError(f"attribute {key!r}: {exc}") from exc
+    return plain
+
+
+Attributes = Annotated[dict[str, Any], BeforeValidator(plain_attributes), Field(default_factory=dict)]
+"""Attribute name -> `AttributeValue`; a model keeps its own copy."""
+TraceState = dict[str, str]
+
+
+class SpanContext(BaseModel):
+    """The identity of a span. Ids are lower-case hexadecimal: 32 digits for a trace, 16 for a span."""
+
+    model_config = ConfigDict(extra="allow")
+
+    trace_id: str
+    span_id: str
+    is_remote: bool = False
+    trace_state: TraceState = Field(default_factory=dict)
+
+    @classmethod
+    def from_opentelemetry(cls, src: "otel.SpanContext") -> "SpanContext":
+        """Convert OpenTelemetry's value."""
+        return cls(
+            trace_id=f"{src.trace_id:032x}",
+            span_id=f"{src.span_id:016x}",
+            is_remote=src.is_remote,
+            trace_state=dict(src.trace_state) if src.trace_state else {},
+        )
+
+
+class TraceStatus(BaseModel):
+    """Whether what the span covers went well."""
+
+    model_config = ConfigDict(extra="allow")
+
+    status_code: StatusCode
+    description: str | None = None
+
+    @classmethod
+    def from_opentelemetry(cls, src: "otel.Status") -> "TraceStatus":
+        """Convert OpenTelemetry's value."""
+        return cls(status_code=src.status_code.name, description=src.description)
+
+
+class Event(BaseModel):
+    """Something that happened at one moment of a span."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    attributes: Attributes
+    timestamp: float | None = None
+    """Seconds since the epoch."""
+
+    @classmethod
+    def from_opentelemetry(cls, src: "SdkEvent") -> "Event":
+        """Convert OpenTelemetry's value."""
+        return cls(name=src.name, attributes=dict(src.attributes or {}), timestamp=_seconds(src.timestamp))
+
+
+class Link(BaseModel):
+    """A pointer from one span to another."""
+
+    model_config = ConfigDict(extra="allow")
+
+    context: SpanContext
+    attributes: Attributes
+
+    @classmethod
+    def from_opentelemetry(cls, src: "otel.Link") -> "Link":
+        """Convert OpenTelemetry's value."""
+        return cls(context=SpanContext.from_opentelemetry(src.context), attributes=dict(src.attributes or {}))
+
+
+class OtelResource(BaseModel):
+    """What produced a span, in OpenTelemetry's sense of "resource" (a service, a process)."""
+
+    attributes: Attributes
+    schema_url: str = ""
+
+    @classmethod
+    def from_opentelemetry(cls, src: "SdkResource") -> "OtelResource":
+        """Convert OpenTelemetry's value."""
+        return cls(attributes=dict(src.attributes), schema_url=src.schema_url or "")
+
+
+class SpanCoreFields(BaseModel):
+    """A span without an identity: what whoever makes one by hand has to say. Times in seconds since the epoch."""
+
+    name: str
+    status: TraceStatus = Field(default_factory=lambda: TraceStatus(status_code="OK"))
+    attributes: Attributes
+    start_time: float | None = None
+    end_time: float | None = None
+
+
+class Span(BaseModel):
+    """One recorded event of an attempt. Times are in seconds since the epoch."""
+
+    model_config = ConfigDict(extra="allow")
+
+    rollout_id: str
+    """The rollout that it belongs to."""
+    attempt_id: str
+    """The attempt that it belongs to."""
+    sequence_id: int = Field(ge=0)
+    """Orders the spans of one attempt, from 1; 0 asks the store to number it. A gap means nothing."""
+
+    trace_id: str
+    """One attempt may have several traces."""
+    span_id: str
+    """Unique within the attempt: the same id twice is the same span."""
+    parent_id: str | None = None
+    """The span that it is part of."""
+
+    name: str
+    status: TraceStatus
+    attributes: Attributes
+    events: list[Event] = Field(default_factory=list)
+    links: list[Link] = Field(default_factory=list)
+
+    start_time: float | None = None
+    end_time: float | None = None
+
+    context: SpanContext | None = None
+    parent: SpanContext | None = None
+    resource: OtelResource
+
+    @classmethod
+    def from_opentelemetry(cls, src: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int) -> "Span":
+        """Convert a finished OpenTelemetry span.
+
+        Args:
+            src: The span.
+            rollout_id: The rollout that it belongs to.
+            attempt_id: The attempt that it belongs to.
+            sequence_id: Its place among the attempt's spans, from 1; 0 asks the store to number it.
+        """
+        context = src.get_span_context()
+        own = SpanContext.from_opentelemetry(context) if context else None
+        parent = SpanContext.from_opentelemetry(src.parent) if src.parent else None
+        return cls(
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id,
+            trace_id=own.trace_id if own else "0" * 32,
+            span_id=own.span_id if own else "0" * 16,
+            parent_id=parent.span_id if parent else None,
+            name=src.name,
+            status=TraceStatus.from_opentelemetry(src.status),
+            attributes=dict(src.attributes or {}),
+            events=[Event.from_opentelemetry(event) for event in src.events],
+            links=[Link.from_opentelemetry(link) for link in src.links],
+            start_time=_seconds(src.start_time),
+            end_time=_seconds(src.end_time),
+            context=own,
+            parent=parent,
+            resource=OtelResource.from_opentelemetry(src.resource),
+        )
+
+    @classmethod
+    def from_attributes(
+        cls,
+        *,
+        attributes: Mapping[str, AttributeValue],
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+        name: str | None = None,
+        trace_id: str | None = None,
+        span_id: str | None = None,
+        parent_id: str | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+        resource: OtelResource | None = None,
+        status: TraceStatus | None = None,
+    ) -> "Span":
+        """Make a span from its attributes; ids that are not given are random, its status is OK."""
+        trace_id = trace_id or secrets.token_hex(16)
+        span_id = span_id or secrets.token_hex(8)
+        return cls(
+            rollout_id=rollout_id or "",
+            attempt_id=attempt_id or "",
+            sequence_id=sequence_id or 0,
+            trace_id=trace_id,
+            span_id=span_id,
+            parent_id=parent_id,
+            name=name or "agentlightning.virtual",
+            status=status or TraceStatus(status_code="OK"),
+            attributes=dict(attributes),
+            start_time=start_time,
+            end_time=end_time,
+            context=SpanContext(trace_id=trace_id, span_id=span_id),
+            parent=SpanContext(trace_id=trace_id, span_id=parent_id) if parent_id else None,
+            resource=resource or OtelResource(attributes={}),
+        )
+
+    @classmethod
+    def from_core_fields(
+        cls,
+        core: SpanCoreFields,
+        *,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        sequence_id: int | None = None,
+    ) -> "Span":
+        """Give a hand-made span an identity; it starts now if it does not say when."""
+        return cls.from_attributes(
+            attributes=core.attributes,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            sequence_id=sequence_id,
+            name=core.name,
+            start_time=time.time() if core.start_time is None else core.start_time,
+            end_time=core.end_time,
+            status=core.status,
+        )
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1_000_000_000
