@@ -1,0 +1,270 @@
+"""The status machine of rollouts and attempts: pure functions from a record to the next one.
+
+Every function takes a record and the time, in seconds since the epoch, and returns the record that follows, or the
+same object where nothing changes. None of them does I/O, reads a clock or changes what it was given.
+
+A rollout goes `queuing -> preparing -> running -> succeeded | failed | cancelled`, and through `requeuing` when a
+retry is due. An attempt goes `preparing -> running -> succeeded | failed | timeout | unresponsive`. What is terminal
+stays terminal, except that an `unresponsive` attempt is revived by a sign of life as long as it is not given up.
+
+An attempt is given up when its rollout ended, or when a newer attempt exists. From then on it never changes the
+rollout's outcome.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.types import (
+    Attempt,
+    AttemptStatus,
+    Rollout,
+    RolloutStatus,
+    Worker,
+)
+
+QUEUED: frozenset[RolloutStatus] = frozenset({"queuing", "requeuing"})
+"""A rollout in one of these waits for a claim."""
+
+ENDED: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
+"""A rollout in one of these stays there."""
+
+ACTIVE_ATTEMPT: frozenset[AttemptStatus] = frozenset({"preparing", "running"})
+"""An attempt in one of these is being executed."""
+
+FINAL_ATTEMPT: frozenset[AttemptStatus] = frozenset({"succeeded", "failed", "timeout"})
+"""An attempt in one of these stays there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """A rollout with all of its attempts: what a store keeps, and changes, as one.
+
+    The models inside are treated as frozen: a change makes new ones.
+    """
+
+    run_id: str
+    rollout: Rollout
+    attempts: tuple[Attempt, ...] = ()
+    revision: int = 0
+    """Counts the writes, from 0; a write is refused when somebody else has written since."""
+
+    @property
+    def latest(self) -> Attempt | None:
+        """The newest attempt, None before the first claim."""
+        return self.attempts[-1] if self.attempts else None
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        """Return the attempt of this id; `"latest"` is the newest one.
+
+        Raises:
+            NotFound: When the rollout has no such attempt.
+        """
+        if attempt_id == "latest" and self.attempts:
+            return self.attempts[-1]
+        for attempt in reversed(self.attempts):
+            if attempt.attempt_id == attempt_id:
+                return attempt
+        known = ", ".join(attempt.attempt_id for attempt in self.attempts) or "none yet"
+        raise NotFound(f"rollout {self.rollout.rollout_id} has no attempt {attempt_id!r}; it has {known}")
+
+
+def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
+    """Whether this attempt can no longer change the rollout's outcome."""
+    latest = record.latest
+    return record.rollout.status in ENDED or latest is None or latest.attempt_id != attempt.attempt_id
+
+
+def deadline(record: RolloutRecord) -> tuple[float, AttemptStatus] | None:
+    """Return when the newest attempt has to be ended if nothing happens before, and as what.
+
+    Returns:
+        Seconds since the epoch and the status to come; None while no attempt runs, or without a limit.
+    """
+    attempt, config = record.latest, record.rollout.config
+    if attempt is None or attempt.status not in ACTIVE_ATTEMPT or record.rollout.status in ENDED:
+        return None
+    limits: list[tuple[float, AttemptStatus]] = []
+    if config.timeout_seconds is not None:
+        limits.append((attempt.start_time + config.timeout_seconds, "timeout"))
+    if config.unresponsive_seconds is not None:
+        last_sign = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
+        limits.append((last_sign + config.unresponsive_seconds, "unresponsive"))
+    return min(limits, default=None)
+
+
+def expire(record: RolloutRecord, now: float) -> RolloutRecord:
+    """End the newest attempt if its deadline has come."""
+    due = deadline(record)
+    if due is None or now < due[0]:
+        return record
+    return set_attempt_status(record, now, "latest", due[1])
+
+
+def claim(record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None) -> RolloutRecord:
+    """Take a queued rollout out of the queue and begin an attempt.
+
+    Raises:
+        InvalidTransition: When the rollout is not queued.
+    """
+    if record.rollout.status not in QUEUED:
+        raise InvalidTransition(
+            f"rollout {record.rollout.rollout_id} is {record.rollout.status!r}; "
+            "only 'queuing' and 'requeuing' rollouts can be claimed"
+        )
+    return begin_attempt(record, now, attempt_id=attempt_id, worker_id=worker_id)
+
+
+def begin_attempt(record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None) -> RolloutRecord:
+    """Begin another attempt, queued or not; an attempt that still runs is given up.
+
+    Raises:
+        InvalidTransition: When the rollout has ended.
+    """
+    if record.rollout.status in ENDED:
+        raise InvalidTransition(
+            f"rollout {record.rollout.rollout_id} has ended ({record.rollout.status!r}); enqueue a new one instead"
+        )
+    attempt = Attempt(
+        rollout_id=record.rollout.rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=len(record.attempts) + 1,
+        start_time=now,
+        worker_id=worker_id,
+    )
+    return replace(
+        record,
+        rollout=record.rollout.model_copy(update={"status": "preparing"}),
+        attempts=(*record.attempts, attempt),
+    )
+
+
+def span_arrived(record: RolloutRecord, now: float, attempt_id: str) -> RolloutRecord:
+    """Note that an attempt recorded something: it runs, or runs again.
+
+    A span of an attempt that has ended or was given up is kept by the store, and changes nothing here.
+
+    Raises:
+        NotFound: When the rollout has no such attempt.
+    """
+    attempt = record.attempt(attempt_id)
+    if given_up(record, attempt) or attempt.status in FINAL_ATTEMPT:
+        return record
+    alive = attempt.model_copy(update={"status": "running", "end_time": None, "last_heartbeat_time": now})
+    changed = _with_attempt(record, alive)
+    if attempt.status == "running":
+        return changed
+    return replace(changed, rollout=record.rollout.model_copy(update={"status": "running"}))
+
+
+def heartbeat(record: RolloutRecord, now: float, attempt_id: str) -> RolloutRecord:
+    """Note that the worker of an attempt is alive.
+
+    Raises:
+        NotFound: When the rollout has no such attempt.
+    """
+    attempt = record.attempt(attempt_id)
+    if given_up(record, attempt) or attempt.status not in ACTIVE_ATTEMPT:
+        return record
+    return _with_attempt(record, attempt.model_copy(update={"last_heartbeat_time": now}))
+
+
+def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, status: AttemptStatus) -> RolloutRecord:
+    """Move an attempt, and its rollout with it unless the attempt was given up.
+
+    The same status twice is one effect.
+
+    Raises:
+        NotFound: When the rollout has no such attempt.
+        InvalidTransition: When the attempt has ended otherwise, or would go back.
+    """
+    attempt = record.attempt(attempt_id)
+    if attempt.status == status:
+        return record
+    lost = given_up(record, attempt)
+    if attempt.status in FINAL_ATTEMPT or (attempt.status == "unresponsive" and lost) or status == "preparing":
+        raise InvalidTransition(
+            f"attempt {attempt.attempt_id} of rollout {attempt.rollout_id} ({record.rollout.status!r}) is "
+            f"{attempt.status!r}; it cannot become {status!r}"
+        )
+    end_time = None if status in ACTIVE_ATTEMPT else now
+    changed = _with_attempt(record, attempt.model_copy(update={"status": status, "end_time": end_time}))
+    return changed if lost else _with_status(changed, now, after_attempt(changed, status))
+
+
+def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:
+    """Move a rollout on somebody's word rather than an attempt's.
+
+    The same status twice is one effect.
+
+    Raises:
+        InvalidTransition: When the rollout has ended, or is to run without an attempt that does.
+    """
+    rollout = record.rollout
+    if rollout.status == status:
+        return record
+    if rollout.status in ENDED:
+        raise InvalidTransition(
+            f"rollout {rollout.rollout_id} has ended ({rollout.status!r}); it cannot become {status!r}"
+        )
+    latest = record.latest
+    if status in ("preparing", "running") and (latest is None or latest.status not in ACTIVE_ATTEMPT):
+        raise InvalidTransition(
+            f"rollout {rollout.rollout_id} has no attempt that runs; it becomes {status!r} by a claim or start_attempt"
+        )
+    return _with_status(record, now, status)
+
+
+def after_attempt(record: RolloutRecord, status: AttemptStatus) -> RolloutStatus:
+    """Return what the rollout becomes when its newest attempt becomes `status`."""
+    if status in ("preparing", "running", "succeeded"):
+        return status
+    config = record.rollout.config
+    if status in config.retry_condition and len(record.attempts) < config.max_attempts:
+        return "requeuing"
+    return "failed"
+
+
+def worker_after(worker: Worker, attempt: Attempt, now: float) -> Worker:
+    """Return the worker's record after its attempt took the status that it has.
+
+    An attempt that it does not work on any more changes nothing.
+    """
+    if attempt.status in ACTIVE_ATTEMPT:
+        return worker.model_copy(
+            update={
+                "status": "busy",
+                "last_busy_time": now if worker.current_attempt_id != attempt.attempt_id else worker.last_busy_time,
+                "current_rollout_id": attempt.rollout_id,
+                "current_attempt_id": attempt.attempt_id,
+            }
+        )
+    if worker.current_attempt_id != attempt.attempt_id:
+        return worker
+    released: Mapping[str, Any] = {"current_rollout_id": None, "current_attempt_id": None}
+    if attempt.status in ("succeeded", "failed"):
+        return worker.model_copy(update={"status": "idle", "last_idle_time": now, **released})
+    return worker.model_copy(update={"status": "unknown", **released})
+
+
+def with_fields(record: RolloutRecord, fields: Mapping[str, Any]) -> RolloutRecord:
+    """Replace fields of the rollout that have nothing to do with its status."""
+    return replace(record, rollout=record.rollout.model_copy(update=fields))
+
+
+def with_attempt_fields(record: RolloutRecord, attempt_id: str, fields: Mapping[str, Any]) -> RolloutRecord:
+    """Replace fields of an attempt that have nothing to do with its status."""
+    return _with_attempt(record, record.attempt(attempt_id).model_copy(update=fields))
+
+
+def _with_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:
+    if record.rollout.status == status:
+        return record
+    end_time = now if status in ENDED else None
+    return replace(record, rollout=record.rollout.model_copy(update={"status": status, "end_time": end_time}))
+
+
+def _with_attempt(record: RolloutRecord, attempt: Attempt) -> RolloutRecord:
+    attempts = tuple(attempt if old.attempt_id == attempt.attempt_id else old for old in record.attempts)
+    return replace(record, attempts=attempts)

@@ -1,0 +1,175 @@
+"""The narrow port that a database implements; the facade does everything else.
+
+A backend keeps three things, all of them by run: rollout records (a rollout with its attempts, changed by
+compare-and-set), spans (appended, never changed), and small documents (resources, workers, saved state). It knows
+nothing of statuses beyond what `lightning_core.lifecycle` says of a record.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.base import LightningStoreCapabilities
+from lightning_core.store.query import Query
+from lightning_core.types import RolloutStatus, Span
+
+DocumentKind = Literal["resources", "workers", "state"]
+"""The kinds of documents, each with its own keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that a waiter may be waiting for: a rollout has this status now."""
+
+    run_id: str
+    rollout_id: str
+    status: RolloutStatus
+    deadline: float | None
+    """When the record has to be looked at again, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A small value with a key."""
+
+    key: str
+    value: Any
+    """A JSON-like value; the backend neither looks into it nor hands out the same object twice."""
+    revision: int
+    """Counts its writes, from 1."""
+
+
+class StoreBackend(ABC):
+    """Persistence for `StoreFacade`.
+
+    Every method is atomic: it happens as a whole or not at all, and concurrent calls behave as if one came after the
+    other. What a method acknowledged is kept as well as the database keeps anything.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What statistics call this store."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What a store over this backend can do."""
+
+    @abstractmethod
+    async def insert(self, records: Sequence[RolloutRecord]) -> None:
+        """Add new records, in this order. Those that are queued go to the tail of their run's queue."""
+
+    @abstractmethod
+    async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        """Return the record, or None when the run has none of this id."""
+
+    @abstractmethod
+    async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
+        """Write `new` with the next revision if the record still has the revision of `old`.
+
+        A record that becomes queued goes to the tail of the queue; one that is no longer queued leaves it.
+
+        Returns:
+            Whether it was written.
+        """
+
+    @abstractmethod
+    async def claim(
+        self, run_id: str, limit: int, begin: Callable[[RolloutRecord], RolloutRecord]
+    ) -> list[RolloutRecord]:
+        """Take up to `limit` records from the head of the queue and write `begin(record)` for each.
+
+        No record is given to two callers, whoever they are and however many.
+
+        Returns:
+            The records as written, oldest in the queue first.
+        """
+
+    @abstractmethod
+    async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
+        """Query records by fields of their rollout.
+
+        Returns:
+            One page, and the number of matches on all pages.
+        """
+
+    @abstractmethod
+    async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+        """Return the records whose `lifecycle.deadline` is not after `now`, in O(their number)."""
+
+    @abstractmethod
+    async def next_deadline(self, run_id: str) -> float | None:
+        """Return a time before which no record is due, in seconds since the epoch; None when none has a deadline."""
+
+    @abstractmethod
+    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[Span | None]:
+        """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
+
+        The backend owns the spans that it is given.
+
+        Returns:
+            For each span the stored one, or None when the attempt already has a span of that id.
+        """
+
+    @abstractmethod
+    async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each `(rollout_id, attempt_id)`, each time another one, from 1."""
+
+    @abstractmethod
+    async def find_spans(
+        self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> tuple[list[Span], int]:
+        """Query the spans of a rollout, or of one of its attempts.
+
+        The spans belong to the backend: the facade copies what it hands out.
+
+        Returns:
+            One page, and the number of matches on all pages.
+        """
+
+    @abstractmethod
+    async def put_document(
+        self, run_id: str, kind: DocumentKind, key: str, value: Any, *, revision: int | None = None
+    ) -> Document | None:
+        """Write a document, which thereby becomes the latest of its kind.
+
+        Args:
+            run_id: The run that it belongs to.
+            kind: Its kind.
+            key: Its key.
+            value: Its new value.
+            revision: Write only if this is its present revision (0: only if there is none); None: in any case.
+
+        Returns:
+            The document as written, or None when it had another revision.
+        """
+
+    @abstractmethod
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str | None) -> Document | None:
+        """Return the document of this key (None: the one written last), or None when there is none."""
+
+    @abstractmethod
+    async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
+        """Return all documents of a kind, in the order of their creation."""
+
+    @abstractmethod
+    async def delete_document(self, run_id: str, kind: DocumentKind, key: str) -> bool:
+        """Delete a document. Returns whether there was one."""
+
+    @abstractmethod
+    async def count(self, run_id: str) -> dict[str, int]:
+        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+
+    @abstractmethod
+    def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call the listener after each written record, from any thread, until the returned function is called.
+
+        The listener returns at once and does not raise.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of the database. Nothing is called afterwards."""

@@ -1,0 +1,478 @@
+"""The store's interface: what algorithms, runners and tracers may ask of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+from lightning_core.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    FilterLogic,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    SortOrder,
+    Span,
+    TaskInput,
+    Worker,
+    WorkerStatus,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+class Unset:
+    """The type of `UNSET`, the default of an argument that was not given. None is a value like any other."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __reduce__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+
+class LightningStoreCapabilities(TypedDict, total=False):
+    """What a store can do; a missing key means that it cannot."""
+
+    thread_safe: bool
+    """It may be called from any thread and any event loop."""
+    async_safe: bool
+    """Concurrent coroutines may call it."""
+    zero_copy: bool
+    """All callers in this process share one copy of the data."""
+    otlp_traces: bool
+    """It has an OTLP endpoint."""
+
+
+class LightningStoreStatistics(TypedDict, total=False):
+    """How much a store holds of its run."""
+
+    name: str
+    total_rollouts: int
+    total_attempts: int
+    total_spans: int
+    total_resources: int
+    total_workers: int
+    uptime: float
+    """Seconds since the store was opened."""
+
+
+class LightningStore(ABC):
+    """Where rollouts, attempts, spans, resources, workers and an algorithm's state are kept, for one run.
+
+    Algorithms and runners meet only here. Every method is atomic, and may be called concurrently. What a caller
+    passes in or gets back is a copy: changing it does not change the store. Time is in seconds since the epoch,
+    durations are in seconds.
+
+    Every method raises `NotFound` for an id that the run does not have (unless it returns None for it), `StoreClosed`
+    after `aclose`, and `InvalidRequest` for an argument out of its range. Those three, and `InvalidTransition`, are
+    `StoreError`s; all but `StoreClosed` are also `ValueError`s.
+    """
+
+    @property
+    @abstractmethod
+    def run_id(self) -> str:
+        """The run whose records this store shows; it neither sees nor touches those of another."""
+
+    @abstractmethod
+    def for_run(self, run_id: str) -> "LightningStore":
+        """Return a view of the same data for another run. Closing the view leaves the data open."""
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What this store can do."""
+
+    @abstractmethod
+    async def statistics(self) -> LightningStoreStatistics:
+        """Return how much the store holds."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the store. Whoever waits for something gets `StoreClosed`."""
+
+    # Rollouts
+
+    @abstractmethod
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        """Create a rollout and begin its first attempt at once, past the queue.
+
+        Args:
+            input: The task.
+            mode: What it is for.
+            resources_id: The version of the resources to use; None for the latest one there is now, if any.
+            config: Limits and retry policy; None for the defaults.
+            metadata: Kept with the rollout.
+            worker_id: Who executes the attempt.
+
+        Returns:
+            The rollout, `preparing`, with its attempt.
+
+        Raises:
+            NotFound: When there are no resources of this id.
+        """
+
+    @abstractmethod
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Rollout:
+        """Create a rollout at the tail of the queue.
+
+        Args:
+            input: The task.
+            mode: What it is for.
+            resources_id: The version of the resources to use; None for the latest one at the time of the claim.
+            config: Limits and retry policy; None for the defaults.
+            metadata: Kept with the rollout.
+
+        Returns:
+            The rollout, `queuing`.
+
+        Raises:
+            NotFound: When there are no resources of this id.
+        """
+
+    @abstractmethod
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+        """Create rollouts at the tail of the queue, all of them or, when one is refused, none.
+
+        Returns:
+            The rollouts, in the order of the requests.
+        """
+
+    @abstractmethod
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0
+    ) -> AttemptedRollout | None:
+        """Claim the oldest queued rollout and begin an attempt.
+
+        At most one caller gets a rollout. First in, first out among all that are queued; a retry queues at the tail.
+        A rollout without resources gets the latest ones.
+
+        Args:
+            worker_id: Who executes the attempt; its worker record becomes `busy`.
+            wait_seconds: How long to wait for work when there is none: 0 not at all, None without limit. The wait is
+                notified, so a rollout is claimed as soon as it is queued.
+
+        Returns:
+            The rollout, `preparing`, with its new attempt; None when there was no work.
+        """
+
+    @abstractmethod
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float | None = 0.0
+    ) -> Sequence[AttemptedRollout]:
+        """Claim up to `limit` queued rollouts, as `dequeue_rollout` does; waits only while there is none at all.
+
+        Returns:
+            The claimed rollouts, oldest in the queue first; none for a `limit` below 1.
+        """
+
+    @abstractmethod
+    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        """Begin another attempt of a rollout that has not ended, past the queue and past `max_attempts`.
+
+        An attempt of it that still runs is given up.
+
+        Raises:
+            InvalidTransition: When the rollout has ended.
+        """
+
+    @abstractmethod
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        """Return a rollout (an `AttemptedRollout` once it has an attempt), or None."""
+
+    @abstractmethod
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        """Return the rollouts that fulfil the conditions.
+
+        Args:
+            status_in: Has one of these statuses.
+            rollout_id_in: Is one of these.
+            rollout_id_contains: Its id contains this.
+            mode_in: Has one of these modes.
+            filter_logic: Whether all of the given conditions must hold, or any.
+            sort_by: A field that holds numbers or strings; None for the order of creation.
+            sort_order: Smallest first, or largest first.
+            limit: The size of the page; -1 for all.
+            offset: How many matches to skip.
+            status: Older name of `status_in`, which wins.
+            rollout_ids: Older name of `rollout_id_in`, which wins.
+        """
+
+    @abstractmethod
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+    ) -> Rollout:
+        """Change the fields that are given.
+
+        A status that queues the rollout puts it at the tail of the queue, once; one that ends it tells whoever waits
+        for it. The same status twice is one effect.
+
+        Raises:
+            InvalidTransition: When the rollout has ended with another status.
+        """
+
+    @abstractmethod
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> Sequence[Rollout]:
+        """Wait until all of these rollouts have ended.
+
+        Args:
+            rollout_ids: What to wait for.
+            timeout: The longest wait, in seconds; None for no limit, 0 to look once.
+
+        Returns:
+            Those that have ended by then, in the order of `rollout_ids`.
+        """
+
+    # Attempts
+
+    @abstractmethod
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        """Return the attempts of a rollout, oldest first unless told otherwise."""
+
+    @abstractmethod
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        """Return the newest attempt of a rollout, or None when it has none yet."""
+
+    @abstractmethod
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+    ) -> Attempt:
+        """Change the fields that are given, and let the rollout and the worker follow.
+
+        `succeeded` ends the rollout. `failed`, `timeout` and `unresponsive` end it too, unless its config asks for a
+        retry, which queues it again. An attempt that was given up changes itself only. The same status twice is one
+        effect.
+
+        Args:
+            rollout_id: The rollout.
+            attempt_id: The attempt; `"latest"` for the newest one.
+            status: Its new status.
+            worker_id: Who executes it now.
+            last_heartbeat_time: When it last gave a sign of life.
+            metadata: Replaces its metadata.
+
+        Raises:
+            InvalidTransition: When the attempt has ended with another status.
+        """
+
+    # Spans
+
+    @abstractmethod
+    async def add_span(self, span: Span) -> Span | None:
+        """Keep a span.
+
+        The first span of an attempt makes it, and its rollout, `running`; every span is a sign of life. A span of an
+        attempt that has ended or was given up is kept and changes nothing.
+
+        Args:
+            span: Names its rollout and attempt. A `sequence_id` of 0 asks the store to number it.
+
+        Returns:
+            The span as stored, or None when the attempt already has one of this `span_id`.
+        """
+
+    @abstractmethod
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Keep spans, of one attempt or many, as `add_span` does.
+
+        When an attempt is unknown, none is kept.
+
+        Returns:
+            The spans as stored, without those that were there already.
+        """
+
+    @abstractmethod
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        """Convert a finished OpenTelemetry span and keep it, as `add_span` does; None lets the store number it."""
+
+    @abstractmethod
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        """Reserve the next sequence id of an attempt, from 1. What is not used leaves a gap, which means nothing."""
+
+    @abstractmethod
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        """Reserve one sequence id for each `(rollout_id, attempt_id)`; the same pair may stand there many times."""
+
+    @abstractmethod
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | Literal["latest"] | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        """Return the spans of a rollout that fulfil the conditions.
+
+        Args:
+            rollout_id: The rollout.
+            attempt_id: One of its attempts, `"latest"` for the newest, None for all.
+            trace_id: Has this trace id.
+            trace_id_contains: Its trace id contains this.
+            span_id: Has this id.
+            span_id_contains: Its id contains this.
+            parent_id: Has this parent.
+            parent_id_contains: Its parent's id contains this.
+            name: Has this name.
+            name_contains: Its name contains this.
+            filter_logic: Whether all of the given conditions must hold, or any.
+            limit: The size of the page; -1 for all.
+            offset: How many matches to skip.
+            sort_by: A field that holds numbers or strings; None for the order of arrival.
+            sort_order: Smallest first, or largest first.
+        """
+
+    # Resources
+
+    @abstractmethod
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        """Add a new version of the resources, which becomes the latest one."""
+
+    @abstractmethod
+    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        """Replace the bundle of a version, or add one under this id; it becomes the latest one."""
+
+    @abstractmethod
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        """Return a version of the resources, or None."""
+
+    @abstractmethod
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        """Return the version that was added or updated last, or None when there is none."""
+
+    @abstractmethod
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        """Return the versions of the resources that fulfil all of the conditions, oldest first by default."""
+
+    # Workers
+
+    @abstractmethod
+    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
+        """Record a heartbeat of a worker, which is made known by it.
+
+        It is also a sign of life of the attempt that the worker executes.
+
+        Args:
+            worker_id: The worker.
+            heartbeat_stats: What it says of itself; replaces what it said before.
+        """
+
+    @abstractmethod
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        """Return a worker, or None."""
+
+    @abstractmethod
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        """Return the workers that fulfil the conditions, in the order of their first appearance by default."""
+
+    # The saved state of algorithms
+
+    @abstractmethod
+    async def save_state(self, name: str, state: Any) -> None:
+        """Keep an algorithm's state under a name, in place of what was there.
+
+        Args:
+            name: Whose state it is.
+            state: A value that JSON can hold; finite numbers only.
+
+        Raises:
+            InvalidRequest: When JSON cannot hold it. What was there stays.
+        """
+
+    @abstractmethod
+    async def load_state(self, name: str) -> Any:
+        """Return the state that was saved last under this name, or None."""

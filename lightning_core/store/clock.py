@@ -1,0 +1,36 @@
+"""Where a store gets the time from, and how it waits: passed in, so that a test never sleeps."""
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+
+class Clock(Protocol):
+    """The time, and waiting."""
+
+    def now(self) -> float:
+        """Return the time, in seconds since the epoch."""
+        ...
+
+    async def wait(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
+        """Wait until the future is done, at most so many seconds (None: without limit).
+
+        The future is never cancelled.
+
+        Returns:
+            Whether the future is done.
+        """
+        ...
+
+
+class SystemClock:
+    """The machine's clock and the event loop's timers."""
+
+    def now(self) -> float:
+        """Return the time, in seconds since the epoch."""
+        return time.time()
+
+    async def wait(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
+        """Wait until the future is done, at most so many seconds (None: without limit)."""
+        await asyncio.wait((future,), timeout=seconds)
+        return future.done()

@@ -1,0 +1,625 @@
+"""The one implementation of the store's semantics: lifecycle, waits and deadlines, over any backend."""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from lightning_core import lifecycle
+from lightning_core.errors import InvalidRequest, NotFound, StoreClosed
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.backend import StoreBackend
+from lightning_core.store.base import (
+    UNSET,
+    LightningStore,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    Unset,
+)
+from lightning_core.store.clock import Clock, SystemClock
+from lightning_core.store.copies import copy_attempt, copy_metadata, copy_rollout, copy_span, copy_value
+from lightning_core.store.documents import Documents
+from lightning_core.store.query import Query, make_query, select
+from lightning_core.store.waits import Waits
+from lightning_core.store.watchdog import Watchdogs
+from lightning_core.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    FilterLogic,
+    NamedResources,
+    PaginatedResult,
+    ResourcesUpdate,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    SortOrder,
+    Span,
+    TaskInput,
+    Worker,
+    WorkerStatus,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+T = TypeVar("T")
+
+_RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
+
+
+class StoreFacade(LightningStore):
+    """A store over a backend.
+
+    Deadlines are looked at before every operation, and, while anybody waits for something, when they come: there is
+    no thread or task of the store's own when nobody waits.
+
+    Args:
+        backend: Where records are kept.
+        run_id: The run to work for; None makes a new one.
+        clock: Where the time comes from; None for the machine's clock.
+    """
+
+    def __init__(self, backend: StoreBackend, *, run_id: str | None = None, clock: Clock | None = None) -> None:
+        self._backend = backend
+        self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._opened = self._clock.now()
+        self._parent: StoreFacade | None = None
+        self._closed = False
+        self._documents = Documents(backend, self._run_id)
+        self._waits = Waits()
+        self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, self._expire)
+        self._unwatch = backend.watch(self._run_id, self._waits.note)
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    def for_run(self, run_id: str) -> LightningStore:
+        self._check_open()
+        view = StoreFacade(self._backend, run_id=run_id, clock=self._clock)
+        view._parent = self
+        return view
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self._backend.capabilities
+
+    async def statistics(self) -> LightningStoreStatistics:
+        self._check_open()
+        counts = await self._backend.count(self._run_id)
+        return {
+            "name": self._backend.name,
+            "total_rollouts": counts["rollouts"],
+            "total_attempts": counts["attempts"],
+            "total_spans": counts["spans"],
+            "total_resources": counts["resources"],
+            "total_workers": counts["workers"],
+            "uptime": self._clock.now() - self._opened,
+        }
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._waits.close()
+        self._unwatch()
+        if self._parent is None:
+            await self._backend.aclose()
+
+    # Rollouts
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        worker_id: str | None = None,
+    ) -> AttemptedRollout:
+        self._check_open()
+        request = _request(input, mode, resources_id, config, metadata)
+        await self._check_resources({resources_id})
+        record = self._begun(self._new_record(request), worker_id, await self._documents.latest_key("resources"))
+        await self._backend.insert([record])
+        await self._assign(record)
+        return _attempted(record)
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Rollout:
+        request = _request(input, mode, resources_id, config, metadata)
+        return (await self.enqueue_many_rollouts([request]))[0]
+
+    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+        self._check_open()
+        await self._check_resources({request.resources_id for request in rollouts})
+        records = [self._new_record(request) for request in rollouts]
+        await self._backend.insert(records)
+        return [copy_rollout(record) for record in records]
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0
+    ) -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, wait_seconds=wait_seconds)
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float | None = 0.0
+    ) -> Sequence[AttemptedRollout]:
+        self._check_open()
+        if limit < 1:
+            return []
+        if worker_id is not None:
+            now = self._clock.now()
+            await self._change_worker(worker_id, lambda worker: worker.model_copy(update={"last_dequeue_time": now}))
+        claimed = await self._claim(limit, worker_id)
+        if claimed or wait_seconds == 0:
+            return claimed
+        until = None if wait_seconds is None else self._clock.now() + wait_seconds
+        while True:
+            called = False
+            ticket = self._waits.for_work()
+            try:
+                claimed = await self._claim(limit, worker_id)
+                seconds = None if until is None else until - self._clock.now()
+                if claimed or (seconds is not None and seconds <= 0):
+                    return claimed
+                async with self._watchdogs.on_duty():
+                    called = await self._clock.wait(ticket.future, seconds)
+            finally:
+                self._waits.leave_work(ticket, looks_again=called)
+
+    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        resources_id = await self._documents.latest_key("resources")
+        record = await self._change(rollout_id, lambda record: self._begun(record, worker_id, resources_id))
+        await self._assign(record)
+        return _attempted(record)
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        await self._look()
+        record = await self._backend.get(self._run_id, rollout_id)
+        return None if record is None else copy_rollout(record)
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        query = make_query(
+            Rollout,
+            conditions={
+                "status_in": status if status_in is None else status_in,
+                "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
+                "rollout_id_contains": rollout_id_contains,
+                "mode_in": mode_in,
+            },
+            logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        await self._look()
+        records, total = await self._backend.find(self._run_id, query)
+        return _page([copy_rollout(record) for record in records], query, total)
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+    ) -> Rollout:
+        self._check_open()
+        if isinstance(resources_id, str):
+            await self._check_resources({resources_id})
+        given = {"input": input, "mode": mode, "resources_id": resources_id, "config": config, "metadata": metadata}
+        fields = {name: copy_value(value) for name, value in given.items() if not isinstance(value, Unset)}
+        _check(Rollout, fields if isinstance(status, Unset) else {**fields, "status": status})
+
+        def change(record: RolloutRecord) -> RolloutRecord:
+            if not isinstance(status, Unset):
+                record = lifecycle.set_rollout_status(record, self._clock.now(), status)
+            return lifecycle.with_fields(record, fields) if fields else record
+
+        return copy_rollout(await self._change(rollout_id, change))
+
+    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> Sequence[Rollout]:
+        await self._look()
+        until = None if timeout is None else self._clock.now() + timeout
+        while True:
+            ticket, leave = self._waits.for_results(rollout_ids)
+            try:
+                records = [await self._get(rollout_id) for rollout_id in rollout_ids]
+                ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
+                seconds = None if until is None else until - self._clock.now()
+                if len(ended) == len(records) or (seconds is not None and seconds <= 0):
+                    return [copy_rollout(record) for record in ended]
+                async with self._watchdogs.on_duty():
+                    await self._clock.wait(ticket.future, seconds)
+            finally:
+                leave()
+
+    # Attempts
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        query = make_query(Attempt, conditions={}, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
+        await self._look()
+        attempts, total = select((await self._get(rollout_id)).attempts, query)
+        return _page([copy_attempt(attempt) for attempt in attempts], query, total)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        await self._look()
+        latest = (await self._get(rollout_id)).latest
+        return None if latest is None else copy_attempt(latest)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+    ) -> Attempt:
+        given = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
+        fields = {name: copy_value(value) for name, value in given.items() if not isinstance(value, Unset)}
+        _check(Attempt, fields if isinstance(status, Unset) else {**fields, "status": status})
+        changed = attempt_id
+
+        def change(record: RolloutRecord) -> RolloutRecord:
+            nonlocal changed
+            changed = record.attempt(attempt_id).attempt_id
+            if not isinstance(status, Unset):
+                record = lifecycle.set_attempt_status(record, self._clock.now(), changed, status)
+            return lifecycle.with_attempt_fields(record, changed, fields) if fields else record
+
+        record = await self._change(rollout_id, change)
+        attempt = record.attempt(changed)
+        await self._follow(attempt)
+        return copy_attempt(attempt)
+
+    # Spans
+
+    async def add_span(self, span: Span) -> Span | None:
+        stored = await self.add_many_spans([span])
+        return stored[0] if stored else None
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        await self._look()
+        owners = list(dict.fromkeys((span.rollout_id, span.attempt_id) for span in spans))
+        for rollout_id, attempt_id in owners:
+            (await self._get(rollout_id)).attempt(attempt_id)
+        stored = await self._backend.append_spans(self._run_id, [copy_span(span) for span in spans])
+        now = self._clock.now()
+        for rollout_id, attempt_id in owners:
+            await self._change(rollout_id, partial(lifecycle.span_arrived, now=now, attempt_id=attempt_id))
+        return [copy_span(span) for span in stored if span is not None]
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        self._check_open()
+        for rollout_id, attempt_id in set(rollout_attempt_ids):
+            (await self._get(rollout_id)).attempt(attempt_id)
+        return await self._backend.reserve_sequence_ids(self._run_id, rollout_attempt_ids)
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        query = make_query(
+            Span,
+            conditions={
+                "trace_id": trace_id,
+                "trace_id_contains": trace_id_contains,
+                "span_id": span_id,
+                "span_id_contains": span_id_contains,
+                "parent_id": parent_id,
+                "parent_id_contains": parent_id_contains,
+                "name": name,
+                "name_contains": name_contains,
+            },
+            logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        self._check_open()
+        record = await self._get(rollout_id)
+        if attempt_id == "latest" and record.latest is None:
+            return _page([], query, 0)
+        own = None if attempt_id is None else record.attempt(attempt_id).attempt_id
+        spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
+        return _page([copy_span(span) for span in spans], query, total)
+
+    # Resources
+
+    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+        return await self.update_resources(f"rs-{secrets.token_hex(8)}", resources)
+
+    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+        self._check_open()
+        try:
+            bundle = _RESOURCES.validate_python(resources)
+        except ValidationError as exc:
+            raise InvalidRequest(
+                f"resources {resources!r} are no bundle of resources: {exc.errors()[0]['msg']}"
+            ) from exc
+        now = self._clock.now()
+
+        def change(present: ResourcesUpdate | None) -> ResourcesUpdate:
+            return ResourcesUpdate(
+                resources_id=resources_id,
+                create_time=now if present is None else present.create_time,
+                update_time=now,
+                version=1 if present is None else present.version + 1,
+                resources=bundle,
+            )
+
+        return await self._documents.change("resources", resources_id, ResourcesUpdate, change)
+
+    async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        self._check_open()
+        return await self._documents.get("resources", resources_id, ResourcesUpdate)
+
+    async def get_latest_resources(self) -> ResourcesUpdate | None:
+        self._check_open()
+        return await self._documents.get("resources", None, ResourcesUpdate)
+
+    async def query_resources(
+        self,
+        *,
+        resources_id: str | None = None,
+        resources_id_contains: str | None = None,
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[ResourcesUpdate]:
+        query = make_query(
+            ResourcesUpdate,
+            conditions={"resources_id": resources_id, "resources_id_contains": resources_id_contains},
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        self._check_open()
+        found, total = select(await self._documents.all("resources", ResourcesUpdate), query)
+        return _page(found, query, total)
+
+    # Workers
+
+    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
+        await self._look()
+        now = self._clock.now()
+        fields: dict[str, Any] = {"last_heartbeat_time": now}
+        if not isinstance(heartbeat_stats, Unset):
+            fields["heartbeat_stats"] = copy_metadata(heartbeat_stats)
+        worker = await self._change_worker(worker_id, lambda worker: worker.model_copy(update=fields))
+        rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
+        if rollout_id is not None and attempt_id is not None:
+            await self._change(rollout_id, lambda record: lifecycle.heartbeat(record, now, attempt_id))
+        return worker
+
+    async def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        await self._look()
+        return await self._documents.get("workers", worker_id, Worker)
+
+    async def query_workers(
+        self,
+        *,
+        status_in: Sequence[WorkerStatus] | None = None,
+        worker_id_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Worker]:
+        query = make_query(
+            Worker,
+            conditions={"status_in": status_in, "worker_id_contains": worker_id_contains},
+            logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        await self._look()
+        found, total = select(await self._documents.all("workers", Worker), query)
+        return _page(found, query, total)
+
+    # The saved state of algorithms
+
+    async def save_state(self, name: str, state: Any) -> None:
+        self._check_open()
+        try:
+            text = json.dumps(state, allow_nan=False)
+        except (TypeError, ValueError) as exc:
+            raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
+        await self._backend.put_document(self._run_id, "state", name, json.loads(text))
+
+    async def load_state(self, name: str) -> Any:
+        self._check_open()
+        document = await self._backend.get_document(self._run_id, "state", name)
+        return None if document is None else document.value
+
+    # What the above is made of
+
+    def _check_open(self) -> None:
+        if self._closed or (self._parent is not None and self._parent._closed):
+            raise StoreClosed(f"the store of run {self._run_id} is closed")
+
+    async def _look(self) -> None:
+        """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
+        self._check_open()
+        await self._expire()
+
+    async def _expire(self) -> None:
+        now = self._clock.now()
+        for record in await self._backend.due(self._run_id, now):
+            rollout_id = record.rollout.rollout_id
+            changed = await self._write(rollout_id, lambda record: lifecycle.expire(record, now))
+            if changed.latest is not None:
+                await self._follow(changed.latest)
+
+    async def _get(self, rollout_id: str) -> RolloutRecord:
+        record = await self._backend.get(self._run_id, rollout_id)
+        if record is None:
+            raise NotFound(f"run {self._run_id} has no rollout {rollout_id!r}")
+        return record
+
+    async def _change(self, rollout_id: str, change: Callable[[RolloutRecord], RolloutRecord]) -> RolloutRecord:
+        await self._look()
+        return await self._write(rollout_id, change)
+
+    async def _write(self, rollout_id: str, change: Callable[[RolloutRecord], RolloutRecord]) -> RolloutRecord:
+        """Change a record by compare-and-set; whoever loses a race sees the winner's record and decides anew."""
+        while True:
+            record = await self._get(rollout_id)
+            changed = change(record)
+            if changed is record or await self._backend.replace(record, changed):
+                return changed
+
+    def _new_record(self, request: EnqueueRolloutRequest) -> RolloutRecord:
+        rollout = Rollout(
+            rollout_id=f"ro-{secrets.token_hex(8)}",
+            input=copy_value(request.input),
+            start_time=self._clock.now(),
+            mode=request.mode,
+            resources_id=request.resources_id,
+            config=RolloutConfig() if request.config is None else request.config.model_copy(deep=True),
+            metadata=copy_metadata(request.metadata),
+        )
+        return RolloutRecord(self._run_id, rollout)
+
+    def _begun(self, record: RolloutRecord, worker_id: str | None, resources_id: str | None) -> RolloutRecord:
+        begun = lifecycle.begin_attempt(
+            record, self._clock.now(), attempt_id=f"at-{secrets.token_hex(8)}", worker_id=worker_id
+        )
+        if record.rollout.resources_id is None and resources_id is not None:
+            begun = lifecycle.with_fields(begun, {"resources_id": resources_id})
+        return begun
+
+    async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
+        await self._look()
+        resources_id = await self._documents.latest_key("resources")
+        claimed = await self._backend.claim(
+            self._run_id, limit, lambda record: self._begun(record, worker_id, resources_id)
+        )
+        for record in claimed:
+            await self._assign(record)
+        return [_attempted(record) for record in claimed]
+
+    async def _assign(self, record: RolloutRecord) -> None:
+        if record.latest is not None and record.latest.worker_id is not None:
+            await self._follow(record.latest)
+
+    async def _follow(self, attempt: Attempt) -> None:
+        """Let the worker's record follow its attempt."""
+        if attempt.worker_id is not None:
+            now = self._clock.now()
+            await self._change_worker(attempt.worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now))
+
+    async def _change_worker(self, worker_id: str, change: Callable[[Worker], Worker]) -> Worker:
+        return await self._documents.change(
+            "workers", worker_id, Worker, lambda worker: change(worker or Worker(worker_id=worker_id))
+        )
+
+    async def _check_resources(self, resources_ids: set[str | None]) -> None:
+        for resources_id in resources_ids - {None}:
+            if await self._backend.get_document(self._run_id, "resources", resources_id) is None:
+                raise NotFound(f"run {self._run_id} has no resources {resources_id!r}; add them first")
+
+
+def _request(
+    input: TaskInput,
+    mode: RolloutMode | None,
+    resources_id: str | None,
+    config: RolloutConfig | None,
+    metadata: Mapping[str, Any] | None,
+) -> EnqueueRolloutRequest:
+    try:
+        return EnqueueRolloutRequest(
+            input=input, mode=mode, resources_id=resources_id, config=config, metadata=copy_metadata(metadata)
+        )
+    except ValidationError as exc:
+        fault = exc.errors()[0]
+        raise InvalidRequest(f"{fault['loc'][0]} is {fault['input']!r}: {fault['msg']}") from exc
+
+
+def _attempted(record: RolloutRecord) -> AttemptedRollout:
+    rollout = copy_rollout(record)
+    assert isinstance(rollout, AttemptedRollout)
+    return rollout
+
+
+def _page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
+    return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
+
+
+def _check(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
+    """Refuse a value that the model's field does not take."""
+    for name, value in fields.items():
+        try:
+            model.__pydantic_validator__.validate_assignment(model.model_construct(), name, value)
+        except ValidationError as exc:
+            raise InvalidRequest(f"{name} is {value!r}: {exc.errors()[0]['msg']}") from exc

@@ -1,0 +1,319 @@
+"""The store in this process's memory: fast, and gone with the process."""
+
+import copy
+import heapq
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lightning_core import lifecycle
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
+from lightning_core.store.base import LightningStoreCapabilities
+from lightning_core.store.clock import Clock
+from lightning_core.store.facade import StoreFacade
+from lightning_core.store.query import Query, select
+from lightning_core.types import Span
+
+
+@dataclass(slots=True)
+class _Spans:
+    """The spans of one attempt, in the order of their arrival."""
+
+    items: list[Span] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    last_sequence_id: int = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is kept of one run."""
+
+    records: dict[str, RolloutRecord] = field(default_factory=dict)
+    ordinals: dict[str, int] = field(default_factory=dict)
+    """Where each rollout stands in the order of insertion."""
+    queue: deque[tuple[int, str]] = field(default_factory=deque)
+    """Tickets, oldest first. A ticket whose rollout has another one by now, or none, is skipped."""
+    tickets: dict[str, int] = field(default_factory=dict)
+    last_ticket: int = 0
+    deadlines: list[tuple[float, str]] = field(default_factory=list)
+    """A heap with at most one entry a rollout. An entry may be early: it is put back when it comes up."""
+    timed: dict[str, float] = field(default_factory=dict)
+    spans: dict[str, dict[str, _Spans]] = field(default_factory=lambda: defaultdict(dict))
+    """By rollout, then by attempt."""
+    span_count: int = 0
+    attempt_count: int = 0
+    documents: dict[DocumentKind, dict[str, Document]] = field(default_factory=lambda: defaultdict(dict))
+    latest: dict[DocumentKind, str] = field(default_factory=dict)
+    listeners: list[Callable[[Change], None]] = field(default_factory=list)
+
+    def write(self, record: RolloutRecord) -> None:
+        """Keep a record, and what follows from it for the queue and the deadlines."""
+        rollout_id = record.rollout.rollout_id
+        before = self.records.get(rollout_id)
+        self.ordinals.setdefault(rollout_id, len(self.ordinals))
+        self.attempt_count += len(record.attempts) - (len(before.attempts) if before else 0)
+        self.records[rollout_id] = record
+        if record.rollout.status not in lifecycle.QUEUED:
+            self.tickets.pop(rollout_id, None)
+        elif rollout_id not in self.tickets:
+            self.last_ticket += 1
+            self.tickets[rollout_id] = self.last_ticket
+            self.queue.append((self.last_ticket, rollout_id))
+        due = lifecycle.deadline(record)
+        if due is not None and due[0] < self.timed.get(rollout_id, float("inf")):
+            self.timed[rollout_id] = due[0]
+            heapq.heappush(self.deadlines, (due[0], rollout_id))
+
+    def candidates(self, query: Query) -> Iterable[RolloutRecord]:
+        """Return what a query has to look at, in the order of insertion."""
+        if query.logic == "and":
+            for condition in query.conditions:
+                if condition.field == "rollout_id" and condition.test == "in":
+                    known = sorted(condition.value & self.ordinals.keys(), key=self.ordinals.__getitem__)
+                    return [self.records[rollout_id] for rollout_id in known]
+        return self.records.values()
+
+    def pop_queued(self) -> RolloutRecord | None:
+        while self.queue:
+            ticket, rollout_id = self.queue.popleft()
+            if self.tickets.get(rollout_id) == ticket:
+                return self.records[rollout_id]
+        return None
+
+    def due(self, now: float) -> list[RolloutRecord]:
+        """Return what is due. It stays in the heap until a write gives it another deadline or none."""
+        found: list[tuple[float, RolloutRecord]] = []
+        while (at := self.next_deadline()) is not None and at <= now:
+            _, rollout_id = heapq.heappop(self.deadlines)
+            found.append((at, self.records[rollout_id]))
+        for at, record in found:
+            heapq.heappush(self.deadlines, (at, record.rollout.rollout_id))
+        return [record for _, record in found]
+
+    def next_deadline(self) -> float | None:
+        while self.deadlines:
+            at, rollout_id = self.deadlines[0]
+            due = lifecycle.deadline(self.records[rollout_id])
+            if self.timed.get(rollout_id) == at and due is not None and due[0] == at:
+                return at
+            heapq.heappop(self.deadlines)
+            if self.timed.get(rollout_id) == at:
+                del self.timed[rollout_id]
+                if due is not None:
+                    self.timed[rollout_id] = due[0]
+                    heapq.heappush(self.deadlines, (due[0], rollout_id))
+        return None
+
+
+class MemoryBackend(StoreBackend):
+    """Keeps everything in dictionaries, under one lock that is never held across an await."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._runs: dict[str, _Run] = defaultdict(_Run)
+
+    @property
+    def name(self) -> str:
+        """What statistics call this store."""
+        return "InMemoryLightningStore"
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What this store can do."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": False}
+
+    async def insert(self, records: Sequence[RolloutRecord]) -> None:
+        """Add new records, in this order."""
+        with self._lock:
+            for record in records:
+                self._runs[record.run_id].write(record)
+        self._announce(records)
+
+    async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        """Return the record, or None when the run has none of this id."""
+        with self._lock:
+            return self._runs[run_id].records.get(rollout_id)
+
+    async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
+        """Write `new` with the next revision if the record still has the revision of `old`."""
+        written = replace(new, revision=old.revision + 1)
+        with self._lock:
+            run = self._runs[old.run_id]
+            present = run.records.get(old.rollout.rollout_id)
+            if present is None or present.revision != old.revision:
+                return False
+            run.write(written)
+        self._announce((written,))
+        return True
+
+    async def claim(
+        self, run_id: str, limit: int, begin: Callable[[RolloutRecord], RolloutRecord]
+    ) -> list[RolloutRecord]:
+        """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
+        claimed: list[RolloutRecord] = []
+        with self._lock:
+            run = self._runs[run_id]
+            while len(claimed) < limit and (record := run.pop_queued()) is not None:
+                begun = replace(begin(record), revision=record.revision + 1)
+                run.write(begun)
+                claimed.append(begun)
+        self._announce(claimed)
+        return claimed
+
+    async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
+        """Query records by fields of their rollout."""
+        with self._lock:
+            return select(self._runs[run_id].candidates(query), query, view=lambda record: record.rollout)
+
+    async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+        """Return the records whose deadline is not after `now`."""
+        with self._lock:
+            run = self._runs[run_id]
+            if not run.deadlines or run.deadlines[0][0] > now:
+                return []
+            return run.due(now)
+
+    async def next_deadline(self, run_id: str) -> float | None:
+        """Return a time before which no record is due."""
+        with self._lock:
+            return self._runs[run_id].next_deadline()
+
+    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[Span | None]:
+        """Keep spans of existing attempts, and number those whose `sequence_id` is 0."""
+        stored: list[Span | None] = []
+        with self._lock:
+            run = self._runs[run_id]
+            for span in spans:
+                kept = run.spans[span.rollout_id].setdefault(span.attempt_id, _Spans())
+                if span.span_id in kept.ids:
+                    stored.append(None)
+                    continue
+                if span.sequence_id == 0:
+                    span.sequence_id = kept.last_sequence_id + 1
+                kept.last_sequence_id = max(kept.last_sequence_id, span.sequence_id)
+                kept.ids.add(span.span_id)
+                kept.items.append(span)
+                run.span_count += 1
+                stored.append(span)
+        return stored
+
+    async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each `(rollout_id, attempt_id)`."""
+        reserved = []
+        with self._lock:
+            run = self._runs[run_id]
+            for rollout_id, attempt_id in attempts:
+                kept = run.spans[rollout_id].setdefault(attempt_id, _Spans())
+                kept.last_sequence_id += 1
+                reserved.append(kept.last_sequence_id)
+        return reserved
+
+    async def find_spans(
+        self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> tuple[list[Span], int]:
+        """Query the spans of a rollout, or of one of its attempts."""
+        with self._lock:
+            by_attempt = self._runs[run_id].spans.get(rollout_id, {})
+            wanted = by_attempt.values() if attempt_id is None else filter(None, [by_attempt.get(attempt_id)])
+            return select((span for kept in wanted for span in kept.items), query)
+
+    async def put_document(
+        self, run_id: str, kind: DocumentKind, key: str, value: Any, *, revision: int | None = None
+    ) -> Document | None:
+        """Write a document, which thereby becomes the latest of its kind."""
+        with self._lock:
+            run = self._runs[run_id]
+            present = run.documents[kind].get(key)
+            if revision is not None and revision != (present.revision if present else 0):
+                return None
+            document = Document(key, copy.deepcopy(value), present.revision + 1 if present else 1)
+            run.documents[kind][key] = document
+            run.latest[kind] = key
+        return _handed_out(document)
+
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str | None) -> Document | None:
+        """Return the document of this key (None: the one written last), or None when there is none."""
+        with self._lock:
+            run = self._runs[run_id]
+            key = run.latest.get(kind) if key is None else key
+            document = None if key is None else run.documents[kind].get(key)
+        return None if document is None else _handed_out(document)
+
+    async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
+        """Return all documents of a kind, in the order of their creation."""
+        with self._lock:
+            documents = list(self._runs[run_id].documents[kind].values())
+        return [_handed_out(document) for document in documents]
+
+    async def delete_document(self, run_id: str, kind: DocumentKind, key: str) -> bool:
+        """Delete a document."""
+        with self._lock:
+            run = self._runs[run_id]
+            found = run.documents[kind].pop(key, None) is not None
+            if found and run.latest.get(kind) == key:
+                del run.latest[kind]
+        return found
+
+    async def count(self, run_id: str) -> dict[str, int]:
+        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+        with self._lock:
+            run = self._runs[run_id]
+            return {
+                "rollouts": len(run.records),
+                "attempts": run.attempt_count,
+                "spans": run.span_count,
+                "resources": len(run.documents["resources"]),
+                "workers": len(run.documents["workers"]),
+            }
+
+    def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call the listener after each written record, until the returned function is called."""
+        with self._lock:
+            listeners = self._runs[run_id].listeners
+            listeners.append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                listeners.remove(listener)
+
+        return stop
+
+    async def aclose(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._runs.clear()
+
+    def _announce(self, records: Iterable[RolloutRecord]) -> None:
+        for record in records:
+            with self._lock:
+                listeners = tuple(self._runs[record.run_id].listeners)
+            if not listeners:
+                continue
+            due = lifecycle.deadline(record)
+            change = Change(
+                record.run_id, record.rollout.rollout_id, record.rollout.status, None if due is None else due[0]
+            )
+            for listener in listeners:
+                listener(change)
+
+
+class InMemoryLightningStore(StoreFacade):
+    """A store in this process's memory.
+
+    It may be used from any thread and any event loop of the process, and is gone with the process. It grows with
+    what is put into it: nothing is ever dropped silently.
+
+    Args:
+        run_id: The run that this store works for; None makes a new one.
+        clock: Where the time comes from; None for the machine's clock.
+    """
+
+    def __init__(self, *, run_id: str | None = None, clock: Clock | None = None) -> None:
+        super().__init__(MemoryBackend(), run_id=run_id, clock=clock)
+
+
+def _handed_out(document: Document) -> Document:
+    return replace(document, value=copy.deepcopy(document.value))

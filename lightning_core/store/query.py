@@ -1,0 +1,143 @@
+"""Filter, sort and page records: what a query says, and the plain way of carrying it out."""
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.types import FilterLogic, SortOrder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on one field: `is` a value, `in` a set of values, or a string that `contains` another."""
+
+    field: str
+    test: Literal["is", "in", "contains"]
+    value: Any
+
+    def holds(self, item: object) -> bool:
+        """Whether the item's field fulfils it."""
+        found = getattr(item, self.field)
+        if self.test == "is":
+            return bool(found == self.value)
+        if self.test == "in":
+            return found in self.value
+        return found is not None and self.value in found
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Conditions, an order and a page."""
+
+    conditions: tuple[Condition, ...] = ()
+    logic: FilterLogic = "and"
+    sort_by: str | None = None
+    sort_order: SortOrder = "asc"
+    limit: int = -1
+    offset: int = 0
+
+    def matches(self, item: object) -> bool:
+        """Whether the item fulfils the conditions; one without conditions matches everything."""
+        if not self.conditions:
+            return True
+        return (all if self.logic == "and" else any)(condition.holds(item) for condition in self.conditions)
+
+
+def make_query(
+    model: type,
+    *,
+    conditions: dict[str, Any],
+    logic: FilterLogic = "and",
+    sort_by: str | None,
+    sort_order: SortOrder,
+    limit: int,
+    offset: int,
+) -> Query:
+    """Check a caller's arguments and make a query of them.
+
+    Args:
+        model: The pydantic model of the items; says which fields there are to sort by.
+        conditions: `field`, `field_in` or `field_contains` -> value; None where the caller gave none.
+        logic: How the conditions are combined.
+        sort_by: A field of the model that holds numbers or strings; None for the order of insertion.
+        sort_order: `"asc"` or `"desc"`.
+        limit: The largest number of items; -1 for all.
+        offset: How many items to skip.
+
+    Raises:
+        InvalidRequest: Says which argument is wrong and what it may be.
+    """
+    if logic not in ("and", "or"):
+        raise InvalidRequest(f"filter_logic is {logic!r}; it is 'and' or 'or'")
+    if sort_order not in ("asc", "desc"):
+        raise InvalidRequest(f"sort_order is {sort_order!r}; it is 'asc' or 'desc'")
+    if limit < -1:
+        raise InvalidRequest(f"limit is {limit}; it is -1 (all) or a number from 0 on")
+    if offset < 0:
+        raise InvalidRequest(f"offset is {offset}; it counts from 0")
+    if sort_by is not None and sort_by not in (fields := _sortable(model)):
+        near = difflib.get_close_matches(sort_by, fields, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidRequest(
+            f"cannot sort {model.__name__}s by {sort_by!r}; fields: {', '.join(sorted(fields))}.{hint}"
+        )
+    return Query(
+        conditions=tuple(_condition(key, value) for key, value in conditions.items() if value is not None),
+        logic=logic,
+        sort_by=sort_by,
+        sort_order=sort_order,
+        limit=limit,
+        offset=offset,
+    )
+
+
+def select(items: Iterable[T], query: Query, *, view: Callable[[T], object] = lambda item: item) -> tuple[list[T], int]:
+    """Carry out a query over items in the order of their insertion.
+
+    Args:
+        items: What to search.
+        query: What to look for.
+        view: The object whose attributes the query speaks of.
+
+    Returns:
+        The page, and how many items match on all pages.
+    """
+    found = [item for item in items if query.matches(view(item))]
+    if query.sort_by is not None:
+        field = query.sort_by
+
+        def key(item: T) -> tuple[bool, Any]:
+            value = getattr(view(item), field)
+            return (value is not None, value)
+
+        found.sort(key=key, reverse=query.sort_order == "desc")
+    end = None if query.limit == -1 else query.offset + query.limit
+    return found[query.offset : end], len(found)
+
+
+def _condition(key: str, value: Any) -> Condition:
+    if key.endswith("_contains"):
+        return Condition(key.removesuffix("_contains"), "contains", value)
+    if not key.endswith("_in"):
+        return Condition(key, "is", value)
+    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
+        raise InvalidRequest(f"{key} is {value!r}; it takes a sequence of values")
+    return Condition(key.removesuffix("_in"), "in", frozenset(value))
+
+
+def _sortable(model: Any) -> list[str]:
+    return [name for name, field in model.model_fields.items() if _is_plain(field.annotation)]
+
+
+def _is_plain(annotation: Any) -> bool:
+    if annotation in (str, int, float, bool, type(None)):
+        return True
+    arguments = getattr(annotation, "__args__", ())
+    if getattr(annotation, "__origin__", None) is Literal:
+        return True
+    # A parametrised container (dict[str, Any]) has an origin; a union of plain types has none, or Union.
+    return bool(arguments) and getattr(annotation, "__origin__", None) is None and all(map(_is_plain, arguments))

@@ -1,0 +1,143 @@
+"""Waiting for work and for results: notified by changes, whichever thread or event loop they come from."""
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from lightning_core.errors import StoreClosed
+from lightning_core.lifecycle import ENDED, QUEUED
+from lightning_core.store.backend import Change
+
+
+class Ticket:
+    """One waiter: a future of its event loop, which any thread may complete."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+
+    def call(self) -> None:
+        """Complete the future, from any thread."""
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self._loop:
+            self._complete()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._complete)
+
+    def _complete(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Waits:
+    """The waiters of one run, and what each of them waits for.
+
+    A queued rollout calls one waiter for work, the one that has waited longest; a waiter that leaves without having
+    looked hands its call on. An ended rollout calls those whose last awaited rollout it is.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._work: OrderedDict[Ticket, None] = OrderedDict()
+        self._results: dict[str, list[tuple[Ticket, set[str]]]] = {}
+        self._watchdogs: dict[Ticket, float] = {}
+        self._closed = False
+
+    def note(self, change: Change) -> None:
+        """Call whoever waits for this change. Returns at once; any thread may call it."""
+        called: list[Ticket] = []
+        with self._lock:
+            if change.status in QUEUED and self._work:
+                called.append(self._work.popitem(last=False)[0])
+            elif change.status in ENDED:
+                for ticket, pending in self._results.pop(change.rollout_id, ()):
+                    pending.discard(change.rollout_id)
+                    if not pending:
+                        called.append(ticket)
+            if change.deadline is not None:
+                called += [ticket for ticket, until in self._watchdogs.items() if change.deadline < until]
+        for ticket in called:
+            ticket.call()
+
+    def for_work(self) -> Ticket:
+        """Queue up for the next rollout that is queued. Look for work after this, before waiting."""
+        return self._enter(lambda ticket: self._work.update({ticket: None}))
+
+    def leave_work(self, ticket: Ticket, *, looks_again: bool) -> None:
+        """Stop waiting for work.
+
+        Args:
+            ticket: What `for_work` returned.
+            looks_again: Whether the caller looks for work once more. Otherwise a call that it got goes to the next.
+        """
+        with self._lock:
+            was_called = ticket not in self._work
+            self._work.pop(ticket, None)
+            heir = self._work.popitem(last=False)[0] if was_called and not looks_again and self._work else None
+        if heir is not None:
+            heir.call()
+
+    def for_results(self, rollout_ids: Iterable[str]) -> tuple[Ticket, Callable[[], None]]:
+        """Wait until all of these rollouts have ended. Look at them after this, before waiting.
+
+        Returns:
+            The ticket, and the function that ends the wait.
+        """
+        pending = set(rollout_ids)
+
+        def enter(ticket: Ticket) -> None:
+            for rollout_id in pending:
+                self._results.setdefault(rollout_id, []).append((ticket, pending))
+
+        ticket = self._enter(enter)
+
+        def leave() -> None:
+            with self._lock:
+                for rollout_id in pending:
+                    left = [entry for entry in self._results.get(rollout_id, ()) if entry[0] is not ticket]
+                    if left:
+                        self._results[rollout_id] = left
+                    else:
+                        self._results.pop(rollout_id, None)
+
+        return ticket, leave
+
+    def for_deadline(self) -> Ticket:
+        """Wait until a deadline appears at all; `expect` narrows it."""
+        return self._enter(lambda ticket: self._watchdogs.update({ticket: float("inf")}))
+
+    def expect(self, ticket: Ticket, deadline: float) -> None:
+        """Let only earlier deadlines than this one call the ticket."""
+        with self._lock:
+            self._watchdogs[ticket] = deadline
+
+    def leave_deadline(self, ticket: Ticket) -> None:
+        """Stop waiting for a deadline."""
+        with self._lock:
+            self._watchdogs.pop(ticket, None)
+
+    def call_everyone(self) -> None:
+        """Make everybody who waits look again."""
+        with self._lock:
+            tickets = {*self._work, *self._watchdogs, *(t for entries in self._results.values() for t, _ in entries)}
+            self._work.clear()
+        for ticket in tickets:
+            ticket.call()
+
+    def close(self) -> None:
+        """Make everybody who waits, now or later, raise `StoreClosed`."""
+        with self._lock:
+            self._closed = True
+        self.call_everyone()
+
+    def _enter(self, register: Callable[[Ticket], None]) -> Ticket:
+        ticket = Ticket()
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            register(ticket)
+        return ticket

@@ -1,0 +1,74 @@
+"""Keep deadlines while somebody waits: one task for each event loop that has waiters, none where there are none."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from lightning_core.errors import StoreClosed
+from lightning_core.store.backend import StoreBackend
+from lightning_core.store.clock import Clock
+from lightning_core.store.waits import Waits
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdogs:
+    """Ends what is due at its time, for as long as anybody waits for it.
+
+    Args:
+        backend: Where deadlines are kept.
+        run_id: Whose deadlines.
+        clock: How to wait for them.
+        waits: Tells of deadlines that are earlier than the one waited for.
+        expire: Ends what is due.
+    """
+
+    def __init__(
+        self, backend: StoreBackend, run_id: str, clock: Clock, waits: Waits, expire: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._backend = backend
+        self._run_id = run_id
+        self._clock = clock
+        self._waits = waits
+        self._expire = expire
+        self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
+        self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def on_duty(self) -> AsyncIterator[None]:
+        """Keep deadlines during the block."""
+        loop = asyncio.get_running_loop()
+        self._waiters[loop] = self._waiters.get(loop, 0) + 1
+        task = self._tasks.get(loop)
+        if task is None or task.done():
+            self._tasks[loop] = loop.create_task(self._keep_deadlines(), name=f"deadlines of {self._run_id}")
+        try:
+            yield
+        finally:
+            self._waiters[loop] -= 1
+            if self._waiters[loop] == 0:
+                del self._waiters[loop]
+                task = self._tasks.pop(loop)
+                task.cancel()
+                await asyncio.wait((task,))
+
+    async def _keep_deadlines(self) -> None:
+        try:
+            while True:
+                await self._expire()
+                ticket = self._waits.for_deadline()
+                try:
+                    deadline = await self._backend.next_deadline(self._run_id)
+                    if deadline is not None:
+                        self._waits.expect(ticket, deadline)
+                    seconds = None if deadline is None else max(0.0, deadline - self._clock.now())
+                    await self._clock.wait(ticket.future, seconds)
+                finally:
+                    self._waits.leave_deadline(ticket)
+        except StoreClosed:
+            return  # whoever waits has been told
+        except Exception:
+            # Whoever waits looks again, and meets the same trouble where it can be raised.
+            logger.warning("lightning.deadlines_not_kept run_id=%s", self._run_id, exc_info=True)
+            self._waits.call_everyone()
