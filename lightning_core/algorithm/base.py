@@ -1,0 +1,112 @@
+"""The interface of an algorithm: what tunes the resources."""
+
+import inspect
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lightning_core.errors import AlgorithmError
+from lightning_core.store import LightningStore
+from lightning_core.types import Dataset, NamedResources
+
+if TYPE_CHECKING:
+    from lightning_core.trainer import Trainer
+
+
+class Reporter(Protocol):
+    """Where an algorithm's reports go."""
+
+    def __call__(
+        self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
+    ) -> None:
+        """Take a report; see `Algorithm.report`."""
+        ...
+
+
+class Algorithm(ABC):
+    """Improves resources: enqueues rollouts, learns from their spans, adds new resources to the store.
+
+    A subclass implements `run`, as a coroutine or as a plain method; a plain one runs in a thread of its own. The
+    trainer attaches the store, the initial resources and itself before it calls `run`.
+    """
+
+    _store: LightningStore | None = None
+    _initial_resources: NamedResources | None = None
+    _reporter: Reporter | None = None
+    _trainer: "weakref.ReferenceType[Trainer] | None" = None
+
+    @abstractmethod
+    def run(
+        self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+    ) -> Awaitable[None] | None:
+        """Tune the resources, and report the best.
+
+        Args:
+            train_dataset: The samples to learn from.
+            val_dataset: The samples to choose by.
+
+        Raises:
+            Exception: Whatever makes it impossible to go on; it ends the run, and `Trainer.fit` raises it.
+        """
+
+    def is_async(self) -> bool:
+        """Whether `run` is a coroutine function."""
+        return inspect.iscoroutinefunction(self.run)
+
+    def report(
+        self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
+    ) -> None:
+        """Say how it stands. May be called from any thread.
+
+        The result of `Trainer.fit` has the newest value of each metric and the newest best resources, also when the
+        run is interrupted later. Outside of a trainer a report goes nowhere.
+
+        Args:
+            metrics: What was measured, by name.
+            step: Which step has ended, from 1; None when none has.
+            best_resources: The best resources so far; None when they are the same as before.
+        """
+        if self._reporter is not None:
+            self._reporter(metrics, step=step, best_resources=best_resources)
+
+    def set_reporter(self, reporter: Reporter | None) -> None:
+        """Attach whoever takes the reports."""
+        self._reporter = reporter
+
+    def set_store(self, store: LightningStore) -> None:
+        """Attach the store."""
+        self._store = store
+
+    def get_store(self) -> LightningStore:
+        """Return the store.
+
+        Raises:
+            AlgorithmError: When none is attached.
+        """
+        if self._store is None:
+            raise AlgorithmError(f"{type(self).__name__} has no store; run it through a Trainer, or call set_store")
+        return self._store
+
+    def set_initial_resources(self, resources: NamedResources | None) -> None:
+        """Attach the resources to start from."""
+        self._initial_resources = resources
+
+    def get_initial_resources(self) -> NamedResources | None:
+        """Return the resources to start from, or None when there are none."""
+        return self._initial_resources
+
+    def set_trainer(self, trainer: "Trainer") -> None:
+        """Attach the trainer, which is not kept alive by it."""
+        self._trainer = weakref.ref(trainer)
+
+    def get_trainer(self) -> "Trainer":
+        """Return the trainer.
+
+        Raises:
+            AlgorithmError: When none is attached, or it is gone.
+        """
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is None:
+            raise AlgorithmError(f"{type(self).__name__} has no trainer; run it through Trainer.fit")
+        return trainer

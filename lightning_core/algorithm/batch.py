@@ -1,0 +1,139 @@
+"""Run the agent on many inputs and learn how it went: the step that every algorithm is made of."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_core.emitter import find_final_reward
+from lightning_core.errors import InvalidTransition, NoRewards
+from lightning_core.store import LightningStore
+from lightning_core.types import (
+    Attempt,
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    Span,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOutcome:
+    """How one rollout went."""
+
+    rollout: Rollout
+    """The rollout, ended."""
+    spans: Sequence[Span]
+    """What its last attempt recorded."""
+    reward: float | None
+    """The last primary reward of a rollout that succeeded; None when it gave none, or did not succeed."""
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The last attempt, None when there was none."""
+        return self.rollout.attempt if isinstance(self.rollout, AttemptedRollout) else None
+
+    @property
+    def failure(self) -> str | None:
+        """Why there is no reward, in one line; None when there is one."""
+        return None if self.reward is not None else describe_failure(self.rollout)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How the rollouts of one batch went, in the order of their inputs."""
+
+    outcomes: Sequence[RolloutOutcome]
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of those that gave one."""
+        return [outcome.reward for outcome in self.outcomes if outcome.reward is not None]
+
+    @property
+    def mean_reward(self) -> float | None:
+        """The mean of the rewards; None when there are none. What failed is lost, it is not a reward of zero."""
+        rewards = self.rewards
+        return sum(rewards) / len(rewards) if rewards else None
+
+    @property
+    def lost(self) -> int:
+        """How many rollouts gave no reward."""
+        return len(self.outcomes) - len(self.rewards)
+
+
+async def run_batch(
+    store: LightningStore,
+    inputs: Iterable[Any],
+    *,
+    mode: RolloutMode,
+    resources_id: str | None = None,
+    config: RolloutConfig | None = None,
+    timeout_seconds: float | None = None,
+) -> Batch:
+    """Run the agent on each input, and wait for all of them.
+
+    Args:
+        store: Where runners look for work.
+        inputs: One task each.
+        mode: What the rollouts are for.
+        resources_id: The resources that the agent uses; None for the latest ones.
+        config: Limits and retry policy of each rollout.
+        timeout_seconds: The longest wait for the whole batch; None for no limit. What has not ended by then is
+            cancelled, and lost.
+    """
+    requests = [
+        EnqueueRolloutRequest(input=each, mode=mode, resources_id=resources_id, config=config) for each in inputs
+    ]
+    rollout_ids = [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests)]
+    ended = {
+        rollout.rollout_id: rollout
+        for rollout in await store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout_seconds)
+    }
+    outcomes = []
+    for rollout_id in rollout_ids:
+        rollout = ended.get(rollout_id) or await _cancel(store, rollout_id)
+        spans = await store.query_spans(rollout_id, "latest")
+        reward = find_final_reward(spans) if rollout.status == "succeeded" else None
+        outcomes.append(RolloutOutcome(rollout, spans, reward))
+    return Batch(outcomes)
+
+
+def require_rewards(batches: Iterable[Batch], *, step: str) -> None:
+    """Stop an algorithm that has nothing to learn from.
+
+    Args:
+        batches: All batches of one step.
+        step: What the step was, for the message.
+
+    Raises:
+        NoRewards: When not one rollout of all of the batches gave a reward; says the first cause.
+    """
+    outcomes = [outcome for batch in batches for outcome in batch.outcomes]
+    if any(outcome.reward is not None for outcome in outcomes):
+        return
+    if not outcomes:
+        raise NoRewards(f"{step}: there was nothing to run; give a dataset that is not empty")
+    raise NoRewards(f"{step}: none of {len(outcomes)} rollouts gave a reward; the first: {outcomes[0].failure}")
+
+
+def describe_failure(rollout: Rollout) -> str:
+    """Say in one line why a rollout gave no reward."""
+    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    failure = (attempt.metadata or {}).get("failure") if attempt is not None else None
+    if isinstance(failure, dict):
+        return f"{failure.get('type')}: {failure.get('message')}"
+    if rollout.status == "succeeded":
+        return "the agent gave no reward: return a number, or call emit_reward"
+    if attempt is None:
+        return f"rollout {rollout.status} before a runner took it"
+    return f"rollout {rollout.status}, its last attempt {attempt.status}"
+
+
+async def _cancel(store: LightningStore, rollout_id: str) -> Rollout:
+    try:
+        return await store.update_rollout(rollout_id, status="cancelled")
+    except InvalidTransition:  # it ended just now
+        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=0)
+        return ended
