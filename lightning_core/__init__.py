@@ -1,0 +1,236 @@
+"""Lightning Core: make any LLM agent better at its tasks, without changing the agent.
+
+Everything that users need is here, by name; what a name needs is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_core.agent import (
+        LitAgent as LitAgent,
+    )
+    from lightning_core.agent import (
+        rollout as rollout,
+    )
+    from lightning_core.algorithm import (
+        Algorithm as Algorithm,
+    )
+    from lightning_core.algorithm import (
+        Baseline as Baseline,
+    )
+    from lightning_core.algorithm import (
+        algo as algo,
+    )
+    from lightning_core.emitter import (
+        emit_exception as emit_exception,
+    )
+    from lightning_core.emitter import (
+        emit_message as emit_message,
+    )
+    from lightning_core.emitter import (
+        emit_reward as emit_reward,
+    )
+    from lightning_core.emitter import (
+        find_final_reward as find_final_reward,
+    )
+    from lightning_core.emitter import (
+        find_reward_spans as find_reward_spans,
+    )
+    from lightning_core.emitter import (
+        get_message_value as get_message_value,
+    )
+    from lightning_core.emitter import (
+        get_reward_value as get_reward_value,
+    )
+    from lightning_core.emitter import (
+        get_rewards_from_span as get_rewards_from_span,
+    )
+    from lightning_core.emitter import (
+        is_reward_span as is_reward_span,
+    )
+    from lightning_core.execution import (
+        ExecutionStrategy as ExecutionStrategy,
+    )
+    from lightning_core.plugins import (
+        hookimpl as hookimpl,
+    )
+    from lightning_core.runner import (
+        LitAgentRunner as LitAgentRunner,
+    )
+    from lightning_core.runner import (
+        Runner as Runner,
+    )
+    from lightning_core.runs import (
+        FitResult as FitResult,
+    )
+    from lightning_core.store import (
+        InMemoryLightningStore as InMemoryLightningStore,
+    )
+    from lightning_core.store import (
+        LightningStore as LightningStore,
+    )
+    from lightning_core.store import (
+        LightningStoreCapabilities as LightningStoreCapabilities,
+    )
+    from lightning_core.store import (
+        LightningStoreStatistics as LightningStoreStatistics,
+    )
+    from lightning_core.tracer import (
+        OtelTracer as OtelTracer,
+    )
+    from lightning_core.tracer import (
+        Tracer as Tracer,
+    )
+    from lightning_core.tracer import (
+        clear_active_tracer as clear_active_tracer,
+    )
+    from lightning_core.tracer import (
+        get_active_tracer as get_active_tracer,
+    )
+    from lightning_core.tracer import (
+        set_active_tracer as set_active_tracer,
+    )
+    from lightning_core.trainer import (
+        Trainer as Trainer,
+    )
+    from lightning_core.types import (
+        LLM as LLM,
+    )
+    from lightning_core.types import (
+        Attempt as Attempt,
+    )
+    from lightning_core.types import (
+        AttemptedRollout as AttemptedRollout,
+    )
+    from lightning_core.types import (
+        AttemptStatus as AttemptStatus,
+    )
+    from lightning_core.types import (
+        Attributes as Attributes,
+    )
+    from lightning_core.types import (
+        AttributeValue as AttributeValue,
+    )
+    from lightning_core.types import (
+        Dataset as Dataset,
+    )
+    from lightning_core.types import (
+        EnqueueRolloutRequest as EnqueueRolloutRequest,
+    )
+    from lightning_core.types import (
+        Event as Event,
+    )
+    from lightning_core.types import (
+        FilterField as FilterField,
+    )
+    from lightning_core.types import (
+        FilterOptions as FilterOptions,
+    )
+    from lightning_core.types import (
+        Link as Link,
+    )
+    from lightning_core.types import (
+        NamedResources as NamedResources,
+    )
+    from lightning_core.types import (
+        OtelResource as OtelResource,
+    )
+    from lightning_core.types import (
+        PaginatedResult as PaginatedResult,
+    )
+    from lightning_core.types import (
+        PromptTemplate as PromptTemplate,
+    )
+    from lightning_core.types import (
+        ProxyLLM as ProxyLLM,
+    )
+    from lightning_core.types import (
+        Resource as Resource,
+    )
+    from lightning_core.types import (
+        ResourcesUpdate as ResourcesUpdate,
+    )
+    from lightning_core.types import (
+        ResourceUnion as ResourceUnion,
+    )
+    from lightning_core.types import (
+        Rollout as Rollout,
+    )
+    from lightning_core.types import (
+        RolloutConfig as RolloutConfig,
+    )
+    from lightning_core.types import (
+        RolloutMode as RolloutMode,
+    )
+    from lightning_core.types import (
+        RolloutStatus as RolloutStatus,
+    )
+    from lightning_core.types import (
+        SortOptions as SortOptions,
+    )
+    from lightning_core.types import (
+        Span as Span,
+    )
+    from lightning_core.types import (
+        SpanContext as SpanContext,
+    )
+    from lightning_core.types import (
+        SpanCoreFields as SpanCoreFields,
+    )
+    from lightning_core.types import (
+        StatusCode as StatusCode,
+    )
+    from lightning_core.types import (
+        TaskInput as TaskInput,
+    )
+    from lightning_core.types import (
+        TraceState as TraceState,
+    )
+    from lightning_core.types import (
+        TraceStatus as TraceStatus,
+    )
+    from lightning_core.types import (
+        Worker as Worker,
+    )
+    from lightning_core.types import (
+        WorkerStatus as WorkerStatus,
+    )
+
+_PLACES = {
+    "agent": "LitAgent rollout",
+    "algorithm": "Algorithm Baseline algo",
+    "emitter": (
+        "emit_exception emit_message emit_reward find_final_reward find_reward_spans get_message_value "
+        "get_reward_value get_rewards_from_span is_reward_span"
+    ),
+    "execution": "ExecutionStrategy",
+    "plugins": "hookimpl",
+    "runner": "LitAgentRunner Runner",
+    "runs": "FitResult",
+    "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics",
+    "tracer": "OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer",
+    "trainer": "Trainer",
+    "types": (
+        "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset EnqueueRolloutRequest Event "
+        "FilterField FilterOptions Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM Resource "
+        "ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span SpanContext "
+        "SpanCoreFields StatusCode TaskInput TraceState TraceStatus Worker WorkerStatus"
+    ),
+}
+_HOMES = {name: place for place, names in _PLACES.items() for name in names.split()}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    # A name such as `rollout` would otherwise be looked up anew each time.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,10 +5,10 @@ same object where nothing changes. None of them does I/O, reads a clock or chang
 
 A rollout goes `queuing -> preparing -> running -> succeeded | failed | cancelled`, and through `requeuing` when a
 retry is due. An attempt goes `preparing -> running -> succeeded | failed | timeout | unresponsive`. What is terminal
-stays terminal, except that an `unresponsive` attempt is revived by a sign of life as long as it is not given up.
+stays terminal, except that an `unresponsive` attempt is revived by a new span as long as it is not given up.
 
-An attempt is given up when its rollout ended, or when a newer attempt exists. From then on it never changes the
-rollout's outcome.
+An attempt is given up when its rollout ended, when a newer attempt exists, or when somebody queued the rollout again
+while it ran. From then on it never changes the rollout's outcome.
 """
 
 from collections.abc import Mapping
@@ -72,8 +72,10 @@ class RolloutRecord:
 
 def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
     """Whether this attempt can no longer change the rollout's outcome."""
-    latest = record.latest
-    return record.rollout.status in ENDED or latest is None or latest.attempt_id != attempt.attempt_id
+    latest, status = record.latest, record.rollout.status
+    if status in ENDED or latest is None or latest.attempt_id != attempt.attempt_id:
+        return True
+    return status in QUEUED and attempt.status in ACTIVE_ATTEMPT
 
 
 def deadline(record: RolloutRecord) -> tuple[float, AttemptStatus] | None:
@@ -83,7 +85,7 @@ def deadline(record: RolloutRecord) -> tuple[float, AttemptStatus] | None:
         Seconds since the epoch and the status to come; None while no attempt runs, or without a limit.
     """
     attempt, config = record.latest, record.rollout.config
-    if attempt is None or attempt.status not in ACTIVE_ATTEMPT or record.rollout.status in ENDED:
+    if attempt is None or attempt.status not in ACTIVE_ATTEMPT or given_up(record, attempt):
         return None
     limits: list[tuple[float, AttemptStatus]] = []
     if config.timeout_seconds is not None:
@@ -173,7 +175,7 @@ def heartbeat(record: RolloutRecord, now: float, attempt_id: str) -> RolloutReco
 def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, status: AttemptStatus) -> RolloutRecord:
     """Move an attempt, and its rollout with it unless the attempt was given up.
 
-    The same status twice is one effect.
+    The same status twice is one effect. Becoming `running` is a sign of life, as a span is.
 
     Raises:
         NotFound: When the rollout has no such attempt.
@@ -188,8 +190,12 @@ def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, statu
             f"attempt {attempt.attempt_id} of rollout {attempt.rollout_id} ({record.rollout.status!r}) is "
             f"{attempt.status!r}; it cannot become {status!r}"
         )
-    end_time = None if status in ACTIVE_ATTEMPT else now
-    changed = _with_attempt(record, attempt.model_copy(update={"status": status, "end_time": end_time}))
+    fields: dict[str, Any]
+    if status == "running":
+        fields = {"status": status, "end_time": None, "last_heartbeat_time": now}
+    else:
+        fields = {"status": status, "end_time": now}
+    changed = _with_attempt(record, attempt.model_copy(update=fields))
     return changed if lost else _with_status(changed, now, after_attempt(changed, status))
 
 
@@ -199,7 +205,8 @@ def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus)
     The same status twice is one effect.
 
     Raises:
-        InvalidTransition: When the rollout has ended, or is to run without an attempt that does.
+        InvalidTransition: When the rollout has ended, or its newest attempt says otherwise than that it prepares
+            or runs.
     """
     rollout = record.rollout
     if rollout.status == status:
@@ -208,10 +215,12 @@ def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus)
         raise InvalidTransition(
             f"rollout {rollout.rollout_id} has ended ({rollout.status!r}); it cannot become {status!r}"
         )
-    latest = record.latest
-    if status in ("preparing", "running") and (latest is None or latest.status not in ACTIVE_ATTEMPT):
+    possible = {"preparing": ("preparing",), "running": ("preparing", "running")}.get(status)
+    attempt_status = record.latest.status if record.latest else None
+    if possible is not None and attempt_status not in possible:
+        found = f"its newest attempt is {attempt_status!r}" if attempt_status else "it has no attempt"
         raise InvalidTransition(
-            f"rollout {rollout.rollout_id} has no attempt that runs; it becomes {status!r} by a claim or start_attempt"
+            f"rollout {rollout.rollout_id} cannot become {status!r}: {found}; claim it, or call start_attempt"
         )
     return _with_status(record, now, status)
 

@@ -1,7 +1,6 @@
 """Copies at the store's edge, so that neither side can change what the other holds."""
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 from lightning_core.lifecycle import RolloutRecord
@@ -63,8 +62,3 @@ def copy_span(span: Span) -> Span:
     if span.model_extra:
         copied.__pydantic_extra__ = copy.deepcopy(span.model_extra)
     return copied
-
-
-def copy_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Copy metadata that a caller gave."""
-    return None if metadata is None else {key: copy_value(value) for key, value in metadata.items()}

@@ -2,9 +2,10 @@
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -20,7 +21,7 @@ from lightning_core.store.base import (
     Unset,
 )
 from lightning_core.store.clock import Clock, SystemClock
-from lightning_core.store.copies import copy_attempt, copy_metadata, copy_rollout, copy_span, copy_value
+from lightning_core.store.copies import copy_attempt, copy_rollout, copy_span, copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, make_query, select
 from lightning_core.store.waits import Waits
@@ -70,11 +71,13 @@ class StoreFacade(LightningStore):
         self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id
         self._clock: Clock = SystemClock() if clock is None else clock
         self._opened = self._clock.now()
-        self._parent: StoreFacade | None = None
         self._closed = False
+        self._root = self
+        self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
+        self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id)
         self._waits = Waits()
-        self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, self._expire)
+        self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, self._look)
         self._unwatch = backend.watch(self._run_id, self._waits.note)
 
     @property
@@ -84,7 +87,9 @@ class StoreFacade(LightningStore):
     def for_run(self, run_id: str) -> LightningStore:
         self._check_open()
         view = StoreFacade(self._backend, run_id=run_id, clock=self._clock)
-        view._parent = self
+        view._root = self._root
+        with self._root._views_lock:
+            self._root._views.add(view)
         return view
 
     @property
@@ -107,10 +112,12 @@ class StoreFacade(LightningStore):
     async def aclose(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        self._waits.close()
-        self._unwatch()
-        if self._parent is None:
+        self._close_view()
+        if self._root is self:
+            with self._views_lock:
+                views = tuple(self._views)
+            for view in views:
+                view._close_view()
             await self._backend.aclose()
 
     # Rollouts
@@ -169,20 +176,24 @@ class StoreFacade(LightningStore):
         if claimed or wait_seconds == 0:
             return claimed
         until = None if wait_seconds is None else self._clock.now() + wait_seconds
-        while True:
-            called = False
-            ticket = self._waits.for_work()
-            try:
+        unanswered = False
+        ticket = self._waits.for_work()
+        try:
+            while True:
                 claimed = await self._claim(limit, worker_id)
+                unanswered = False
                 seconds = None if until is None else until - self._clock.now()
                 if claimed or (seconds is not None and seconds <= 0):
                     return claimed
                 async with self._watchdogs.on_duty():
-                    called = await self._clock.wait(ticket.future, seconds)
-            finally:
-                self._waits.leave_work(ticket, looks_again=called)
+                    await self._clock.wait(ticket.future, seconds)
+                if ticket.future.done():
+                    ticket, unanswered = self._waits.for_work(), True
+        finally:
+            self._waits.leave_work(ticket, unanswered=unanswered)
 
     async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+        self._check_open()
         resources_id = await self._documents.latest_key("resources")
         record = await self._change(rollout_id, lambda record: self._begun(record, worker_id, resources_id))
         await self._assign(record)
@@ -239,9 +250,8 @@ class StoreFacade(LightningStore):
         self._check_open()
         if isinstance(resources_id, str):
             await self._check_resources({resources_id})
-        given = {"input": input, "mode": mode, "resources_id": resources_id, "config": config, "metadata": metadata}
-        fields = {name: copy_value(value) for name, value in given.items() if not isinstance(value, Unset)}
-        _check(Rollout, fields if isinstance(status, Unset) else {**fields, "status": status})
+        _checked(Rollout, status=status)
+        fields = _checked(Rollout, input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
 
         def change(record: RolloutRecord) -> RolloutRecord:
             if not isinstance(status, Unset):
@@ -296,9 +306,9 @@ class StoreFacade(LightningStore):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
     ) -> Attempt:
-        given = {"worker_id": worker_id, "last_heartbeat_time": last_heartbeat_time, "metadata": metadata}
-        fields = {name: copy_value(value) for name, value in given.items() if not isinstance(value, Unset)}
-        _check(Attempt, fields if isinstance(status, Unset) else {**fields, "status": status})
+        self._check_open()
+        _checked(Attempt, status=status)
+        fields = _checked(Attempt, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
         changed = attempt_id
 
         def change(record: RolloutRecord) -> RolloutRecord:
@@ -310,7 +320,8 @@ class StoreFacade(LightningStore):
 
         record = await self._change(rollout_id, change)
         attempt = record.attempt(changed)
-        await self._follow(attempt)
+        if attempt.status not in lifecycle.ACTIVE_ATTEMPT or not lifecycle.given_up(record, attempt):
+            await self._follow(attempt)
         return copy_attempt(attempt)
 
     # Spans
@@ -321,14 +332,17 @@ class StoreFacade(LightningStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         await self._look()
-        owners = list(dict.fromkeys((span.rollout_id, span.attempt_id) for span in spans))
-        for rollout_id, attempt_id in owners:
-            (await self._get(rollout_id)).attempt(attempt_id)
-        stored = await self._backend.append_spans(self._run_id, [copy_span(span) for span in spans])
-        now = self._clock.now()
-        for rollout_id, attempt_id in owners:
-            await self._change(rollout_id, partial(lifecycle.span_arrived, now=now, attempt_id=attempt_id))
-        return [copy_span(span) for span in stored if span is not None]
+        try:
+            own = [copy_span(span) for span in spans]
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from exc
+        attempts = dict.fromkeys((span.rollout_id, span.attempt_id) for span in own)
+        await self._check_attempts(attempts)
+        stored = [span for span in await self._backend.append_spans(self._run_id, own) if span is not None]
+        alive = {(span.rollout_id, span.attempt_id) for span in stored}
+        for rollout_id, attempt_id in attempts:
+            await self._spans_arrived(rollout_id, attempt_id, any_new=(rollout_id, attempt_id) in alive)
+        return [copy_span(span) for span in stored]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
@@ -340,8 +354,7 @@ class StoreFacade(LightningStore):
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         self._check_open()
-        for rollout_id, attempt_id in set(rollout_attempt_ids):
-            (await self._get(rollout_id)).attempt(attempt_id)
+        await self._check_attempts(set(rollout_attempt_ids))
         return await self._backend.reserve_sequence_ids(self._run_id, rollout_attempt_ids)
 
     async def query_spans(
@@ -450,9 +463,7 @@ class StoreFacade(LightningStore):
     async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
         await self._look()
         now = self._clock.now()
-        fields: dict[str, Any] = {"last_heartbeat_time": now}
-        if not isinstance(heartbeat_stats, Unset):
-            fields["heartbeat_stats"] = copy_metadata(heartbeat_stats)
+        fields = {"last_heartbeat_time": now, **_checked(Worker, heartbeat_stats=heartbeat_stats)}
         worker = await self._change_worker(worker_id, lambda worker: worker.model_copy(update=fields))
         rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
         if rollout_id is not None and attempt_id is not None:
@@ -505,8 +516,14 @@ class StoreFacade(LightningStore):
     # What the above is made of
 
     def _check_open(self) -> None:
-        if self._closed or (self._parent is not None and self._parent._closed):
+        if self._closed or self._root._closed:
             raise StoreClosed(f"the store of run {self._run_id} is closed")
+
+    def _close_view(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._waits.close()
+            self._unwatch()
 
     async def _look(self) -> None:
         """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
@@ -547,7 +564,7 @@ class StoreFacade(LightningStore):
             mode=request.mode,
             resources_id=request.resources_id,
             config=RolloutConfig() if request.config is None else request.config.model_copy(deep=True),
-            metadata=copy_metadata(request.metadata),
+            metadata=copy_value(request.metadata),
         )
         return RolloutRecord(self._run_id, rollout)
 
@@ -568,6 +585,32 @@ class StoreFacade(LightningStore):
         for record in claimed:
             await self._assign(record)
         return [_attempted(record) for record in claimed]
+
+    async def _check_attempts(self, attempts: Iterable[tuple[str, str]]) -> None:
+        for rollout_id, attempt_id in attempts:
+            # "latest" names an attempt only to those who ask, never as where something belongs.
+            if (await self._get(rollout_id)).attempt(attempt_id).attempt_id != attempt_id:
+                raise InvalidRequest(f"spans belong to an attempt's own id; got {attempt_id!r} of rollout {rollout_id}")
+
+    async def _spans_arrived(self, rollout_id: str, attempt_id: str, *, any_new: bool) -> None:
+        """Let an attempt follow its spans, and its worker follow an attempt that is revived.
+
+        Spans that were there already are no sign of life. But they finish what a request that broke off before
+        left undone: an attempt that has spans does not prepare any more.
+        """
+        now = self._clock.now()
+        before = "preparing"
+
+        def change(record: RolloutRecord) -> RolloutRecord:
+            nonlocal before
+            before = record.attempt(attempt_id).status
+            if not any_new and before != "preparing":
+                return record
+            return lifecycle.span_arrived(record, now, attempt_id)
+
+        attempt = (await self._change(rollout_id, change)).attempt(attempt_id)
+        if before == "unresponsive" and attempt.status == "running":
+            await self._follow(attempt)
 
     async def _assign(self, record: RolloutRecord) -> None:
         if record.latest is not None and record.latest.worker_id is not None:
@@ -599,7 +642,11 @@ def _request(
 ) -> EnqueueRolloutRequest:
     try:
         return EnqueueRolloutRequest(
-            input=input, mode=mode, resources_id=resources_id, config=config, metadata=copy_metadata(metadata)
+            input=input,
+            mode=mode,
+            resources_id=resources_id,
+            config=config,
+            metadata=cast("dict[str, Any] | None", metadata),
         )
     except ValidationError as exc:
         fault = exc.errors()[0]
@@ -616,10 +663,20 @@ def _page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
     return PaginatedResult.model_construct(items=items, limit=query.limit, offset=query.offset, total=total)
 
 
-def _check(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
-    """Refuse a value that the model's field does not take."""
-    for name, value in fields.items():
+def _checked(model: type[BaseModel], **values: Any) -> dict[str, Any]:
+    """Return copies of the values that were given, as the model's fields take them.
+
+    Raises:
+        InvalidRequest: Names the value that its field does not take.
+    """
+    fields = {}
+    for name, value in values.items():
+        if isinstance(value, Unset):
+            continue
+        holder = model.model_construct()
         try:
-            model.__pydantic_validator__.validate_assignment(model.model_construct(), name, value)
+            model.__pydantic_validator__.validate_assignment(holder, name, value)
         except ValidationError as exc:
             raise InvalidRequest(f"{name} is {value!r}: {exc.errors()[0]['msg']}") from exc
+        fields[name] = copy_value(getattr(holder, name))
+    return fields

@@ -1,9 +1,10 @@
 """Filter, sort and page records: what a query says, and the plain way of carrying it out."""
 
 import difflib
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.types import FilterLogic, SortOrder
@@ -86,7 +87,7 @@ def make_query(
             f"cannot sort {model.__name__}s by {sort_by!r}; fields: {', '.join(sorted(fields))}.{hint}"
         )
     return Query(
-        conditions=tuple(_condition(key, value) for key, value in conditions.items() if value is not None),
+        conditions=tuple(_condition(model, key, value) for key, value in conditions.items() if value is not None),
         logic=logic,
         sort_by=sort_by,
         sort_order=sort_order,
@@ -119,14 +120,27 @@ def select(items: Iterable[T], query: Query, *, view: Callable[[T], object] = la
     return found[query.offset : end], len(found)
 
 
-def _condition(key: str, value: Any) -> Condition:
+def _condition(model: Any, key: str, value: Any) -> Condition:
     if key.endswith("_contains"):
         return Condition(key.removesuffix("_contains"), "contains", value)
     if not key.endswith("_in"):
         return Condition(key, "is", value)
     if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
         raise InvalidRequest(f"{key} is {value!r}; it takes a sequence of values")
-    return Condition(key.removesuffix("_in"), "in", frozenset(value))
+    field = key.removesuffix("_in")
+    choices = _choices(model.model_fields[field].annotation)
+    if choices and (wrong := [item for item in value if item not in choices]):
+        raise InvalidRequest(f"{key} has {wrong[0]!r}; it takes {', '.join(map(repr, choices))}")
+    return Condition(field, "in", frozenset(value))
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """Return the values that a field can have, or nothing where there is no list of them."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(choice for member in get_args(annotation) for choice in _choices(member))
+    return ()
 
 
 def _sortable(model: Any) -> list[str]:
@@ -136,8 +150,7 @@ def _sortable(model: Any) -> list[str]:
 def _is_plain(annotation: Any) -> bool:
     if annotation in (str, int, float, bool, type(None)):
         return True
-    arguments = getattr(annotation, "__args__", ())
-    if getattr(annotation, "__origin__", None) is Literal:
+    kind = get_origin(annotation)
+    if kind is Literal:
         return True
-    # A parametrised container (dict[str, Any]) has an origin; a union of plain types has none, or Union.
-    return bool(arguments) and getattr(annotation, "__origin__", None) is None and all(map(_is_plain, arguments))
+    return kind in (Union, types.UnionType) and all(map(_is_plain, get_args(annotation)))

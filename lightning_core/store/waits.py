@@ -25,8 +25,12 @@ class Ticket:
             running = None
         if running is self._loop:
             self._complete()
-        elif not self._loop.is_closed():
+            return
+        try:
             self._loop.call_soon_threadsafe(self._complete)
+        except RuntimeError:
+            if not self._loop.is_closed():  # nobody waits in a closed loop
+                raise
 
     def _complete(self) -> None:
         if not self.future.done():
@@ -67,18 +71,18 @@ class Waits:
         """Queue up for the next rollout that is queued. Look for work after this, before waiting."""
         return self._enter(lambda ticket: self._work.update({ticket: None}))
 
-    def leave_work(self, ticket: Ticket, *, looks_again: bool) -> None:
-        """Stop waiting for work.
+    def leave_work(self, ticket: Ticket, *, unanswered: bool) -> None:
+        """Stop waiting for work. Calls that were not followed by a look go to the next in the line.
 
         Args:
-            ticket: What `for_work` returned.
-            looks_again: Whether the caller looks for work once more. Otherwise a call that it got goes to the next.
+            ticket: What `for_work` returned last.
+            unanswered: Whether an earlier ticket was called, too, and no look was finished since.
         """
         with self._lock:
-            was_called = ticket not in self._work
+            calls = int(unanswered) + (ticket not in self._work)
             self._work.pop(ticket, None)
-            heir = self._work.popitem(last=False)[0] if was_called and not looks_again and self._work else None
-        if heir is not None:
+            heirs = [self._work.popitem(last=False)[0] for _ in range(min(calls, len(self._work)))]
+        for heir in heirs:
             heir.call()
 
     def for_results(self, rollout_ids: Iterable[str]) -> tuple[Ticket, Callable[[], None]]:

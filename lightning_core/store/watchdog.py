@@ -21,17 +21,17 @@ class Watchdogs:
         run_id: Whose deadlines.
         clock: How to wait for them.
         waits: Tells of deadlines that are earlier than the one waited for.
-        expire: Ends what is due.
+        look: Ends what is due; raises `StoreClosed` once there is nothing to look at any more.
     """
 
     def __init__(
-        self, backend: StoreBackend, run_id: str, clock: Clock, waits: Waits, expire: Callable[[], Awaitable[None]]
+        self, backend: StoreBackend, run_id: str, clock: Clock, waits: Waits, look: Callable[[], Awaitable[None]]
     ) -> None:
         self._backend = backend
         self._run_id = run_id
         self._clock = clock
         self._waits = waits
-        self._expire = expire
+        self._look = look
         self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
         self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
 
@@ -56,7 +56,7 @@ class Watchdogs:
     async def _keep_deadlines(self) -> None:
         try:
             while True:
-                await self._expire()
+                await self._look()
                 ticket = self._waits.for_deadline()
                 try:
                     deadline = await self._backend.next_deadline(self._run_id)

@@ -87,11 +87,12 @@ class PromptTemplate(Resource):
         """
         return _jinja_names(self.template) if self.engine == "jinja" else _fstring_names(self.template)
 
-    def format(self, **values: Any) -> str:
+    def format(self, /, **values: Any) -> str:
         """Fill in the placeholders.
 
         Raises:
-            ValueError: Names the placeholder that is missing from `values`, or the value that has no placeholder.
+            ValueError: Names the placeholder that is missing from `values`, or the value that has no placeholder;
+                or says, with the cause chained, why a jinja template could not be carried out.
         """
         names = self.placeholders()
         missing, unknown = sorted(names - values.keys()), sorted(values.keys() - names)
@@ -102,7 +103,10 @@ class PromptTemplate(Resource):
                 f"{', '.join(problems)}; the template has {sorted(names)}, the values are {sorted(values)}"
             )
         if self.engine == "jinja":
-            return str(_jinja().from_string(self.template).render(values))
+            try:
+                return str(_jinja().from_string(self.template).render(values))
+            except Exception as exc:
+                raise ValueError(f"jinja template failed with {type(exc).__name__}: {exc}") from exc
         return "".join(
             text + (str(values[name]) if name is not None else "")
             for text, name, _, _ in string.Formatter().parse(self.template)

@@ -1,0 +1,67 @@
+"""The moments at which a plugin is told what happens: the hooks of Lightning Core.
+
+A plugin is an object with methods, or a module with functions, of these names. It takes only the arguments that it
+needs. Each hook may be `async`, or return an awaitable, which is awaited before the next implementation is called.
+"""
+
+from collections.abc import Awaitable, Mapping
+
+import pluggy
+
+from lightning_core.types import Attempt, Rollout
+
+PROJECT = "lightning_core"
+"""pluggy's name for us; also the entry-point group of plugins with hooks."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks an implementation of a hook. Needed only to give an order: `@hookimpl(tryfirst=True)`."""
+
+
+@hookspec
+def lightning_run_start(run_id: str) -> Awaitable[None] | None:
+    """A run is about to start: neither its algorithm nor its runners do yet.
+
+    The place to start what the run needs. When an implementation raises, the run does not start, and what it raised
+    is raised to whoever started the run.
+
+    Args:
+        run_id: The run.
+    """
+
+
+@hookspec
+def lightning_rollout_end(rollout: Rollout, attempt: Attempt, reward: float | None) -> Awaitable[None] | None:
+    """An attempt ended, and its outcome is stored.
+
+    Called in the process of the runner, once for each attempt that a runner saw the end of. Attempts that the store
+    gave up by itself (a lost worker) are not told.
+
+    Args:
+        rollout: The rollout, as it is after the attempt.
+        attempt: The attempt, in its final status.
+        reward: The primary reward of the attempt; None when it gave none.
+    """
+
+
+@hookspec
+def lightning_step_end(step: int, metrics: Mapping[str, float]) -> Awaitable[None] | None:
+    """The algorithm ended a step, and says how it stands.
+
+    Args:
+        step: Counts the algorithm's steps, from 1.
+        metrics: What the algorithm measured, by name.
+    """
+
+
+@hookspec
+def lightning_run_end(run_id: str, status: str) -> Awaitable[None] | None:
+    """A run ended, whichever way.
+
+    The place to stop what `lightning_run_start` started. Called once for each start, also when the run could not
+    start; a plugin whose own start was not reached, or did not return, is left out.
+
+    Args:
+        run_id: The run.
+        status: `succeeded`, `failed`, `interrupted` or `budget`.
+    """

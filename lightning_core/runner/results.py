@@ -1,0 +1,56 @@
+"""What an agent may return, and what is recorded of it."""
+
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.emitter import emit_reward
+from lightning_core.errors import InvalidResult
+from lightning_core.types import AttemptedRollout, Span, SpanCoreFields
+
+_ALLOWED = "None, a number, a dict of numbers by name, or a list of spans (ReadableSpan, Span or SpanCoreFields)"
+
+
+def record_result(result: Any, rollout: AttemptedRollout) -> list[Span]:
+    """Emit the reward that an agent returned.
+
+    Must be called in the attempt's trace.
+
+    Returns:
+        The spans that it returned, addressed to its attempt: the caller hands them to the store.
+
+    Raises:
+        InvalidResult: When it is nothing that an agent may return; says what is.
+        ValueError: When a reward is not finite.
+    """
+    if result is None:
+        return []
+    if isinstance(result, numbers.Real):
+        emit_reward(float(result))
+        return []
+    if isinstance(result, Mapping):
+        if result and all(isinstance(value, numbers.Real) for value in result.values()):
+            emit_reward({str(name): float(value) for name, value in result.items()})
+            return []
+        raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
+        return [_as_span(item, rollout, result) for item in result]
+    raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+
+
+def _as_span(item: Any, rollout: AttemptedRollout, result: Any) -> Span:
+    rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
+    if isinstance(item, Span):
+        return item.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0})
+    if isinstance(item, SpanCoreFields):
+        return Span.from_core_fields(item, rollout_id=rollout_id, attempt_id=attempt_id)
+    if hasattr(item, "get_span_context") and hasattr(item, "attributes"):
+        return Span.from_opentelemetry(item, rollout_id, attempt_id, 0)
+    raise InvalidResult(
+        f"the agent returned {_shown(result)} with a {type(item).__name__} in it; allowed are {_ALLOWED}"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"a {type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"

@@ -1,0 +1,152 @@
+"""What a tracer is, and which one is active."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.context import attach
+
+from lightning_core.emitter.active import get_active_sink, with_active_sink
+from lightning_core.tracer.trace import Trace
+from lightning_core.types import Span, SpanCoreFields, TraceStatus
+
+if TYPE_CHECKING:
+    from lightning_core.store.base import LightningStore
+
+
+class Tracer(ABC):
+    """Records what an agent does, as spans.
+
+    One tracer serves any number of traces at the same time in one process. Which trace a span belongs to travels in
+    the OpenTelemetry context, so tasks and threads that are started inside of a trace belong to it.
+
+    A subclass calls `super().__init__()`.
+    """
+
+    def __init__(self) -> None:
+        self._stores: dict[int, LightningStore | None] = {}
+
+    def init(self) -> None:  # noqa: B027  # a tracer that has nothing to prepare need not say so
+        """Prepare this process for tracing. Each call needs one of `teardown`."""
+
+    def teardown(self) -> None:  # noqa: B027
+        """Undo one `init`; the last one undoes its effects. Does nothing without an `init`."""
+
+    def init_worker(self, worker_id: int, store: "LightningStore | None" = None) -> None:
+        """Prepare for a worker's traces.
+
+        Args:
+            worker_id: Tells the workers of this process apart.
+            store: Where `trace_context` sends spans when it is given no store. The workers of one process share one:
+                the last one given counts.
+        """
+        self._stores[worker_id] = store
+
+    def teardown_worker(self, worker_id: int) -> None:
+        """Forget a worker and its store."""
+        self._stores.pop(worker_id, None)
+
+    @property
+    def store(self) -> "LightningStore | None":
+        """Where `trace_context` sends spans when it is given no store."""
+        return next((store for store in reversed(self._stores.values()) if store is not None), None)
+
+    @abstractmethod
+    def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: "LightningStore | None" = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AbstractAsyncContextManager[Trace]:
+        """Record what happens in an `async with` block.
+
+        With ids, spans go to the store while the block runs. When it has been left, the store has acknowledged every
+        span that ended in it. When the store fails, its error is raised on leaving; an error of the block itself
+        goes first, then the store's one is logged and told in a note. A cancelled block waits for the store only
+        shortly. What the block's threads and tasks emit after that is dropped and counted.
+
+        Without ids, spans are only collected.
+
+        Args:
+            name: Tells traces apart in log messages; no span is made for the block itself.
+            store: Where to send the spans; None for the one that `init_worker` was given.
+            rollout_id: The rollout that the spans belong to; goes with `attempt_id`.
+            attempt_id: The attempt that the spans belong to.
+
+        Raises:
+            TracerError: When the tracer was not initialised, or the store did not answer in time.
+            ValueError: For one id without the other, or ids without a store.
+        """
+
+    @abstractmethod
+    def get_last_trace(self) -> list[Span]:
+        """Return the spans of the trace that the calling context entered last, left or not; none without one."""
+
+    @abstractmethod
+    def create_span(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+        timestamp: float | None = None,
+        status: TraceStatus | None = None,
+    ) -> SpanCoreFields:
+        """Record a span that starts and ends at once, in the trace of the calling context. Never waits for the store.
+
+        Args:
+            name: The span's name.
+            attributes: The span's attributes.
+            timestamp: When, in seconds since the epoch; None for now.
+            status: The span's status; None for OK.
+
+        Returns:
+            The span, without an identity.
+
+        Raises:
+            NoActiveTracer: Outside of a trace of this tracer.
+            ValueError: For an attribute that no span can have; it is named.
+        """
+
+    @contextmanager
+    def lifespan(self, store: "LightningStore | None" = None) -> Iterator[None]:
+        """Initialise for a `with` block, and tear down after it: for scripts and for debugging.
+
+        Args:
+            store: As for `init_worker`.
+        """
+        self.init()
+        try:
+            self.init_worker(0, store)
+            try:
+                yield
+            finally:
+                self.teardown_worker(0)
+        finally:
+            self.teardown()
+
+
+def get_active_tracer() -> Tracer | None:
+    """Return the tracer that what is emitted here goes to; None outside of a trace."""
+    sink = get_active_sink()
+    return sink if isinstance(sink, Tracer) else None
+
+
+def set_active_tracer(tracer: Tracer) -> None:
+    """Make a tracer the active one of the calling context: of this task or thread, and of those started from it.
+
+    `trace_context` does this by itself.
+
+    Raises:
+        ValueError: When another one is active.
+    """
+    active = get_active_sink()
+    if active is not None:
+        raise ValueError(f"{active!r} is the active tracer here; call clear_active_tracer() before setting {tracer!r}")
+    attach(with_active_sink(tracer))
+
+
+def clear_active_tracer() -> None:
+    """Leave the calling context without an active tracer."""
+    attach(with_active_sink(None))

@@ -1,0 +1,122 @@
+"""What one traced block recorded."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from lightning_core.types import Span
+
+logger = logging.getLogger(__name__)
+
+
+class Trace:
+    """The spans of one traced block, in the order in which they ended.
+
+    Every method may be called from any thread, none of them blocks, and none raises into the code that is traced.
+
+    Args:
+        name: Tells traces without ids apart in log messages.
+        rollout_id: The rollout that the spans belong to; None when they are only collected.
+        attempt_id: The attempt that they belong to; None when they are only collected.
+    """
+
+    def __init__(
+        self, name: str | None = None, *, rollout_id: str | None = None, attempt_id: str | None = None
+    ) -> None:
+        self.name = name
+        self.rollout_id = rollout_id
+        self.attempt_id = attempt_id
+        # Reentrant: the garbage collector may end a span in the middle of any of these methods, in the same thread.
+        self._lock = threading.RLock()
+        self._spans: list[Span] = []
+        self._acknowledged = 0
+        self._dropped = 0
+        self._closed = False
+        self._lateness_logged = False
+        self._listener: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Trace {self._label()}: {len(self._spans)} spans, {self._dropped} dropped>"
+
+    @property
+    def spans(self) -> list[Span]:
+        """What was recorded so far.
+
+        A span has the `sequence_id` that the store gave it, and 0 before the store did. Without a store, spans count
+        from 1.
+        """
+        with self._lock:
+            return list(self._spans)
+
+    @property
+    def dropped(self) -> int:
+        """How many spans were lost: they ended after the trace was closed, or could not be read. Both are logged."""
+        return self._dropped
+
+    @property
+    def closed(self) -> bool:
+        """Whether spans that end now are dropped."""
+        return self._closed
+
+    def close(self) -> None:
+        """Drop, count and log whatever ends from now on. Leaving `trace_context` does this; twice is as once."""
+        with self._lock:
+            self._closed = True
+
+    def record(self, span: Span) -> None:
+        """Add a finished span."""
+        with self._lock:
+            accepted = not self._closed
+            listener = self._listener
+            if accepted:
+                self._spans.append(span)
+                if listener is None:
+                    span.sequence_id = len(self._spans)
+        if not accepted:
+            self.drop(span.name)
+        elif listener is not None:
+            listener()
+
+    def drop(self, span_name: str) -> None:
+        """Count a span that ended too late."""
+        with self._lock:
+            self._dropped += 1
+            first, self._lateness_logged = not self._lateness_logged, True
+        if first:
+            logger.warning(
+                "lightning.late_span_dropped %s span=%r; the trace is closed, and whatever else its threads and tasks "
+                "still emit is dropped and counted too",
+                self._label(),
+                span_name,
+            )
+
+    def discard(self, span_name: str, error: Exception) -> None:
+        """Count a span that could not be read."""
+        with self._lock:
+            self._dropped += 1
+        logger.error("lightning.unreadable_span_dropped %s span=%r", self._label(), span_name, exc_info=error)
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Call `listener`, if any, after each span that is recorded, in the thread where it ended."""
+        self._listener = listener
+
+    def undelivered(self) -> list[Span]:
+        """Return what was recorded and not yet acknowledged."""
+        with self._lock:
+            return self._spans[self._acknowledged :]
+
+    def acknowledge(self, delivered: Sequence[Span], stored: Sequence[Span]) -> None:
+        """Take note of what the store has.
+
+        Args:
+            delivered: What was delivered: what `undelivered` returned.
+            stored: What the store made of them. It may leave out what it had before.
+        """
+        numbered = {span.span_id: span for span in stored}
+        with self._lock:
+            start = self._acknowledged
+            self._acknowledged = start + len(delivered)
+            self._spans[start : self._acknowledged] = [numbered.get(span.span_id, span) for span in delivered]
+
+    def _label(self) -> str:
+        return f"trace={self.name} rollout_id={self.rollout_id} attempt_id={self.attempt_id}"

@@ -1,0 +1,244 @@
+"""The trainer: puts the parts together, and runs them."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from lightning_core.agent import LitAgent
+from lightning_core.algorithm import Algorithm, require_rewards, run_batch
+from lightning_core.errors import InvalidAgent, InvalidComponent, LightningError
+from lightning_core.execution import ExecutionStrategy
+from lightning_core.plugins import Hooks
+from lightning_core.registry import Registry, default_registry
+from lightning_core.runner import Runner
+from lightning_core.runner.calls import in_daemon_thread
+from lightning_core.runs import FitResult, Progress, RunStatus, count_rollouts
+from lightning_core.store import LightningStore
+from lightning_core.tracer import Tracer
+from lightning_core.types import Dataset, NamedResources
+
+T = TypeVar("T")
+
+
+class Trainer:
+    """Wires an algorithm, a store, runners and a tracer together, and runs them on an agent.
+
+    Each component is given as an instance, a class, a registered name (`"apo"`), a name with options
+    (`{"name": "apo", "beam_width": 2}`) or an import path (`"package.module:Class"`).
+
+    Args:
+        algorithm: What tunes the resources. `fit` needs one.
+        store: Where everything is kept.
+        tracer: What records what the agent does.
+        runner: What runs the agent. One instance is one runner, so with several runners it is given otherwise.
+        strategy: Where the algorithm and the runners live.
+        n_runners: How many rollouts run at the same time; None for the strategy's default.
+        max_rollouts: How many rollouts each runner runs; None for no limit.
+        initial_resources: What the algorithm starts from.
+        hooks: Plugins with hooks (see `lightning_core.hookspecs`), besides those that are installed.
+        registry: Where names are looked up; None for what is installed.
+
+    Raises:
+        RegistryError: When a component cannot be found, loaded or built; says what is possible.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: object = None,
+        store: object = "memory",
+        tracer: object = "otel",
+        runner: object = "agent",
+        strategy: object = "local",
+        n_runners: int | None = None,
+        max_rollouts: int | None = None,
+        initial_resources: NamedResources | None = None,
+        hooks: Sequence[object] = (),
+        registry: Registry | None = None,
+    ) -> None:
+        self._registry = default_registry() if registry is None else registry
+        self._runner_spec = runner
+        self.max_rollouts = max_rollouts
+        self.initial_resources = initial_resources
+        self.algorithm: Algorithm | None = (
+            None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
+        )
+        self.store: LightningStore = self._build("stores", store, LightningStore)
+        self.tracer: Tracer = self._build("tracers", tracer, Tracer)
+        self.strategy: ExecutionStrategy = self._build(
+            "strategies",
+            strategy,
+            ExecutionStrategy,
+            {} if n_runners is None else {"n_runners": n_runners},
+        )
+        if isinstance(runner, Runner) and getattr(self.strategy, "n_runners", 1) != 1:
+            raise InvalidComponent(
+                f"runner is one instance of {type(runner).__name__}, but there are {self.strategy.n_runners} runners; "  # type: ignore[attr-defined]
+                "give its class, its name or a dict with its options"
+            )
+        self.hooks = Hooks(hooks, load_entry_points=True)
+        self._fits = 0
+
+    def fit(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+        test_dataset: Dataset[Any] | None = None,
+    ) -> FitResult:
+        """Run the algorithm on an agent, and return what came of it.
+
+        Ctrl-C ends the run within two seconds; the result is then `interrupted`, with the best so far.
+
+        Args:
+            agent: Does the tasks.
+            train_dataset: The samples to learn from.
+            val_dataset: The samples to choose by.
+            test_dataset: Held-out samples, which the algorithm never sees. The initial and the best resources are
+                measured on them at the end: metrics `test_reward_initial` and `test_reward`.
+
+        Raises:
+            LightningError: Without an algorithm, or within a running event loop (use `fit_async` there).
+            Exception: What the algorithm raised.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise LightningError("fit was called in a running event loop; use: await trainer.fit_async(...)")
+        run = _Run(self, agent, train_dataset, val_dataset, test_dataset)
+        with asyncio.Runner() as loop:
+            try:
+                return loop.run(run.execute())
+            except KeyboardInterrupt:
+                return loop.run(run.result("interrupted"))
+
+    async def fit_async(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+        test_dataset: Dataset[Any] | None = None,
+    ) -> FitResult:
+        """Do what `fit` does in the running event loop. Cancelling it ends the run."""
+        return await _Run(self, agent, train_dataset, val_dataset, test_dataset).execute()
+
+    def make_runner(self) -> Runner:
+        """Make one of the runners."""
+        options: dict[str, Any] = {"tracer": self.tracer}
+        if self.max_rollouts is not None:
+            options["max_rollouts"] = self.max_rollouts
+        return self._build("runners", self._runner_spec, Runner, options)
+
+    def start_run(self) -> LightningStore:
+        """Return the store of a new run: the trainer's own for its first one, the same store's next run later."""
+        if self._fits:
+            self.store = self.store.for_run(f"{self.store.run_id}-{self._fits + 1}")
+        self._fits += 1
+        return self.store
+
+    def _build(self, kind: Any, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
+        return self._registry.build(kind, spec, expected=expected, defaults=defaults or {})
+
+
+class _Run:
+    """One call of `fit`."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        test_dataset: Dataset[Any] | None,
+    ) -> None:
+        if trainer.algorithm is None:
+            raise LightningError("this trainer has no algorithm; name one, as in Trainer(algorithm='baseline')")
+        if not isinstance(agent, LitAgent):
+            raise InvalidAgent(f"{agent!r} is no agent; decorate the function with @rollout, or subclass LitAgent")
+        self._trainer = trainer
+        self._algorithm = trainer.algorithm
+        self._agent = agent
+        self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
+        self._test_dataset = test_dataset
+        self._store = trainer.start_run()
+        self._progress = Progress()
+        self._started = time.monotonic()
+
+    async def execute(self) -> FitResult:
+        """Run to the end."""
+        hooks, run_id = self._trainer.hooks, self._store.run_id
+        status: RunStatus = "failed"
+        try:
+            await hooks.emit("lightning_run_start", run_id=run_id)
+            async with self._progress.telling(hooks):
+                await self._trainer.strategy.execute(self._run_algorithm, self._run_runner, self._store)
+            status = "succeeded"
+        except asyncio.CancelledError:
+            status = "interrupted"
+            raise
+        finally:
+            await hooks.emit("lightning_run_end", run_id=run_id, status=status)
+        return await self.result(status)
+
+    async def result(self, status: RunStatus) -> FitResult:
+        """Return what has come of the run so far."""
+        counts, failures = await count_rollouts(self._store)
+        workers = [worker.heartbeat_stats or {} for worker in await self._store.query_workers()]
+        return FitResult(
+            run_id=self._store.run_id,
+            status=status,
+            best_resources=self._progress.best_resources,
+            metrics=dict(self._progress.metrics),
+            rollouts=counts,
+            failures=failures,
+            duration_seconds=time.monotonic() - self._started,
+            abandoned_agents=sum(stats.get("abandoned_agents", 0) for stats in workers),
+            dropped_spans=sum(stats.get("dropped_spans", 0) for stats in workers),
+        )
+
+    async def _run_algorithm(self, store: LightningStore) -> None:
+        algorithm = self._algorithm
+        algorithm.set_trainer(self._trainer)
+        algorithm.set_store(store)
+        algorithm.set_initial_resources(self._trainer.initial_resources)
+        algorithm.set_reporter(self._progress)
+        call = partial(algorithm.run, **self._datasets)
+        try:
+            if algorithm.is_async():
+                result = call()
+                assert result is not None
+                await result
+            else:
+                await in_daemon_thread(call, name="algorithm")
+            if self._test_dataset is not None:
+                await self._test(store, self._test_dataset)
+        finally:
+            algorithm.set_reporter(None)
+
+    async def _test(self, store: LightningStore, dataset: Dataset[Any]) -> None:
+        """Measure the initial and the best resources on samples that the algorithm has not seen."""
+        samples = [dataset[index] for index in range(len(dataset))]
+        initial, best = self._trainer.initial_resources, self._progress.best_resources
+        for metric, resources in (("test_reward_initial", initial), ("test_reward", best)):
+            if resources is None:
+                continue
+            if metric == "test_reward" and resources == initial and "test_reward_initial" in self._progress.metrics:
+                self._progress({metric: self._progress.metrics["test_reward_initial"]})
+                continue
+            resources_id = (await store.add_resources(resources)).resources_id
+            batch = await run_batch(store, samples, mode="test", resources_id=resources_id)
+            require_rewards([batch], step="the test on held-out samples")
+            if batch.mean_reward is not None:
+                self._progress({metric: batch.mean_reward})
+
+    async def _run_runner(self, store: LightningStore, worker_id: int) -> None:
+        runner = self._trainer.make_runner()
+        self._agent.set_trainer(self._trainer)
+        with runner.run_context(agent=self._agent, store=store, hooks=self._trainer.hooks, worker_id=worker_id):
+            await runner.iter()

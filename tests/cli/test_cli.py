@@ -1,0 +1,131 @@
+"""The `agl` command itself: its subcommands, and what its exit status says."""
+
+import importlib.metadata
+import runpy
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lightning_core import cli
+from lightning_core.cli import agl
+from lightning_core.errors import AlgorithmError, ConfigError, InvalidComponent, LightningError
+from lightning_core.registry import Registry
+
+NOT_A_COMMAND = "a string"
+
+
+@click.command()
+@click.argument("what")
+def fail(what: str) -> None:
+    """Raise what is asked for."""
+    raise {
+        "algorithm": AlgorithmError("nothing to learn from"),
+        "config": ConfigError("config.yaml: no 'agent'"),
+        "component": InvalidComponent("no option 'x'"),
+        "lightning": LightningError("no"),
+        "interrupt": KeyboardInterrupt(),
+        "bug": ZeroDivisionError("a bug"),
+    }[what]
+
+
+@click.command(hidden=True)
+def secret() -> None:
+    """Not listed."""
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command line with commands of its own, one of which cannot be imported."""
+    information = tmp_path / "somebodys-0.1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 0.1\n")
+    (information / "entry_points.txt").write_text(
+        "[lightning_core.commands]\nbroken = not_there:command\n"
+        f"fail = {__name__}:fail\nsecret = {__name__}:secret\nstring = {__name__}:NOT_A_COMMAND\n"
+    )
+    distributions = importlib.metadata.distributions(path=[str(tmp_path)])
+    registry = Registry(entry_point for each in distributions for entry_point in each.entry_points)
+    monkeypatch.setattr(cli, "default_registry", lambda: registry)
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "line"),
+    [
+        ("algorithm", 1, "Error: nothing to learn from"),
+        ("lightning", 1, "Error: no"),
+        ("config", 2, "Error: config.yaml: no 'agent'"),
+        ("component", 2, "Error: no option 'x'"),
+    ],
+)
+@pytest.mark.usefixtures("commands")
+def test_our_errors_are_one_line_and_an_exit_status(what: str, status: int, line: str) -> None:
+    result = CliRunner().invoke(agl, ["fail", what])
+    assert result.exit_code == status
+    assert result.stderr == f"{line}\n"
+    assert result.stdout == ""
+
+
+@pytest.mark.usefixtures("commands")
+def test_interrupt_exits_with_130() -> None:
+    assert CliRunner().invoke(agl, ["fail", "interrupt"]).exit_code == 130
+
+
+@pytest.mark.usefixtures("commands")
+def test_what_nobody_expected_keeps_its_traceback() -> None:
+    assert isinstance(CliRunner().invoke(agl, ["fail", "bug"]).exception, ZeroDivisionError)
+
+
+@pytest.mark.usefixtures("commands")
+def test_unknown_command_is_wrong_use_and_names_the_nearest() -> None:
+    result = CliRunner().invoke(agl, ["fial"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == (
+        "Error: no command named 'fial'; installed: broken, fail, secret, string. Did you mean 'fail'?"
+    )
+
+
+@pytest.mark.usefixtures("commands")
+def test_broken_command_says_whose_it_is() -> None:
+    result = CliRunner().invoke(agl, ["broken"])
+    assert result.exit_code == 2
+    assert "Error: command 'broken' of somebodys 0.1 (not_there:command) cannot be loaded" in result.stderr
+
+
+@pytest.mark.usefixtures("commands")
+def test_command_that_is_none_is_refused() -> None:
+    result = CliRunner().invoke(agl, ["string"])
+    assert result.exit_code == 2
+    assert result.stderr == "Error: command 'string' is 'a string', which is no click command\n"
+
+
+@pytest.mark.usefixtures("commands")
+def test_help_lists_the_commands_and_survives_a_broken_one() -> None:
+    result = CliRunner().invoke(agl, ["--help"])
+    assert result.exit_code == 0
+    assert "fail    Raise what is asked for." in result.stdout
+    assert "broken  BROKEN: command 'broken' of somebodys 0.1" in result.stdout
+    assert "Not listed" not in result.stdout
+
+
+@pytest.mark.usefixtures("commands")
+@pytest.mark.parametrize("name", ["fial", "broken"])
+@pytest.mark.usefixtures("commands")
+def test_completion_after_a_command_that_cannot_be_had_is_silent(name: str) -> None:
+    with agl.make_context("agl", [name], resilient_parsing=True) as context:
+        assert agl.get_command(context, name) is None
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    result = CliRunner().invoke(agl, ["--version"])
+    assert result.stdout == f"lightning-core {importlib.metadata.version('lightning-core')}\n"
+
+
+def test_python_m_is_the_same_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["lightning_core", "--version"])
+    with pytest.raises(SystemExit) as exited:
+        runpy.run_module("lightning_core", run_name="__main__")
+    assert exited.value.code == 0
+    assert capsys.readouterr().out.startswith("lightning-core ")
