@@ -1,0 +1,77 @@
+"""Datasets from files and from code."""
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning_core.errors import ConfigError
+from lightning_core.registry import load_object
+from lightning_core.types import Dataset
+
+
+def load_dataset(source: str | Sequence[Any], folder: Path) -> Dataset[Any]:
+    """Load a dataset.
+
+    Args:
+        source: The samples themselves; a `.jsonl`, `.json` or `.csv` file; or `"module:name"` of a dataset, or of a
+            function without arguments that returns one.
+        folder: Where a relative path starts.
+
+    Raises:
+        ConfigError: When it cannot be read, is malformed (says where), or is empty.
+    """
+    if not isinstance(source, str):
+        dataset: Any = list(source)
+    elif (read := _READERS.get(Path(source).suffix)) is not None:
+        dataset = _read_file(folder / source, read)
+    elif ":" in source:
+        dataset = load_object(source)
+        dataset = dataset() if callable(dataset) else dataset
+    else:
+        raise ConfigError(f"dataset {source!r} is neither a {', '.join(_READERS)} file nor a 'module:name'")
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ConfigError(f"dataset {source!r} is a {type(dataset).__name__}; it has to have a length and indexes")
+    if len(dataset) == 0:
+        raise ConfigError(f"dataset {source!r} is empty")
+    return dataset  # type: ignore[no-any-return]  # just checked
+
+
+def _read_file(path: Path, read: Callable[[Path], list[Any]]) -> list[Any]:
+    try:
+        return read(path)
+    except OSError as exc:
+        raise ConfigError(f"cannot read dataset {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"dataset {path} is no UTF-8 text: {exc}") from exc
+
+
+def _read_jsonl(path: Path) -> list[Any]:
+    samples = []
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                try:
+                    samples.append(json.loads(line))
+                except json.JSONDecodeError as exc:
+                    raise ConfigError(f"{path}:{number}: no valid JSON: {exc}") from exc
+    return samples
+
+
+def _read_json(path: Path) -> list[Any]:
+    try:
+        samples = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{path}:{exc.lineno}: no valid JSON: {exc.msg}") from exc
+    if not isinstance(samples, list):
+        raise ConfigError(f"{path} holds a {type(samples).__name__}; a dataset is a list of samples")
+    return samples
+
+
+def _read_csv(path: Path) -> list[Any]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+_READERS: dict[str, Callable[[Path], list[Any]]] = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}
