@@ -1,0 +1,61 @@
+# The commands of this checkout. They need Python 3.11 or newer, make and a package index;
+# everything else is installed into .venv, in the versions that constraints.txt names.
+
+PYTHON ?= python3
+
+VENV := .venv
+BIN := $(VENV)/bin
+PLUGINS := plugins/lightning-apo
+MADE_FOR := $(VENV)/.made-for
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: help quickstart test check bench wheels clean empty-venv
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+quickstart: $(MADE_FOR) ## improve the example agent's prompt: no account, GPU or network
+	$(BIN)/agl train examples/quickstart/config.yaml
+
+test: $(MADE_FOR) ## run every test, the slow ones too
+	$(BIN)/pytest
+
+check: $(MADE_FOR) ## format, lint, types, layers, and source that compiles without a warning
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -W error -m compileall -q -f .ci benchmarks examples lightning_core plugins tests
+
+bench: $(MADE_FOR) ## measure what the project promises, a line a figure
+	@set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
+
+wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
+	$(BIN)/python .ci/wheels.py $(PLUGINS)
+
+clean: ## remove .venv, caches and builds; the results in runs/ stay
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One pip call installs the core beside its plugins: the `lightning-core` of the public index is a
+# foreign project, and a plugin that is installed alone would look for its core there.
+$(MADE_FOR): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+	@echo "Installing the versions of constraints.txt into $(VENV); the first time takes a minute."
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
+		--group dev --editable . $(PLUGINS:%=--editable %)
+	@echo "$(CURDIR)" >$@
+
+# Scripts and editable installs hold absolute paths, so a .venv works only in the folder it was made for.
+ifneq ($(shell test -x $(BIN)/python && cat $(MADE_FOR) 2>/dev/null),$(CURDIR))
+$(MADE_FOR): empty-venv
+endif
+
+empty-venv:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "There is no '$(PYTHON)' here. Name a Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python " + \
+		sys.version.split()[0] + ", 3.11 or newer is needed. Name one: make PYTHON=/path/to/python")'
+	@$(PYTHON) -m venv --clear $(VENV)
