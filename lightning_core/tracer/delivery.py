@@ -95,26 +95,20 @@ class _Delivery:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._wake_up_is_due = False
+        self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
 
     def wake(self) -> None:
         """Tell that there is something to send; from any thread."""
-        if threading.get_ident() == self._loop_thread:
-            self._send_soon()
+        if threading.get_ident() == self._loop_thread and not self._loop.is_closed():
+            self._on_wake_up()
         elif not self._wake_up_is_due:
             self._wake_up_is_due = True
             try:
-                self._loop.call_soon_threadsafe(self._send_soon)
+                self._loop.call_soon_threadsafe(self._on_wake_up)
             except RuntimeError:
-                # The loop was closed under an open trace. Nobody is left to whom this could be raised.
-                self._trace.close()
-                logger.error(
-                    "lightning.trace_outlived_its_loop rollout_id=%s attempt_id=%s spans=%d; its last spans are lost",
-                    self._trace.rollout_id,
-                    self._trace.attempt_id,
-                    len(self._trace.undelivered()),
-                )
+                self._give_up()
 
     async def finish(self, timeout_seconds: float) -> Exception | None:
         """Wait until all is stored; return what prevents it."""
@@ -134,13 +128,18 @@ class _Delivery:
 
     async def stop(self, timeout_seconds: float) -> None:
         """Leave nothing running, and no reference from the trace to here: it outlives its delivery."""
+        self._stopped = True
         self._trace.listen(None)
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=timeout_seconds)
 
-    def _send_soon(self) -> "asyncio.Task[None]":
+    def _on_wake_up(self) -> None:
         self._wake_up_is_due = False
+        if not self._stopped:
+            self._send_soon()
+
+    def _send_soon(self) -> "asyncio.Task[None]":
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._send(), context=self._context.copy())
         return self._task
@@ -152,3 +151,14 @@ class _Delivery:
                 self._trace.acknowledge(batch, await self._store.add_many_spans(batch))
         except Exception as exc:
             self._failure = exc
+
+    def _give_up(self) -> None:
+        """The loop is closed. If the trace is not, then nobody is left to whom its loss could be raised."""
+        self._trace.close()
+        if lost := len(self._trace.undelivered()):
+            logger.error(
+                "lightning.trace_outlived_its_loop rollout_id=%s attempt_id=%s spans=%d; these spans were not stored",
+                self._trace.rollout_id,
+                self._trace.attempt_id,
+                lost,
+            )

@@ -1,0 +1,77 @@
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from lightning_core.emitter import emit_reward, get_active_sink
+from lightning_core.errors import TracerError
+from lightning_core.tracer import OtelTracer, clear_active_tracer, get_active_tracer, set_active_tracer
+
+
+def test_importing_emitters_and_tracers_leaves_the_opentelemetry_sdk_alone() -> None:
+    code = (
+        "import sys, lightning_core.emitter, lightning_core.tracer as t; "
+        "assert not [m for m in sys.modules if m.startswith(('opentelemetry.sdk', 'wrapt'))]; "
+        "assert t.OtelTracer.__name__ == 'OtelTracer'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+async def test_tracer_is_active_inside_of_its_trace_only(tracer: OtelTracer) -> None:
+    assert get_active_tracer() is None
+    async with tracer.trace_context():
+        assert get_active_tracer() is tracer
+        assert get_active_sink() is tracer
+        assert await asyncio.create_task(asyncio.to_thread(get_active_tracer)) is tracer
+    assert get_active_tracer() is None
+
+
+async def test_active_tracer_belongs_to_the_task_that_set_it(tracer: OtelTracer) -> None:
+    async def other_task() -> None:
+        set_active_tracer(tracer)
+        assert get_active_tracer() is tracer
+
+    await asyncio.create_task(other_task())
+    assert get_active_tracer() is None
+
+
+async def test_second_active_tracer_is_refused_until_the_first_is_cleared(tracer: OtelTracer) -> None:
+    set_active_tracer(tracer)
+    with pytest.raises(ValueError, match="is the active tracer here; call clear_active_tracer"):
+        set_active_tracer(OtelTracer())
+    clear_active_tracer()
+    assert get_active_tracer() is None
+
+
+async def test_spans_go_to_the_active_tracer(tracer: OtelTracer) -> None:
+    async with tracer.trace_context() as trace:
+        emit_reward(1.0)
+    assert len(trace.spans) == 1
+
+
+def test_store_of_the_last_initialised_worker_counts_until_it_is_torn_down() -> None:
+    tracer = OtelTracer()
+    first, second = object(), object()
+    tracer.init_worker(0, first)  # type: ignore[arg-type]
+    tracer.init_worker(1, second)  # type: ignore[arg-type]
+    tracer.init_worker(2)
+    assert tracer.store is second
+    tracer.teardown_worker(1)
+    assert tracer.store is first
+    tracer.teardown_worker(0)
+    assert tracer.store is None
+
+
+def test_lifespan_tears_down_after_an_error() -> None:
+    tracer = OtelTracer()
+
+    def fail() -> None:
+        with tracer.lifespan():
+            assert tracer.provider is not None
+            raise RuntimeError("from the block")
+
+    with pytest.raises(RuntimeError, match="from the block"):
+        fail()
+    with pytest.raises(TracerError, match="not initialised"):
+        _ = tracer.provider
