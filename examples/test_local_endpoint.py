@@ -1,0 +1,94 @@
+import os
+
+import pytest
+from local_endpoint import CannotAnswer, ChatRequest, LocalEndpoint, ToolCall, serve
+from openai import APIConnectionError, AsyncOpenAI, BadRequestError
+
+
+def echo(request: ChatRequest) -> str:
+    return f"{request.model}|{request.seed}|{request.prompt}"
+
+
+def refuse(request: ChatRequest) -> str:
+    raise CannotAnswer("no question in the request")
+
+
+async def test_the_openai_client_gets_the_text_of_the_function() -> None:
+    async with serve(echo) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
+        completion = await client.chat.completions.create(
+            model="some-model",
+            seed=7,
+            messages=[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}],
+        )
+    assert completion.choices[0].message.content == "some-model|7|Be kind.\n\nHello"
+    assert completion.choices[0].finish_reason == "stop"
+
+
+async def test_the_openai_client_gets_the_tool_calls_of_the_function() -> None:
+    async with (
+        serve(lambda request: [ToolCall("look_up", {"name": "pen"})]) as url,
+        AsyncOpenAI(base_url=url, api_key="any") as client,
+    ):
+        completion = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+    [call] = completion.choices[0].message.tool_calls or []
+    assert call.type == "function"
+    assert (call.function.name, call.function.arguments) == ("look_up", '{"name": "pen"}')
+    assert completion.choices[0].finish_reason == "tool_calls"
+
+
+async def test_a_request_without_an_answer_is_refused_with_the_reason() -> None:
+    async with serve(refuse) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
+        with pytest.raises(BadRequestError, match="no question in the request"):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+
+
+async def test_a_stream_is_refused() -> None:
+    async with serve(echo) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
+        with pytest.raises(BadRequestError, match="does not stream"):
+            await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "Hello"}], stream=True
+            )
+
+
+async def test_clients_of_the_process_reach_the_endpoint_during_a_run_and_only_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://before.invalid/v1")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=True)
+
+    await endpoint.lightning_run_start("run-1")
+    url = os.environ["OPENAI_BASE_URL"]
+    async with AsyncOpenAI(max_retries=0) as client:
+        completion = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+    assert completion.choices[0].message.content == "m|0|Hello"
+    assert capsys.readouterr().err == "A stand-in answers.\n"
+
+    await endpoint.lightning_run_end("run-1", "succeeded")
+    assert os.environ["OPENAI_BASE_URL"] == "http://before.invalid/v1"
+    assert "OPENAI_API_KEY" not in os.environ
+    async with AsyncOpenAI(base_url=url, api_key="any", max_retries=0) as client:
+        with pytest.raises(APIConnectionError):
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
+
+
+async def test_an_endpoint_that_yields_leaves_a_key_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "real")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=True)
+    await endpoint.lightning_run_start("run-1")
+    assert os.environ["OPENAI_API_KEY"] == "real"
+    assert "OPENAI_BASE_URL" not in os.environ
+    assert capsys.readouterr().err == ""
+    await endpoint.lightning_run_end("run-1", "succeeded")
+
+
+async def test_an_endpoint_that_does_not_yield_puts_the_key_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "real")
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=False)
+    await endpoint.lightning_run_start("run-1")
+    assert os.environ["OPENAI_API_KEY"] != "real"
+    await endpoint.lightning_run_end("run-1", "failed")
+    assert os.environ["OPENAI_API_KEY"] == "real"
