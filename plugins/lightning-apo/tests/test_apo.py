@@ -1,0 +1,262 @@
+"""Whole runs: a real trainer, store and runners, and models behind a real HTTP endpoint."""
+
+import asyncio
+import os
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from lightning_apo import APO
+from toy_models import ToyModels
+from toy_run import FIRST, OPTIONS, VAL, ToyRun, fit, quality, succeed_where_easy
+
+from lightning_core import LLM, PromptTemplate
+from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.registry import default_registry
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert default_registry().load("algorithms", "apo") is APO
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+async def test_the_prompt_gets_better(models: ToyModels, seed: int) -> None:
+    run = ToyRun()
+    result = await fit(run, models, seed=seed, beam_rounds=4)
+    assert result.best_resources is not None
+    best = result.best_resources["main"]
+    assert isinstance(best, PromptTemplate)
+    assert result.metrics["val_reward_initial"] == pytest.approx(0.2)
+    assert result.metrics["val_reward"] == pytest.approx(quality(best.template))
+    assert result.metrics["val_reward"] >= 0.55
+    assert result.metrics["val_samples"] == len(VAL)
+    assert [len(run.steps), result.metrics["lost"]] == [4, 0]
+
+
+async def test_the_same_seed_searches_the_same_way_whatever_is_slow(models: ToyModels) -> None:
+    async def search(latency: random.Random | None, seed: int) -> tuple[Any, ...]:
+        models.requests.clear()
+        models.latency = latency
+        run = ToyRun(latency=latency)
+        result = await fit(run, models, seed=seed)
+        requests = sorted((each["model"], each["seed"], each["messages"][0]["content"]) for each in models.requests)
+        return result.metrics, result.best_resources, run.steps, sorted(map(str, run.rollouts)), requests
+
+    calm = await search(None, 0)
+    assert await search(random.Random(1), 0) == calm
+    assert await search(random.Random(2), 0) == calm
+    assert (await search(None, 1))[-1] != calm[-1]
+
+
+async def test_edits_that_are_broken_or_change_the_placeholders_cost_no_rollout(models: ToyModels) -> None:
+    broken = ["Answer.", "Answer {question} as {role}.", "Answer {question", "{question!r}"]
+    models.edit = lambda template, seed: random.Random(seed).choice(broken)
+    run = ToyRun()
+    result = await fit(run, models)
+    assert run.templates("train") | run.templates("val") == {FIRST}
+    assert [result.metrics["rejected"], result.metrics["candidates"]] == [3 * 2 * 3, 1]
+    assert result.best_resources == run.resources
+
+
+async def test_equal_edits_are_tried_once(models: ToyModels) -> None:
+    models.edit = lambda template, seed: "Think first.\n{question}"
+    run = ToyRun()
+    result = await fit(run, models)
+    tried = [(template, question) for mode, template, question in run.rollouts if mode == "val"]
+    assert len(tried) == len(set(tried)) == 2 * len(VAL)
+    assert [result.metrics["candidates"], result.metrics["duplicates"]] == [2, 17]
+
+
+async def test_a_training_sample_is_tried_once_a_round_with_each_prompt(models: ToyModels) -> None:
+    run = ToyRun()
+    run.train = run.train and run.train[:3]
+    await fit(run, models, beam_rounds=1)
+    assert sorted(question for mode, _, question in run.rollouts if mode == "train") == [
+        "train 0",
+        "train 1",
+        "train 2",
+    ]
+
+
+async def test_critiques_are_made_from_different_training_samples_only(models: ToyModels) -> None:
+    await fit(ToyRun(), models, beam_rounds=1)
+    requests = models.texts("critic")
+    assert len(set(requests)) == len(requests) == 6
+    assert not any("val " in text for text in requests)
+
+
+async def test_candidates_of_a_round_are_tried_on_the_same_samples(models: ToyModels) -> None:
+    run = ToyRun()
+    await fit(run, models, beam_rounds=1, beam_width=1, run_initial_validation=False)
+    of_template: dict[str, set[str]] = {}
+    for mode, template, question in run.rollouts:
+        if mode == "val":
+            of_template.setdefault(template, set()).add(question)
+    sizes = sorted(map(len, of_template.values()))
+    assert len(of_template) >= 3
+    assert sizes == [10] * (len(sizes) - 1) + [len(VAL)]  # the winner is tried on the rest too
+    assert len(set.intersection(*of_template.values())) == 10
+
+
+async def test_without_initial_validation_there_is_no_initial_reward_unless_it_was_measured(
+    models: ToyModels,
+) -> None:
+    result = await fit(ToyRun(), models, run_initial_validation=False, beam_width=1)
+    assert "val_reward_initial" not in result.metrics
+    assert result.metrics["val_samples"] == len(VAL)
+    result = await fit(ToyRun(), models, run_initial_validation=False, beam_width=1, val_batch_size=100)
+    assert result.metrics["val_reward_initial"] == pytest.approx(0.2)
+
+
+async def test_lost_samples_are_counted_and_are_no_reward_of_zero(models: ToyModels) -> None:
+    def fail_sometimes(template: str, task: Mapping[str, Any]) -> float | None:
+        if task["question"] in ("val 1", "train 2"):
+            raise RuntimeError("the tool is broken")
+        return None if task["question"] == "val 2" else 1.0
+
+    run = ToyRun(reward=fail_sometimes)
+    result = await fit(run, models, beam_rounds=1)
+    assert result.metrics["val_reward"] == 1.0
+    assert result.metrics["val_samples"] == len(VAL) - 2
+    lost = [question for _, _, question in run.rollouts if question in ("val 1", "val 2", "train 2")]
+    assert result.metrics["lost"] == len(lost)
+    assert any("Failed: RuntimeError: the tool is broken" in text for text in models.texts("critic"))
+
+
+async def test_a_prompt_with_which_everything_fails_loses(models: ToyModels) -> None:
+    def fail_with_edits(template: str, task: Mapping[str, Any]) -> float:
+        if template != FIRST:
+            raise RuntimeError("confused")
+        return 0.0
+
+    run = ToyRun(reward=fail_with_edits)
+    result = await fit(run, models)
+    assert result.best_resources == run.resources
+    assert result.metrics["val_reward"] == 0.0
+    assert run.templates("train") == {FIRST}
+
+
+async def test_the_run_stops_when_not_one_rollout_gives_a_reward(models: ToyModels) -> None:
+    def fail(template: str, task: Mapping[str, Any]) -> float:
+        raise RuntimeError("no such host")
+
+    with pytest.raises(NoRewards, match=r"first prompt: none of 20 rollouts .*RuntimeError: no such host"):
+        await fit(ToyRun(reward=fail), models)
+    assert models.requests == []
+
+
+async def test_the_run_stops_when_no_candidate_gives_a_reward_in_validation(models: ToyModels) -> None:
+    def fail_in_validation(template: str, task: Mapping[str, Any]) -> float:
+        if task["question"].startswith("val"):
+            raise RuntimeError("no such host")
+        return 1.0
+
+    with pytest.raises(NoRewards, match=r"round 1: none of \d+ rollouts .*no such host"):
+        await fit(ToyRun(reward=fail_in_validation), models, run_initial_validation=False)
+
+
+async def test_a_branch_whose_model_fails_is_lost_and_the_others_go_on(models: ToyModels) -> None:
+    models.critique = lambda text, seed: None if seed % 2 else "- Too vague."
+    result = await fit(ToyRun(), models)
+    lost = sum(request["seed"] % 2 for request in models.requests if request["model"] == "critic")
+    assert result.metrics["lost_branches"] == lost > 0
+    assert len(models.texts("editor")) == len(models.texts("critic")) - lost
+    assert result.metrics["candidates"] > 1
+
+
+async def test_the_run_stops_when_no_model_answers_and_keeps_what_it_knows(models: ToyModels) -> None:
+    models.status = 401
+    async with models.client() as client:
+        algorithm = APO(client, **OPTIONS)
+        with pytest.raises(
+            AlgorithmError, match=r"round 1: none of 6 edits was made; .*'critic'.*out of order.*Check the endpoint"
+        ) as caught:
+            await ToyRun().fit(algorithm)
+        assert type(caught.value.__cause__.__cause__).__name__ == "AuthenticationError"  # type: ignore[union-attr]
+        assert algorithm.get_best_prompt().template == FIRST
+
+
+async def test_a_cancelled_run_leaves_nothing_running_and_keeps_the_best(models: ToyModels) -> None:
+    is_asked = asyncio.Event()
+
+    def critique(text: str, seed: int) -> str:
+        if "Think first." in text.partition("</prompt_template>")[0]:
+            is_asked.set()
+        return "- Too vague."
+
+    models.critique = critique
+    before = asyncio.all_tasks()
+    async with models.client() as client:
+        algorithm = APO(client, **OPTIONS, seed=1)
+        run = ToyRun(latency=random.Random(0))
+        fitting = asyncio.create_task(run.fit(algorithm))
+        await asyncio.wait_for(is_asked.wait(), timeout=20)
+        fitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fitting
+        assert "Think first." in algorithm.get_best_prompt().template
+    left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - before}  # type: ignore[union-attr]
+    assert left <= {"RequestHandler.start"}  # the endpoint's side of a connection
+
+
+async def test_other_resources_stay_as_they_are(models: ToyModels) -> None:
+    llm = LLM(endpoint="http://localhost/v1", model="m")
+    run = ToyRun(resources={"helper": llm, "text": PromptTemplate(template=FIRST)})
+    result = await fit(run, models, beam_rounds=1)
+    assert all(list(seen) == ["helper", "text"] and seen["helper"] == llm for seen in run.seen_resources)
+    assert result.best_resources is not None
+    assert result.best_resources["helper"] == llm
+
+
+async def test_without_a_client_one_is_made_from_the_environment_when_the_run_starts(
+    models: ToyModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "placeholder")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+    class LeadToModels(ToyRun):
+        def lightning_run_start(self, run_id: str) -> None:
+            os.environ["OPENAI_BASE_URL"] = models.url
+
+    result = await LeadToModels().fit({"name": "apo", **OPTIONS, "beam_rounds": 1})
+    assert result.status == "succeeded"
+    assert models.requests
+
+
+async def test_without_a_key_the_error_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("OPENAI_"):
+            monkeypatch.delenv(name)
+    with pytest.raises(AlgorithmError, match="set OPENAI_API_KEY"):
+        await ToyRun().fit(APO(**OPTIONS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"resources": {}}, r"they have 0 \(none\); give one"),
+        (
+            {"resources": {"a": PromptTemplate(template="a"), "b": PromptTemplate(template="b")}},
+            r"they have 2 \(a, b\)",
+        ),
+        ({"resources": {"main": PromptTemplate(template="{question")}}, "prompt 'main' cannot be used: malformed"),
+        ({"resources": {"main": PromptTemplate(template="<critique>")}}, "prompt 'main' contains '<critique>'"),
+        ({"train": None}, "apo needs a train_dataset, and got none"),
+        ({"val": []}, "apo needs a val_dataset, and got an empty one"),
+    ],
+)
+async def test_what_a_run_lacks_is_named(models: ToyModels, changes: dict[str, Any], message: str) -> None:
+    run = ToyRun(**changes)
+    with pytest.raises(AlgorithmError, match=message):
+        await fit(run, models)
+    assert run.rollouts == []
+
+
+def test_there_is_no_best_prompt_before_a_run() -> None:
+    with pytest.raises(AlgorithmError, match="run the algorithm first"):
+        APO().get_best_prompt()
+
+
+def test_the_toy_task_is_what_the_tests_take_it_for() -> None:
+    assert sum(succeed_where_easy(FIRST, task) for task in VAL) == 4
