@@ -28,6 +28,8 @@ class APO(Algorithm):
     The prompt is the one `PromptTemplate` of the initial resources. Edits keep its engine and have the same
     placeholders; other edits are rejected before they are tried. What else is in the resources stays as it is.
 
+    At the end the best is also the store's latest resources.
+
     A rollout that gives no reward is a lost sample: it counts neither for nor against a prompt. With the same seed,
     the same rewards and the same answers of the models, two runs search the same way.
 
@@ -138,6 +140,7 @@ class APO(Algorithm):
                 await search.advance(round_number)
                 self._tell(search, step=round_number)
             await search.conclude()
+            await trials.publish(search.best)
             self._tell(search)
 
     def _tell(self, search: BeamSearch, *, step: int | None = None) -> None:

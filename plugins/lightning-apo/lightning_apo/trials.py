@@ -34,6 +34,10 @@ class Trials:
         added = await self._store.add_resources(resources)
         return Candidate(number=number, prompt=prompt, resources=resources, resources_id=added.resources_id)
 
+    async def publish(self, candidate: Candidate) -> None:
+        """Make a candidate the latest resources, which a rollout uses that names none."""
+        await self._store.update_resources(candidate.resources_id, candidate.resources)
+
     async def run(
         self, candidate: Candidate, dataset: Dataset[TaskInput], samples: Iterable[int], *, mode: RolloutMode
     ) -> Batch:

@@ -11,7 +11,7 @@ from lightning_apo import APO
 from toy_models import ToyModels
 from toy_run import FIRST, OPTIONS, VAL, ToyRun, fit, quality, succeed_where_easy
 
-from lightning_core import LLM, PromptTemplate
+from lightning_core import LLM, InMemoryLightningStore, PromptTemplate
 from lightning_core.errors import AlgorithmError, NoRewards
 from lightning_core.registry import default_registry
 
@@ -260,3 +260,12 @@ def test_there_is_no_best_prompt_before_a_run() -> None:
 
 def test_the_toy_task_is_what_the_tests_take_it_for() -> None:
     assert sum(succeed_where_easy(FIRST, task) for task in VAL) == 4
+
+
+async def test_at_the_end_the_best_prompt_is_the_latest_in_the_store(models: ToyModels) -> None:
+    store, run = InMemoryLightningStore(), ToyRun()
+    run.store = store
+    result = await fit(run, models)
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources == result.best_resources

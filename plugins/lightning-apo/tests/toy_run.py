@@ -45,6 +45,7 @@ class ToyRun:
     train: list[dict[str, Any]] | None = field(default_factory=lambda: list(TRAIN))
     val: list[dict[str, Any]] | None = field(default_factory=lambda: list(VAL))
     latency: random.Random | None = None
+    store: object = "memory"
     rollouts: list[tuple[str | None, str, str]] = field(default_factory=list)
     """Mode, template and question of each."""
     seen_resources: list[NamedResources] = field(default_factory=list)
@@ -61,7 +62,9 @@ class ToyRun:
             emit_message(f"I was asked: {prompt.format(question=task['question'])}")
             return self.reward(prompt.template, task)
 
-        trainer = Trainer(algorithm=algorithm, n_runners=4, initial_resources=self.resources, hooks=[self])
+        trainer = Trainer(
+            algorithm=algorithm, store=self.store, n_runners=4, initial_resources=self.resources, hooks=[self]
+        )
         return await trainer.fit_async(agent, self.train, val_dataset=self.val)
 
     def lightning_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
