@@ -264,17 +264,18 @@ class StoreFacade(LightningStore):
         await self._look()
         until = None if timeout is None else self._clock.now() + timeout
         while True:
-            ticket, leave = self._waits.for_results(rollout_ids)
+            ticket = self._waits.for_results(rollout_ids)
             try:
                 records = [await self._get(rollout_id) for rollout_id in rollout_ids]
                 ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
                 seconds = None if until is None else until - self._clock.now()
                 if len(ended) == len(records) or (seconds is not None and seconds <= 0):
                     return [copy_rollout(record) for record in ended]
+                self._waits.have_ended(ticket, [record.rollout.rollout_id for record in ended])
                 async with self._watchdogs.on_duty():
                     await self._clock.wait(ticket.future, seconds)
             finally:
-                leave()
+                self._waits.leave_results(ticket)
 
     # Attempts
 

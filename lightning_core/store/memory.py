@@ -39,7 +39,8 @@ class _Run:
     tickets: dict[str, int] = field(default_factory=dict)
     last_ticket: int = 0
     deadlines: list[tuple[float, str]] = field(default_factory=list)
-    """A heap with at most one entry a rollout. An entry may be early: it is put back when it comes up."""
+    """A heap with one entry a rollout, and another each time its deadline moves forward. An entry may be early: it
+    is put back when it comes up."""
     timed: dict[str, float] = field(default_factory=dict)
     spans: dict[str, dict[str, _Spans]] = field(default_factory=lambda: defaultdict(dict))
     """By rollout, then by attempt."""
@@ -91,6 +92,8 @@ class _Run:
             found.append((at, self.records[rollout_id]))
         for at, record in found:
             heapq.heappush(self.deadlines, (at, record.rollout.rollout_id))
+        # Ids are random: where deadlines are equal, the order of insertion keeps what follows reproducible.
+        found.sort(key=lambda entry: (entry[0], self.ordinals[entry[1].rollout.rollout_id]))
         return [record for _, record in found]
 
     def next_deadline(self) -> float | None:

@@ -47,7 +47,8 @@ class Waits:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._work: OrderedDict[Ticket, None] = OrderedDict()
-        self._results: dict[str, list[tuple[Ticket, set[str]]]] = {}
+        self._results: dict[str, dict[Ticket, None]] = {}
+        self._pending: dict[Ticket, set[str]] = {}
         self._watchdogs: dict[Ticket, float] = {}
         self._closed = False
 
@@ -58,9 +59,9 @@ class Waits:
             if change.status in QUEUED and self._work:
                 called.append(self._work.popitem(last=False)[0])
             elif change.status in ENDED:
-                for ticket, pending in self._results.pop(change.rollout_id, ()):
-                    pending.discard(change.rollout_id)
-                    if not pending:
+                for ticket in tuple(self._results.get(change.rollout_id, ())):
+                    self._forget(ticket, change.rollout_id)
+                    if not self._pending[ticket]:
                         called.append(ticket)
             if change.deadline is not None:
                 called += [ticket for ticket, until in self._watchdogs.items() if change.deadline < until]
@@ -85,30 +86,32 @@ class Waits:
         for heir in heirs:
             heir.call()
 
-    def for_results(self, rollout_ids: Iterable[str]) -> tuple[Ticket, Callable[[], None]]:
-        """Wait until all of these rollouts have ended. Look at them after this, before waiting.
-
-        Returns:
-            The ticket, and the function that ends the wait.
-        """
+    def for_results(self, rollout_ids: Iterable[str]) -> Ticket:
+        """Wait until all of these rollouts have ended. Look at them after this, before waiting."""
         pending = set(rollout_ids)
 
         def enter(ticket: Ticket) -> None:
+            self._pending[ticket] = pending
             for rollout_id in pending:
-                self._results.setdefault(rollout_id, []).append((ticket, pending))
+                self._results.setdefault(rollout_id, {})[ticket] = None
 
-        ticket = self._enter(enter)
+        return self._enter(enter)
 
-        def leave() -> None:
-            with self._lock:
-                for rollout_id in pending:
-                    left = [entry for entry in self._results.get(rollout_id, ()) if entry[0] is not ticket]
-                    if left:
-                        self._results[rollout_id] = left
-                    else:
-                        self._results.pop(rollout_id, None)
+    def have_ended(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
+        """Wait no longer for those of the ticket's rollouts that were found to have ended."""
+        with self._lock:
+            for rollout_id in rollout_ids:
+                self._forget(ticket, rollout_id)
+            called = not self._pending[ticket]
+        if called:
+            ticket.call()
 
-        return ticket, leave
+    def leave_results(self, ticket: Ticket) -> None:
+        """Stop waiting for results."""
+        with self._lock:
+            for rollout_id in tuple(self._pending[ticket]):
+                self._forget(ticket, rollout_id)
+            del self._pending[ticket]
 
     def for_deadline(self) -> Ticket:
         """Wait until a deadline appears at all; `expect` narrows it."""
@@ -127,7 +130,7 @@ class Waits:
     def call_everyone(self) -> None:
         """Make everybody who waits look again."""
         with self._lock:
-            tickets = {*self._work, *self._watchdogs, *(t for entries in self._results.values() for t, _ in entries)}
+            tickets = {*self._work, *self._watchdogs, *self._pending}
             self._work.clear()
         for ticket in tickets:
             ticket.call()
@@ -137,6 +140,13 @@ class Waits:
         with self._lock:
             self._closed = True
         self.call_everyone()
+
+    def _forget(self, ticket: Ticket, rollout_id: str) -> None:
+        self._pending[ticket].discard(rollout_id)
+        waiting = self._results.get(rollout_id, {})
+        waiting.pop(ticket, None)
+        if not waiting:
+            self._results.pop(rollout_id, None)
 
     def _enter(self, register: Callable[[Ticket], None]) -> Ticket:
         ticket = Ticket()

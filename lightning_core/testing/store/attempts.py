@@ -1,0 +1,253 @@
+"""Attempts and what the rollout makes of them: retries, giving up, late writes, ends."""
+
+from typing import Any, get_args
+
+import pytest
+
+from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import (
+    StoreBehaviour,
+    attempt_statuses,
+    begin,
+    claim,
+    rollout_status,
+    span_of,
+)
+from lightning_core.types import AttemptStatus, RolloutConfig, RolloutStatus
+
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+class AttemptBehaviour(StoreBehaviour):
+    """The status machine, as a caller of the store meets it."""
+
+    async def test_a_succeeded_attempt_ends_its_rollout(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store)
+        await clock.advance(3)
+        attempt = await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
+        assert (attempt.status, attempt.end_time) == ("succeeded", clock.now())
+        rollout = await store.get_rollout_by_id(started.rollout_id)
+        assert rollout is not None
+        assert (rollout.status, rollout.end_time) == ("succeeded", clock.now())
+
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    async def test_without_a_retry_policy_the_first_bad_end_is_the_last(
+        self, store: LightningStore, status: AttemptStatus
+    ) -> None:
+        started = await begin(store)
+        await store.update_attempt(started.rollout_id, "latest", status=status)
+        assert await rollout_status(store, started.rollout_id) == "failed"
+        assert await store.dequeue_rollout() is None
+
+    @pytest.mark.parametrize("status", ["failed", "timeout", "unresponsive"])
+    async def test_a_retry_follows_what_the_policy_names_until_attempts_run_out(
+        self, store: LightningStore, status: AttemptStatus
+    ) -> None:
+        config = RolloutConfig(max_attempts=3, retry_condition=[status])
+        rollout = await store.enqueue_rollout("a", config=config)
+        for number in (1, 2, 3):
+            claimed = await claim(store)
+            assert (claimed.rollout_id, claimed.attempt.sequence_id) == (rollout.rollout_id, number)
+            await store.update_attempt(rollout.rollout_id, claimed.attempt.attempt_id, status=status)
+            expected = "requeuing" if number < 3 else "failed"
+            assert await rollout_status(store, rollout.rollout_id) == expected
+        assert await store.dequeue_rollout() is None
+        assert await attempt_statuses(store, rollout.rollout_id) == [status] * 3
+
+    async def test_what_the_policy_does_not_name_is_not_retried(self, store: LightningStore) -> None:
+        started = await begin(store, max_attempts=5, retry_condition=["timeout"])
+        await store.update_attempt(started.rollout_id, "latest", status="failed")
+        assert await rollout_status(store, started.rollout_id) == "failed"
+
+    async def test_a_started_attempt_goes_past_max_attempts(self, store: LightningStore) -> None:
+        started = await begin(store)
+        again = await store.start_attempt(started.rollout_id, "w-2")
+        assert (again.attempt.sequence_id, again.attempt.worker_id) == (2, "w-2")
+        assert again.attempt.attempt_id != started.attempt.attempt_id
+
+    async def test_no_attempt_of_an_ended_rollout_can_be_started(self, store: LightningStore) -> None:
+        started = await begin(store)
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        with pytest.raises(InvalidTransition, match="has ended"):
+            await store.start_attempt(started.rollout_id)
+        assert await attempt_statuses(store, started.rollout_id) == ["succeeded"]
+
+    @pytest.mark.parametrize("late", ["succeeded", "failed", "timeout", "unresponsive", "running"])
+    async def test_an_attempt_that_was_given_up_changes_itself_only(
+        self, store: LightningStore, late: AttemptStatus
+    ) -> None:
+        old = await begin(store, max_attempts=5, retry_condition=["failed", "timeout", "unresponsive"])
+        new = await store.start_attempt(old.rollout_id)
+        await store.update_attempt(old.rollout_id, old.attempt.attempt_id, status=late)
+        assert await attempt_statuses(store, old.rollout_id) == [late, "preparing"]
+        assert await rollout_status(store, old.rollout_id) == "preparing"
+        assert await store.dequeue_rollout() is None
+        await store.update_attempt(old.rollout_id, new.attempt.attempt_id, status="succeeded")
+        assert await rollout_status(store, old.rollout_id) == "succeeded"
+
+    async def test_an_attempt_that_ran_while_its_rollout_was_queued_again_is_given_up(
+        self, store: LightningStore
+    ) -> None:
+        old = await begin(store, timeout_seconds=5)
+        await store.update_rollout(old.rollout_id, status="requeuing")
+        await store.add_span(span_of(old))
+        await store.update_attempt(old.rollout_id, old.attempt.attempt_id, status="failed")
+        assert await rollout_status(store, old.rollout_id) == "requeuing"
+        assert (await claim(store)).attempt.sequence_id == 2
+
+    async def test_a_late_success_does_not_undo_a_timeout(self, store: LightningStore) -> None:
+        started = await begin(store)
+        await store.update_attempt(started.rollout_id, "latest", status="timeout")
+        with pytest.raises(InvalidTransition, match="is 'timeout'; it cannot become 'succeeded'"):
+            await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
+        assert await rollout_status(store, started.rollout_id) == "failed"
+
+    @pytest.mark.parametrize("end", ENDED)
+    async def test_an_ended_rollout_stays_as_it_is(
+        self, store: LightningStore, clock: FakeClock, end: RolloutStatus
+    ) -> None:
+        started = await begin(store, max_attempts=9, retry_condition=["failed"])
+        await store.update_rollout(started.rollout_id, status=end)
+        ended_at = clock.now()
+        await clock.advance(5)
+        for status in get_args(RolloutStatus):
+            if status != end:
+                with pytest.raises(InvalidTransition, match=f"has ended \\('{end}'\\); it cannot become '{status}'"):
+                    await store.update_rollout(started.rollout_id, status=status)
+        await store.add_span(span_of(started))
+        await store.update_attempt(started.rollout_id, "latest", status="failed")
+        rollout = await store.get_rollout_by_id(started.rollout_id)
+        assert rollout is not None
+        assert (rollout.status, rollout.end_time) == (end, ended_at)
+        assert await store.dequeue_rollout() is None
+
+    async def test_the_same_status_twice_is_one_effect(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, max_attempts=5, retry_condition=["failed"])
+        failed = await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="failed")
+        await claim(store)
+        await clock.advance(5)
+        assert failed == await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="failed")
+        assert await rollout_status(store, started.rollout_id) == "preparing"
+        assert await store.dequeue_rollout() is None
+        ended = await store.update_rollout(started.rollout_id, status="cancelled")
+        await clock.advance(5)
+        assert ended == await store.update_rollout(started.rollout_id, status="cancelled")
+
+    async def test_an_attempt_never_goes_back_to_preparing(self, store: LightningStore) -> None:
+        started = await begin(store)
+        await store.update_attempt(started.rollout_id, "latest", status="running")
+        with pytest.raises(InvalidTransition, match="is 'running'; it cannot become 'preparing'"):
+            await store.update_attempt(started.rollout_id, "latest", status="preparing")
+
+    async def test_a_rollout_does_not_run_on_somebodys_word_alone(self, store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout("a")
+        with pytest.raises(InvalidTransition, match="cannot become 'running': it has no attempt"):
+            await store.update_rollout(rollout.rollout_id, status="running")
+        started = await begin(store)
+        await store.add_span(span_of(started))
+        with pytest.raises(InvalidTransition, match="cannot become 'preparing': its newest attempt is 'running'"):
+            await store.update_rollout(started.rollout_id, status="preparing")
+
+    async def test_latest_is_the_newest_attempt(self, store: LightningStore) -> None:
+        old = await begin(store)
+        new = await store.start_attempt(old.rollout_id)
+        updated = await store.update_attempt(old.rollout_id, "latest", metadata={"a": 1})
+        assert updated.attempt_id == new.attempt.attempt_id
+        assert (await store.get_latest_attempt(old.rollout_id)) == updated
+        assert (await store.query_attempts(old.rollout_id))[0].metadata is None
+
+    async def test_what_is_not_given_is_left_alone_and_none_is_a_value(self, store: LightningStore) -> None:
+        resources = await store.add_resources({})
+        rollout = await store.start_rollout(
+            "a", "train", resources.resources_id, RolloutConfig(max_attempts=2), {"a": 1}, "w-1"
+        )
+        assert await store.update_rollout(rollout.rollout_id) == rollout
+        assert await store.update_attempt(rollout.rollout_id, "latest") == rollout.attempt
+        changed = await store.update_rollout(
+            rollout.rollout_id, input=None, mode=None, resources_id=None, metadata=None
+        )
+        assert (changed.input, changed.mode, changed.resources_id, changed.metadata) == (None, None, None, None)
+        assert (changed.config, changed.status) == (rollout.config, "preparing")
+        await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1}, last_heartbeat_time=12.5)
+        attempt = await store.update_attempt(rollout.rollout_id, "latest", metadata=None, worker_id="w-2")
+        assert (attempt.metadata, attempt.last_heartbeat_time, attempt.worker_id) == (None, 12.5, "w-2")
+
+    async def test_fields_of_a_rollout_can_be_replaced(self, store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout("a", metadata={"old": 1})
+        resources = await store.add_resources({})
+        changed = await store.update_rollout(
+            rollout.rollout_id,
+            input=["b"],
+            mode="test",
+            resources_id=resources.resources_id,
+            config=RolloutConfig(max_attempts=4),
+            metadata={"new": 2},
+        )
+        assert (changed.input, changed.mode, changed.resources_id) == (["b"], "test", resources.resources_id)
+        assert (changed.config.max_attempts, changed.metadata) == (4, {"new": 2})
+        assert await store.get_rollout_by_id(rollout.rollout_id) == changed
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"mode": "exam"},
+            {"status": "done"},
+            {"status": None},
+            {"config": None},
+            {"config": {"max_attempts": 0}},
+            {"metadata": "x"},
+            {"resources_id": 3},
+        ],
+        ids=str,
+    )
+    async def test_a_rollout_refuses_a_wrong_value_by_name(self, store: LightningStore, wrong: dict[str, Any]) -> None:
+        rollout = await store.enqueue_rollout("a", mode="val")
+        with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+            await store.update_rollout(rollout.rollout_id, **wrong)
+        assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
+
+    @pytest.mark.parametrize(
+        "wrong", [{"status": "done"}, {"last_heartbeat_time": "noon"}, {"metadata": [1]}, {"worker_id": 7}], ids=str
+    )
+    async def test_an_attempt_refuses_a_wrong_value_by_name(self, store: LightningStore, wrong: dict[str, Any]) -> None:
+        started = await begin(store)
+        with pytest.raises(InvalidRequest, match=next(iter(wrong))):
+            await store.update_attempt(started.rollout_id, "latest", **wrong)
+        assert await store.get_latest_attempt(started.rollout_id) == started.attempt
+
+    async def test_a_refused_change_changes_nothing(self, store: LightningStore) -> None:
+        started = await begin(store)
+        ended = await store.update_rollout(started.rollout_id, status="cancelled")
+        with pytest.raises(InvalidTransition):
+            await store.update_rollout(started.rollout_id, status="succeeded", metadata={"a": 1})
+        assert await store.get_rollout_by_id(started.rollout_id) == ended
+
+    async def test_unknown_ids_are_named(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a")
+        started = await begin(store)
+        assert await store.get_rollout_by_id("ro-none") is None
+        assert await store.get_latest_attempt(queued.rollout_id) is None
+        for call in (
+            store.start_attempt("ro-none"),
+            store.update_rollout("ro-none", metadata={}),
+            store.update_attempt("ro-none", "latest", metadata={}),
+            store.get_latest_attempt("ro-none"),
+            store.query_attempts("ro-none"),
+            store.query_spans("ro-none"),
+            store.get_next_span_sequence_id("ro-none", "at-none"),
+        ):
+            with pytest.raises(NotFound, match="no rollout 'ro-none'"):
+                await call
+        for call in (
+            store.update_attempt(started.rollout_id, "at-none", status="failed"),
+            store.query_spans(started.rollout_id, "at-none"),
+            store.get_next_span_sequence_id(started.rollout_id, "at-none"),
+        ):
+            with pytest.raises(NotFound, match=f"no attempt 'at-none'; it has {started.attempt.attempt_id}"):
+                await call
+        with pytest.raises(NotFound, match="no attempt 'latest'; it has none yet"):
+            await store.update_attempt(queued.rollout_id, "latest", status="failed")
+        with pytest.raises(NotFound, match="rs-none"):
+            await store.update_rollout(queued.rollout_id, resources_id="rs-none")

@@ -1,0 +1,197 @@
+"""Limits of an attempt's time and silence, and its revival."""
+
+import asyncio
+
+import pytest
+
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import (
+    StoreBehaviour,
+    attempt_statuses,
+    begin,
+    claim,
+    rollout_status,
+    soon,
+    span_of,
+)
+from lightning_core.types import RolloutConfig
+
+
+class DeadlineBehaviour(StoreBehaviour):
+    """An attempt ends at its time, whoever looks."""
+
+    async def test_an_attempt_times_out_at_its_time_and_not_before(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        started = await begin(store, timeout_seconds=10)
+        await clock.advance(9.9)
+        await store.add_span(span_of(started))
+        assert await rollout_status(store, started.rollout_id) == "running"
+        await clock.advance(0.1)
+        assert await rollout_status(store, started.rollout_id) == "failed"
+        assert await attempt_statuses(store, started.rollout_id) == ["timeout"]
+
+    async def test_a_retry_has_its_own_time(self, store: LightningStore, clock: FakeClock) -> None:
+        config = RolloutConfig(timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])
+        rollout = await store.enqueue_rollout("a", config=config)
+        await clock.advance(100)
+        await claim(store)
+        await clock.advance(10)
+        assert await rollout_status(store, rollout.rollout_id) == "requeuing"
+        await clock.advance(100)
+        assert (await claim(store)).attempt.sequence_id == 2
+        await clock.advance(9)
+        assert await rollout_status(store, rollout.rollout_id) == "preparing"
+        await clock.advance(1)
+        assert await rollout_status(store, rollout.rollout_id) == "failed"
+        assert await attempt_statuses(store, rollout.rollout_id) == ["timeout", "timeout"]
+
+    @pytest.mark.parametrize("sign", ["span", "worker", "attempt"])
+    async def test_a_sign_of_life_puts_off_unresponsiveness(
+        self, store: LightningStore, clock: FakeClock, sign: str
+    ) -> None:
+        started = await begin(store, worker_id="w-1", unresponsive_seconds=10)
+        for _ in range(3):
+            await clock.advance(9)
+            if sign == "span":
+                await store.add_span(span_of(started))
+            elif sign == "worker":
+                await store.update_worker("w-1")
+            else:
+                await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=clock.now())
+        await clock.advance(9.9)
+        assert await attempt_statuses(store, started.rollout_id) in (["preparing"], ["running"])
+        await clock.advance(0.1)
+        assert await attempt_statuses(store, started.rollout_id) == ["unresponsive"]
+        assert await rollout_status(store, started.rollout_id) == "failed"
+
+    async def test_the_earlier_of_two_limits_counts(self, store: LightningStore, clock: FakeClock) -> None:
+        silent = await begin(store, timeout_seconds=20, unresponsive_seconds=10)
+        alive = await begin(store, timeout_seconds=20, unresponsive_seconds=15)
+        await clock.advance(10)
+        await store.add_span(span_of(alive))
+        assert await attempt_statuses(store, silent.rollout_id) == ["unresponsive"]
+        await clock.advance(10)
+        assert await attempt_statuses(store, alive.rollout_id) == ["timeout"]
+
+    async def test_a_new_limit_holds_for_the_attempt_that_runs(self, store: LightningStore, clock: FakeClock) -> None:
+        longer, shorter = await begin(store, timeout_seconds=10), await begin(store, timeout_seconds=100)
+        await store.update_rollout(longer.rollout_id, config=RolloutConfig(timeout_seconds=30))
+        await store.update_rollout(shorter.rollout_id, config=RolloutConfig(timeout_seconds=5))
+        await clock.advance(29)
+        assert await rollout_status(store, shorter.rollout_id) == "failed"
+        assert await rollout_status(store, longer.rollout_id) == "preparing"
+        await clock.advance(1)
+        assert await rollout_status(store, longer.rollout_id) == "failed"
+
+    async def test_an_attempt_that_ended_or_was_given_up_has_no_deadline(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        succeeded, cancelled = await begin(store, timeout_seconds=10), await begin(store, timeout_seconds=10)
+        queued_again, replaced = await begin(store, timeout_seconds=10), await begin(store, timeout_seconds=10)
+        await store.update_attempt(succeeded.rollout_id, "latest", status="succeeded")
+        await store.update_rollout(cancelled.rollout_id, status="cancelled")
+        await store.update_rollout(queued_again.rollout_id, status="queuing")
+        await clock.advance(9)
+        await store.start_attempt(replaced.rollout_id)
+        await clock.advance(9)
+        assert await rollout_status(store, succeeded.rollout_id) == "succeeded"
+        assert await rollout_status(store, cancelled.rollout_id) == "cancelled"
+        assert await rollout_status(store, queued_again.rollout_id) == "queuing"
+        assert await attempt_statuses(store, replaced.rollout_id) == ["preparing", "preparing"]
+
+    async def test_a_new_span_revives_an_unresponsive_attempt(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(
+            store, worker_id="w-1", unresponsive_seconds=10, max_attempts=2, retry_condition=["unresponsive"]
+        )
+        await clock.advance(10)
+        assert await rollout_status(store, started.rollout_id) == "requeuing"
+        await store.add_span(span_of(started))
+        assert await rollout_status(store, started.rollout_id) == "running"
+        attempt = await store.get_latest_attempt(started.rollout_id)
+        assert attempt is not None
+        assert (attempt.status, attempt.end_time, attempt.last_heartbeat_time) == ("running", None, clock.now())
+        assert await store.dequeue_rollout() is None
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("busy", attempt.attempt_id)
+        await clock.advance(9)
+        await store.update_worker("w-1")
+        await clock.advance(9)
+        assert await rollout_status(store, started.rollout_id) == "running"
+
+    async def test_a_span_that_was_there_already_revives_nothing(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, unresponsive_seconds=10, max_attempts=2, retry_condition=["unresponsive"])
+        span = span_of(started)
+        await store.add_span(span)
+        await clock.advance(10)
+        assert await store.add_span(span) is None
+        assert await rollout_status(store, started.rollout_id) == "requeuing"
+
+    async def test_an_attempt_revived_by_its_status_lives_on(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, unresponsive_seconds=10, max_attempts=2, retry_condition=["unresponsive"])
+        await clock.advance(10)
+        await store.update_attempt(started.rollout_id, "latest", status="running")
+        await clock.advance(9)
+        assert await rollout_status(store, started.rollout_id) == "running"
+
+    async def test_an_attempt_of_an_ended_rollout_is_not_revived(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, unresponsive_seconds=10)
+        await clock.advance(10)
+        assert await rollout_status(store, started.rollout_id) == "failed"
+        assert await store.add_span(span_of(started)) is not None
+        assert await rollout_status(store, started.rollout_id) == "failed"
+        assert await attempt_statuses(store, started.rollout_id) == ["unresponsive"]
+
+    async def test_an_attempt_is_not_revived_after_a_newer_one_began(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        started = await begin(store, unresponsive_seconds=10, max_attempts=2, retry_condition=["unresponsive"])
+        await clock.advance(10)
+        newer = await claim(store)
+        await store.add_span(span_of(started))
+        assert await attempt_statuses(store, started.rollout_id) == ["unresponsive", "preparing"]
+        assert (await store.query_spans(started.rollout_id, started.attempt.attempt_id)).total == 1
+        assert newer.rollout_id == started.rollout_id
+
+    async def test_a_timed_out_attempt_is_not_revived(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])
+        await clock.advance(10)
+        await store.add_span(span_of(started))
+        assert await attempt_statuses(store, started.rollout_id) == ["timeout"]
+        assert await rollout_status(store, started.rollout_id) == "requeuing"
+
+    async def test_every_read_sees_what_is_due(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, worker_id="w-1", timeout_seconds=10)
+        await clock.advance(10)
+        assert (await store.query_rollouts(status_in=["failed"])).total == 1
+        also = await begin(store, worker_id="w-1", timeout_seconds=10)
+        await clock.advance(10)
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+        assert await attempt_statuses(store, also.rollout_id) == ["timeout"]
+        assert await attempt_statuses(store, started.rollout_id) == ["timeout"]
+
+    async def test_deadlines_come_while_somebody_waits_for_the_results(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        started = [await begin(store, timeout_seconds=seconds) for seconds in (30, 10, 20)]
+        ids = [rollout.rollout_id for rollout in started]
+        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids))
+        await soon(clock.until_waiting())
+        await clock.advance(30)
+        ended = await soon(waiter)
+        start = started[0].start_time
+        assert [(item.status, item.end_time) for item in ended] == [
+            ("failed", start + seconds) for seconds in (30, 10, 20)
+        ]
+
+    async def test_a_deadline_that_appears_during_a_wait_is_kept(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, timeout_seconds=100)
+        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id]))
+        await soon(clock.until_waiting())
+        await store.update_rollout(started.rollout_id, config=RolloutConfig(timeout_seconds=5))
+        await clock.advance(5)
+        assert [item.end_time for item in await soon(waiter)] == [clock.now()]

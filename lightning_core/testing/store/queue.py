@@ -1,0 +1,238 @@
+"""Enqueue and claim: order, exclusiveness, and notified waits for work."""
+
+import asyncio
+from itertools import chain
+
+import pytest
+
+from lightning_core.errors import InvalidRequest, NotFound
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import (
+    StoreBehaviour,
+    attempt_statuses,
+    claim,
+    require,
+    rollout_status,
+    soon,
+    turn,
+)
+from lightning_core.types import EnqueueRolloutRequest, RolloutConfig
+
+
+class QueueBehaviour(StoreBehaviour):
+    """Rollouts are queued in order, and each is claimed once."""
+
+    async def test_an_enqueued_rollout_says_what_it_was_given(self, store: LightningStore, clock: FakeClock) -> None:
+        resources = await store.add_resources({})
+        config = RolloutConfig(timeout_seconds=5, max_attempts=3, retry_condition=["failed"])
+        rollout = await store.enqueue_rollout(
+            {"question": 1}, mode="val", resources_id=resources.resources_id, config=config, metadata={"k": [1]}
+        )
+        assert rollout.status == "queuing"
+        assert rollout.input == {"question": 1}
+        assert (rollout.mode, rollout.resources_id) == ("val", resources.resources_id)
+        assert (rollout.config, rollout.metadata) == (config, {"k": [1]})
+        assert (rollout.start_time, rollout.end_time) == (clock.now(), None)
+        assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
+
+    async def test_rollouts_without_a_config_get_the_defaults(self, store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout(None)
+        assert (rollout.config, rollout.mode, rollout.metadata) == (RolloutConfig(), None, None)
+
+    async def test_rollouts_are_claimed_first_in_first_out(self, store: LightningStore) -> None:
+        first = await store.enqueue_rollout("a", mode="train")
+        rest = await store.enqueue_many_rollouts(
+            [EnqueueRolloutRequest(input="b", mode="val"), EnqueueRolloutRequest(input="c")]
+        )
+        claimed = [await claim(store) for _ in range(3)]
+        assert [item.rollout_id for item in claimed] == [first.rollout_id, *(item.rollout_id for item in rest)]
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_claim_begins_an_attempt(self, store: LightningStore, clock: FakeClock) -> None:
+        await store.enqueue_rollout("a")
+        await clock.advance(7)
+        claimed = await claim(store, "w-1")
+        assert claimed.status == claimed.attempt.status == "preparing"
+        assert (claimed.attempt.sequence_id, claimed.attempt.worker_id) == (1, "w-1")
+        assert (claimed.attempt.start_time, claimed.attempt.end_time) == (clock.now(), None)
+        assert await store.get_rollout_by_id(claimed.rollout_id) == claimed
+        assert await store.get_latest_attempt(claimed.rollout_id) == claimed.attempt
+
+    async def test_many_are_claimed_up_to_the_limit_oldest_first(self, store: LightningStore) -> None:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(5)])
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=3)] == [0, 1, 2]
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=3)] == [3, 4]
+        assert list(await store.dequeue_many_rollouts(limit=3)) == []
+
+    @pytest.mark.parametrize("limit", [0, -1])
+    async def test_a_limit_below_one_claims_nothing(self, store: LightningStore, limit: int) -> None:
+        await store.enqueue_rollout("a")
+        assert list(await store.dequeue_many_rollouts(limit=limit)) == []
+        assert (await claim(store)).input == "a"
+
+    async def test_nothing_is_enqueued_when_one_request_is_refused(self, store: LightningStore) -> None:
+        requests = [EnqueueRolloutRequest(input="a"), EnqueueRolloutRequest(input="b", resources_id="rs-none")]
+        with pytest.raises(NotFound, match="rs-none"):
+            await store.enqueue_many_rollouts(requests)
+        assert await store.dequeue_rollout() is None
+        assert list(await store.enqueue_many_rollouts([])) == []
+
+    async def test_an_argument_of_a_wrong_value_is_refused_by_name(self, store: LightningStore) -> None:
+        with pytest.raises(InvalidRequest, match="mode is 'exam'"):
+            await store.enqueue_rollout("a", mode="exam")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="metadata is 'x'"):
+            await store.enqueue_rollout("a", metadata="x")  # type: ignore[arg-type]
+
+    async def test_unknown_resources_are_refused(self, store: LightningStore) -> None:
+        with pytest.raises(NotFound, match="rs-none"):
+            await store.start_rollout("a", resources_id="rs-none")
+        with pytest.raises(NotFound, match="rs-none"):
+            await store.enqueue_rollout("a", resources_id="rs-none")
+        assert (await store.statistics())["total_rollouts"] == 0
+
+    async def test_a_started_rollout_passes_the_queue(self, store: LightningStore) -> None:
+        await store.enqueue_rollout("queued")
+        started = await store.start_rollout("now", mode="test", metadata={"a": 1}, worker_id="w-1")
+        assert started.status == started.attempt.status == "preparing"
+        assert (started.input, started.mode, started.metadata) == ("now", "test", {"a": 1})
+        assert (started.attempt.sequence_id, started.attempt.worker_id) == (1, "w-1")
+        assert (await claim(store)).input == "queued"
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_rollout_that_is_queued_again_stands_at_the_tail(self, store: LightningStore) -> None:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
+        again = await claim(store)
+        await store.update_rollout(again.rollout_id, status="requeuing")
+        assert [(await claim(store)).input for _ in range(3)] == [1, 2, 0]
+        assert await attempt_statuses(store, again.rollout_id) == ["preparing", "preparing"]
+
+    async def test_a_rollout_is_in_the_queue_once_however_often_it_is_queued(self, store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout("a")
+        for status in ("queuing", "requeuing", "requeuing", "queuing"):
+            await store.update_rollout(rollout.rollout_id, status=status)
+        assert (await claim(store)).rollout_id == rollout.rollout_id
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_cancelled_rollout_leaves_the_queue(self, store: LightningStore) -> None:
+        first = await store.enqueue_rollout("a")
+        await store.enqueue_rollout("b")
+        await store.update_rollout(first.rollout_id, status="cancelled")
+        assert (await claim(store)).input == "b"
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_started_attempt_takes_the_rollout_out_of_the_queue(self, store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout("a")
+        started = await store.start_attempt(rollout.rollout_id, "w-1")
+        assert (started.status, started.attempt.sequence_id, started.attempt.worker_id) == ("preparing", 1, "w-1")
+        assert await store.dequeue_rollout() is None
+
+    async def test_no_rollout_is_claimed_twice_by_concurrent_tasks(self, store: LightningStore) -> None:
+        require(store, "async_safe")
+        rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(60)])
+
+        async def worker(number: int) -> list[str]:
+            mine = []
+            while claimed := await store.dequeue_many_rollouts(limit=number % 3 + 1, worker_id=f"w-{number}"):
+                mine += [item.rollout_id for item in claimed]
+                await asyncio.sleep(0)
+            return mine
+
+        claimed = await soon(asyncio.gather(*(worker(number) for number in range(12))))
+        assert sorted(chain.from_iterable(claimed)) == sorted(rollout.rollout_id for rollout in rollouts)
+        assert (await store.statistics())["total_attempts"] == 60
+
+    async def test_no_rollout_is_claimed_twice_by_threads(self, store: LightningStore) -> None:
+        require(store, "thread_safe")
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(120)])
+
+        def worker(number: int) -> list[int]:
+            async def work() -> list[int]:
+                mine = []
+                while (claimed := await store.dequeue_rollout(f"w-{number}")) is not None:
+                    mine.append(claimed.input)
+                    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+                return mine
+
+            return asyncio.run(work())
+
+        claimed = await soon(asyncio.gather(*(asyncio.to_thread(worker, number) for number in range(4))))
+        assert sorted(chain.from_iterable(claimed)) == list(range(120))
+        assert (await store.query_rollouts(status_in=["succeeded"])).total == 120
+
+    async def test_a_waiting_claim_is_served_as_soon_as_there_is_work(self, store: LightningStore) -> None:
+        waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=None))
+        await asyncio.sleep(0)
+        rollout = await store.enqueue_rollout("a")
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.attempt.worker_id) == (rollout.rollout_id, "w-1")
+
+    async def test_a_waiting_claim_gives_up_at_its_time(self, store: LightningStore, clock: FakeClock) -> None:
+        waiter = asyncio.create_task(store.dequeue_many_rollouts(limit=2, wait_seconds=30))
+        await soon(clock.until_waiting())
+        await clock.advance(29.9)
+        assert not waiter.done()
+        await clock.advance(0.1)
+        assert list(await soon(waiter)) == []
+        await store.enqueue_rollout("a")
+        assert (await claim(store)).input == "a"
+
+    async def test_a_waiting_claim_is_served_late_but_in_time(self, store: LightningStore, clock: FakeClock) -> None:
+        waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=30))
+        await soon(clock.until_waiting())
+        await clock.advance(29)
+        await store.enqueue_rollout("a")
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert claimed.attempt.start_time == clock.now()
+
+    async def test_many_waiters_share_what_comes_and_none_is_forgotten(self, store: LightningStore) -> None:
+        waiters = [asyncio.create_task(store.dequeue_rollout(wait_seconds=None)) for _ in range(20)]
+        await asyncio.sleep(0)
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(10)])
+        for i in range(10, 20):
+            await store.enqueue_rollout(i)
+        claimed = await soon(asyncio.gather(*waiters))
+        assert sorted(item.input for item in claimed if item is not None) == list(range(20))
+
+    @pytest.mark.parametrize("turns", range(0, 48, 2))
+    async def test_a_cancelled_waiter_hands_its_call_on(self, store: LightningStore, turns: int) -> None:
+        first = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
+        await turn(20)
+        second = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
+        await turn(20)
+        await store.enqueue_rollout("a")
+        await turn(turns)  # the first has been called, and is cancelled at any point of what it does then
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        if (await store.query_rollouts(status_in=["queuing"])).total:
+            assert await soon(second) is not None
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+
+    async def test_a_waiting_claim_gets_a_retry(self, store: LightningStore) -> None:
+        config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        await store.enqueue_rollout("a", config=config)
+        first = await claim(store)
+        waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
+        await asyncio.sleep(0)
+        await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
+        second = await soon(waiter)
+        assert second is not None
+        assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
+
+    async def test_a_waiting_claim_gets_a_rollout_whose_attempt_times_out(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        config = RolloutConfig(timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])
+        await store.enqueue_rollout("a", config=config)
+        first = await claim(store)
+        waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
+        await soon(clock.until_waiting())
+        await clock.advance(10)
+        second = await soon(waiter)
+        assert second is not None
+        assert (second.rollout_id, second.attempt.sequence_id) == (first.rollout_id, 2)
+        assert second.attempt.start_time == clock.now()
+        assert await rollout_status(store, first.rollout_id) == "preparing"

@@ -1,0 +1,191 @@
+"""Runs beside each other, the end of a store, and what outlives it."""
+
+import asyncio
+
+import pytest
+
+from lightning_core.errors import NotFound, StoreClosed
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of
+from lightning_core.types import PromptTemplate
+
+
+class RunBehaviour(StoreBehaviour):
+    """Runs do not see each other; a closed store says so."""
+
+    async def test_runs_share_a_store_and_see_nothing_of_each_other(self, store: LightningStore) -> None:
+        other = store.for_run("another-run")
+        assert (store.run_id, other.run_id) == ("run-under-test", "another-run")
+        resources = await store.add_resources({"p": PromptTemplate(template="a")})
+        started = await begin(store, worker_id="w-1")
+        await store.add_span(span_of(started))
+        await store.enqueue_rollout("queued")
+        await store.save_state("apo", 1)
+
+        assert await other.dequeue_rollout() is None
+        assert (await other.query_rollouts()).total == (await other.query_workers()).total == 0
+        assert (await other.query_resources()).total == 0
+        assert await other.get_rollout_by_id(started.rollout_id) is None
+        assert await other.get_latest_resources() is None
+        assert await other.get_resources_by_id(resources.resources_id) is None
+        assert await other.get_worker_by_id("w-1") is None
+        assert await other.load_state("apo") is None
+        with pytest.raises(NotFound, match="run another-run has no rollout"):
+            await other.query_spans(started.rollout_id)
+        with pytest.raises(NotFound, match="another-run"):
+            await other.add_span(span_of(started))
+        with pytest.raises(NotFound, match="another-run"):
+            await other.enqueue_rollout("a", resources_id=resources.resources_id)
+
+        await other.enqueue_rollout("theirs")
+        await other.save_state("apo", 2)
+        await other.update_worker("w-1", {"theirs": True})
+        assert (await claim(store)).input == "queued"
+        assert (await claim(other)).input == "theirs"
+        assert await store.load_state("apo") == 1
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert worker.heartbeat_stats is None
+        await other.aclose()
+
+    async def test_a_view_of_the_same_run_shows_the_same(self, store: LightningStore) -> None:
+        view = store.for_run("another-run").for_run(store.run_id)
+        waiter = asyncio.create_task(view.dequeue_rollout(wait_seconds=None))
+        await asyncio.sleep(0)
+        rollout = await store.enqueue_rollout("a")
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert claimed == await store.get_rollout_by_id(rollout.rollout_id)
+        await view.aclose()
+
+    async def test_work_of_one_run_wakes_nobody_of_another(self, store: LightningStore, clock: FakeClock) -> None:
+        other = store.for_run("another-run")
+        waiter = asyncio.create_task(other.dequeue_rollout(wait_seconds=5))
+        await soon(clock.until_waiting())
+        await store.enqueue_rollout("a")
+        await clock.advance(5)
+        assert await soon(waiter) is None
+        await other.aclose()
+
+    async def test_statistics_count_what_the_run_holds(self, store: LightningStore, clock: FakeClock) -> None:
+        other = store.for_run("another-run")
+        for of in (store, other):
+            statistics = await of.statistics()
+            assert statistics["name"]
+            assert {key: value for key, value in statistics.items() if key not in ("name", "uptime")} == {
+                "total_rollouts": 0,
+                "total_attempts": 0,
+                "total_spans": 0,
+                "total_resources": 0,
+                "total_workers": 0,
+            }
+        await store.add_resources({})
+        started = await begin(store, worker_id="w-1")
+        await store.start_attempt(started.rollout_id, "w-2")
+        await store.add_many_spans([span_of(started) for _ in range(3)])
+        await store.enqueue_rollout("a")
+        before = (await store.statistics())["uptime"]
+        await clock.advance(5)
+        statistics = await store.statistics()
+        assert statistics["uptime"] == before + 5
+        assert {key: value for key, value in statistics.items() if key not in ("name", "uptime")} == {
+            "total_rollouts": 2,
+            "total_attempts": 2,
+            "total_spans": 3,
+            "total_resources": 1,
+            "total_workers": 2,
+        }
+        assert (await other.statistics())["total_rollouts"] == 0
+        await other.aclose()
+
+    async def test_closing_ends_every_wait(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, timeout_seconds=100)
+        view = store.for_run("another-run")
+        waiters = [
+            asyncio.create_task(store.dequeue_rollout(wait_seconds=None)),
+            asyncio.create_task(store.dequeue_many_rollouts(limit=2, wait_seconds=30)),
+            asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id])),
+            asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=30)),
+            asyncio.create_task(view.dequeue_rollout(wait_seconds=None)),
+        ]
+        await soon(clock.until_waiting(2))
+        await store.aclose()
+        outcomes = await soon(asyncio.gather(*waiters, return_exceptions=True))
+        assert [type(outcome) for outcome in outcomes] == [StoreClosed] * len(waiters)
+
+    async def test_a_closed_store_refuses_everything(self, store: LightningStore) -> None:
+        started = await begin(store)
+        rollout_id, attempt_id = started.rollout_id, started.attempt.attempt_id
+        view = store.for_run("another-run").for_run("a-third-run")
+        await store.aclose()
+        await store.aclose()
+        for call in (
+            store.statistics(),
+            store.start_rollout("a"),
+            store.enqueue_rollout("a"),
+            store.enqueue_many_rollouts([]),
+            store.dequeue_rollout(),
+            store.dequeue_many_rollouts(),
+            store.start_attempt(rollout_id),
+            store.get_rollout_by_id(rollout_id),
+            store.query_rollouts(),
+            store.update_rollout(rollout_id, mode="val"),
+            store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=0),
+            store.query_attempts(rollout_id),
+            store.get_latest_attempt(rollout_id),
+            store.update_attempt(rollout_id, attempt_id, status="failed"),
+            store.add_span(span_of(started)),
+            store.add_many_spans([]),
+            store.get_next_span_sequence_id(rollout_id, attempt_id),
+            store.get_many_span_sequence_ids([]),
+            store.query_spans(rollout_id),
+            store.add_resources({}),
+            store.update_resources("rs-1", {}),
+            store.get_resources_by_id("rs-1"),
+            store.get_latest_resources(),
+            store.query_resources(),
+            store.update_worker("w-1"),
+            store.get_worker_by_id("w-1"),
+            store.query_workers(),
+            store.save_state("apo", 1),
+            store.load_state("apo"),
+            view.enqueue_rollout("a"),
+        ):
+            with pytest.raises(StoreClosed, match="is closed"):
+                await call
+        with pytest.raises(StoreClosed, match="is closed"):
+            store.for_run("another-run")
+
+    async def test_closing_a_view_leaves_the_data_open(self, store: LightningStore) -> None:
+        view = store.for_run("another-run")
+        inner = view.for_run("a-third-run")
+        await view.enqueue_rollout("a")
+        await view.aclose()
+        await view.aclose()
+        with pytest.raises(StoreClosed, match="another-run is closed"):
+            await view.dequeue_rollout()
+        assert (await store.enqueue_rollout("b")).status == "queuing"
+        assert (await inner.enqueue_rollout("c")).status == "queuing"
+        assert (await claim(store.for_run("another-run"))).input == "a"
+        await inner.aclose()
+
+    async def test_what_was_acknowledged_outlives_the_store(self, store: LightningStore, clock: FakeClock) -> None:
+        resources = await store.add_resources({"p": PromptTemplate(template="a")})
+        ended, queued = await begin(store, worker_id="w-1"), await store.enqueue_rollout("queued")
+        await store.add_span(span_of(ended))
+        await store.update_attempt(ended.rollout_id, "latest", status="succeeded")
+        await store.save_state("apo", {"round": 3})
+        before = await store.get_rollout_by_id(ended.rollout_id)
+        reopened = await self.reopen_store(store, clock=clock)
+        if reopened is None:
+            pytest.skip(f"{type(store).__name__} keeps nothing after it is closed: reopen_store returns None")
+        try:
+            assert await reopened.get_rollout_by_id(ended.rollout_id) == before
+            assert await rollout_status(reopened, ended.rollout_id) == "succeeded"
+            assert (await reopened.query_spans(ended.rollout_id)).total == 1
+            assert await reopened.get_latest_resources() == resources
+            assert await reopened.load_state("apo") == {"round": 3}
+            assert (await claim(reopened)).rollout_id == queued.rollout_id
+        finally:
+            await reopened.aclose()

@@ -1,0 +1,168 @@
+"""Spans: numbers, order, repetition, and what they say of their attempt."""
+
+import asyncio
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from lightning_core.errors import InvalidRequest, NotFound
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import StoreBehaviour, begin, require, rollout_status, soon, span_of
+
+
+class SpanBehaviour(StoreBehaviour):
+    """Spans are kept once each, numbered, and move their attempt on."""
+
+    async def test_the_first_span_makes_attempt_and_rollout_run(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store)
+        await clock.advance(2)
+        await store.add_span(span_of(started))
+        rollout = await store.get_rollout_by_id(started.rollout_id)
+        attempt = await store.get_latest_attempt(started.rollout_id)
+        assert rollout is not None
+        assert attempt is not None
+        assert rollout.status == attempt.status == "running"
+        assert (attempt.last_heartbeat_time, attempt.end_time) == (clock.now(), None)
+
+    async def test_the_store_numbers_what_has_no_number_from_one(self, store: LightningStore) -> None:
+        started = await begin(store)
+        stored = await store.add_many_spans([span_of(started) for _ in range(3)])
+        assert [span.sequence_id for span in stored] == [1, 2, 3]
+        fourth = await store.add_span(span_of(started))
+        assert fourth is not None
+        assert fourth.sequence_id == 4
+
+    async def test_each_attempt_has_its_own_numbers(self, store: LightningStore) -> None:
+        one, two = await begin(store), await begin(store)
+        pairs = [(item.rollout_id, item.attempt.attempt_id) for item in (one, two, one, one, two)]
+        assert list(await store.get_many_span_sequence_ids(pairs)) == [1, 1, 2, 3, 2]
+        again = await store.start_attempt(one.rollout_id)
+        assert await store.get_next_span_sequence_id(one.rollout_id, again.attempt.attempt_id) == 1
+        assert await store.get_next_span_sequence_id(*pairs[0]) == 4
+        assert list(await store.get_many_span_sequence_ids([])) == []
+
+    async def test_a_given_number_is_kept_and_never_given_again(self, store: LightningStore) -> None:
+        started = await begin(store)
+        reserved = await store.get_next_span_sequence_id(started.rollout_id, started.attempt.attempt_id)
+        await store.add_span(span_of(started, "chosen", sequence_id=7))
+        numbered = await store.add_span(span_of(started, "numbered"))
+        late = await store.add_span(span_of(started, "late", sequence_id=reserved))
+        assert numbered is not None
+        assert late is not None
+        assert (reserved, numbered.sequence_id, late.sequence_id) == (1, 8, 1)
+        assert [span.name for span in await store.query_spans(started.rollout_id)] == ["late", "chosen", "numbered"]
+
+    async def test_numbers_are_unique_under_concurrency(self, store: LightningStore) -> None:
+        require(store, "async_safe")
+        started = await begin(store)
+        pair = (started.rollout_id, started.attempt.attempt_id)
+        numbers = await soon(asyncio.gather(*(store.get_next_span_sequence_id(*pair) for _ in range(20))))
+        stored = await soon(asyncio.gather(*(store.add_span(span_of(started)) for _ in range(20))))
+        given = numbers + [span.sequence_id for span in stored if span is not None]
+        assert sorted(given) == list(range(1, 41))
+
+    async def test_the_same_span_twice_is_one_effect(self, store: LightningStore) -> None:
+        started = await begin(store)
+        span = span_of(started)
+        assert await store.add_span(span) is not None
+        assert await store.add_span(span) is None
+        other = span_of(started)
+        assert [item.span_id for item in await store.add_many_spans([span, other, other])] == [other.span_id]
+        assert (await store.query_spans(started.rollout_id)).total == 2
+        assert (await store.statistics())["total_spans"] == 2
+
+    async def test_the_same_span_id_in_another_attempt_is_another_span(self, store: LightningStore) -> None:
+        first = await begin(store)
+        second = await store.start_attempt(first.rollout_id)
+        assert await store.add_span(span_of(first, span_id="00000000000000aa")) is not None
+        assert await store.add_span(span_of(second, span_id="00000000000000aa")) is not None
+
+    async def test_spans_of_many_attempts_are_added_at_once(self, store: LightningStore) -> None:
+        one, two = await begin(store), await begin(store)
+        stored = await store.add_many_spans([span_of(one), span_of(two), span_of(one)])
+        assert [span.sequence_id for span in stored] == [1, 1, 2]
+        assert await rollout_status(store, one.rollout_id) == await rollout_status(store, two.rollout_id) == "running"
+        assert list(await store.add_many_spans([])) == []
+
+    async def test_no_span_is_kept_when_an_attempt_is_unknown(self, store: LightningStore) -> None:
+        started = await begin(store)
+        lost = span_of(started).model_copy(update={"attempt_id": "at-none"})
+        with pytest.raises(NotFound, match="at-none"):
+            await store.add_many_spans([span_of(started), lost])
+        with pytest.raises(NotFound, match="ro-none"):
+            await store.add_span(span_of(started).model_copy(update={"rollout_id": "ro-none"}))
+        assert (await store.statistics())["total_spans"] == 0
+        assert await rollout_status(store, started.rollout_id) == "preparing"
+
+    async def test_a_span_belongs_to_an_attempt_by_its_own_id(self, store: LightningStore) -> None:
+        started = await begin(store)
+        with pytest.raises(InvalidRequest, match="own id; got 'latest'"):
+            await store.add_span(span_of(started).model_copy(update={"attempt_id": "latest"}))
+        with pytest.raises(InvalidRequest, match="own id; got 'latest'"):
+            await store.get_next_span_sequence_id(started.rollout_id, "latest")
+
+    async def test_spans_that_come_after_the_end_are_kept(self, store: LightningStore) -> None:
+        started = await begin(store)
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        assert await store.add_span(span_of(started, "late")) is not None
+        assert [span.name for span in await store.query_spans(started.rollout_id)] == ["late"]
+        assert await rollout_status(store, started.rollout_id) == "succeeded"
+
+    async def test_spans_are_found_by_attempt(self, store: LightningStore) -> None:
+        first = await begin(store)
+        assert list(await store.query_spans((await store.enqueue_rollout("b")).rollout_id, "latest")) == []
+        await store.add_many_spans([span_of(first, "one"), span_of(first, "two")])
+        second = await store.start_attempt(first.rollout_id)
+        assert list(await store.query_spans(first.rollout_id, "latest")) == []
+        await store.add_span(span_of(second, "three"))
+        names = {
+            attempt_id: sorted(span.name for span in await store.query_spans(first.rollout_id, attempt_id))
+            for attempt_id in (None, "latest", first.attempt.attempt_id)
+        }
+        assert names == {
+            None: ["one", "three", "two"],
+            "latest": ["three"],
+            first.attempt.attempt_id: ["one", "two"],
+        }
+
+    async def test_everything_of_a_span_comes_back(self, store: LightningStore) -> None:
+        started = await begin(store)
+        span = span_of(
+            started,
+            parent_id="00000000000000bb",
+            attributes={"text": "ä", "none": None, "flags": [True, False], "nested": {"a": [1, 2.5, "x"]}},
+            start_time=1.25,
+            end_time=2.5,
+        )
+        stored = await store.add_span(span)
+        assert stored is not None
+        expected = {**span.model_dump(mode="json"), "sequence_id": 1}
+        assert stored.model_dump(mode="json") == expected
+        assert [item.model_dump(mode="json") for item in await store.query_spans(started.rollout_id)] == [expected]
+
+    async def test_an_opentelemetry_span_is_converted_and_kept(self, store: LightningStore) -> None:
+        started = await begin(store)
+        provider = TracerProvider(shutdown_on_exit=False)
+        with provider.get_tracer("test").start_as_current_span("call", attributes={"gen_ai.system": "x"}) as live:
+            live.add_event("token", {"index": 1})
+        stored = await store.add_otel_span(started.rollout_id, started.attempt.attempt_id, live)  # type: ignore[arg-type]
+        assert stored is not None
+        assert (stored.name, stored.sequence_id, stored.attributes) == ("call", 1, {"gen_ai.system": "x"})
+        assert [event.name for event in stored.events] == ["token"]
+        again = await store.add_otel_span(
+            started.rollout_id,
+            started.attempt.attempt_id,
+            live,  # type: ignore[arg-type]
+            sequence_id=9,
+        )
+        assert again is None
+        assert await rollout_status(store, started.rollout_id) == "running"
+
+    async def test_an_attribute_that_spans_do_not_take_is_refused(self, store: LightningStore) -> None:
+        started = await begin(store)
+        span = span_of(started)
+        span.attributes["bad"] = object()
+        with pytest.raises(InvalidRequest, match="attribute 'bad': a span attribute cannot be a object"):
+            await store.add_span(span)
+        assert (await store.statistics())["total_spans"] == 0

@@ -1,0 +1,94 @@
+"""The facade over a backend that suspends in every operation, as a database does: races that memory hides."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store import LightningStore, StoreFacade
+from lightning_core.store.backend import StoreBackend
+from lightning_core.store.memory import MemoryBackend
+from lightning_core.testing import FakeClock, StoreSuite
+from lightning_core.types import RolloutConfig
+
+
+def _suspending(operation: Callable[..., Any]) -> Callable[..., Any]:
+    async def suspended(self: MemoryBackend, *args: Any, **kwargs: Any) -> Any:
+        assert not self.closed, f"{operation.__name__} was called on a closed backend"  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        result = await operation(self, *args, **kwargs)
+        await asyncio.sleep(0)
+        return result
+
+    return suspended
+
+
+class SuspendingBackend(MemoryBackend):
+    """Lets others run before and after each operation, and notices who calls it after its end."""
+
+    closed = False
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self.closed = True
+
+
+for _name in StoreBackend.__abstractmethods__ - {"aclose"}:
+    if inspect.iscoroutinefunction(_operation := getattr(MemoryBackend, _name)):
+        setattr(SuspendingBackend, _name, _suspending(_operation))
+
+
+class TestStoreOverASuspendingBackend(StoreSuite):
+    async def make_store(self, *, clock: FakeClock, run_id: str) -> LightningStore:
+        return StoreFacade(SuspendingBackend(), clock=clock, run_id=run_id)
+
+
+async def test_whoever_loses_a_race_decides_anew() -> None:
+    class Contended(MemoryBackend):
+        losses = 3
+
+        async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
+            if self.losses:
+                self.losses -= 1
+                return False
+            return await super().replace(old, new)
+
+    store = StoreFacade(Contended())
+    started = await store.start_rollout("a")
+    assert (await store.update_attempt(started.rollout_id, "latest", status="succeeded")).status == "succeeded"
+
+
+async def test_nothing_runs_on_when_nobody_waits() -> None:
+    clock = FakeClock()
+    store = StoreFacade(MemoryBackend(), clock=clock)
+    started = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=50))
+    waiters = [
+        asyncio.create_task(store.dequeue_rollout(wait_seconds=10)),
+        asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=20)),
+    ]
+    await asyncio.wait_for(clock.until_waiting(3), 30)
+    await clock.advance(20)
+    assert await asyncio.wait_for(asyncio.gather(*waiters), 30) == [None, []]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_trouble_with_deadlines_reaches_whoever_waits(caplog: pytest.LogCaptureFixture) -> None:
+    class Troubled(MemoryBackend):
+        async def next_deadline(self, run_id: str) -> float | None:
+            self.in_trouble = True
+            raise OSError("the database is away")
+
+        async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+            if getattr(self, "in_trouble", False):
+                raise OSError("the database is away")
+            return await super().due(run_id, now)
+
+    store = StoreFacade(Troubled())
+    with caplog.at_level(logging.WARNING), pytest.raises(OSError, match="the database is away"):
+        await asyncio.wait_for(store.dequeue_rollout(wait_seconds=None), 30)
+    assert "lightning.deadlines_not_kept" in caplog.text
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,59 @@
+"""The suite as an author of a store uses it: a short file outside of this checkout, asyncio in strict mode."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+AUTHORS_FILE = """
+    from lightning_core.store import InMemoryLightningStore
+    from lightning_core.testing import StoreSuite
+
+
+    class ForgetfulStore(InMemoryLightningStore):
+        async def load_state(self, name):
+            return None
+
+        @property
+        def capabilities(self):
+            return {}
+
+
+    class TestForgetfulStore(StoreSuite):
+        async def make_store(self, *, clock, run_id):
+            return ForgetfulStore(clock=clock, run_id=run_id)
+"""
+
+
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_an_author_learns_what_their_store_breaks_and_what_was_skipped(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "test_forgetful.py").write_text(textwrap.dedent(AUTHORS_FILE))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-m", "pytest", "-q", "-rsf", "-W", "error", "-o", f"asyncio_mode={mode}"]
+    finished = subprocess.run(
+        [*command, "-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert finished.returncode == 1, finished.stdout + finished.stderr
+    failed = {
+        line.split("::")[-1].split(" - ")[0] for line in finished.stdout.splitlines() if line.startswith("FAILED")
+    }
+    assert failed == {
+        "test_state_is_kept_by_name",
+        "test_state_is_saved_as_it_was_then",
+        "test_workers_and_state_are_copied_in_and_out",
+        "test_runs_share_a_store_and_see_nothing_of_each_other",
+        "test_a_closed_store_refuses_everything",
+        *(f"test_state_that_json_cannot_hold_is_refused[{kind}]" for kind in ("nan", "set", "object")),
+    }
+    assert "assert None == {'round': 2}" in finished.stdout
+    assert "ForgetfulStore is not thread_safe, by its capabilities" in finished.stdout
+    assert "ForgetfulStore keeps nothing after it is closed" in finished.stdout
