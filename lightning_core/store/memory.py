@@ -1,6 +1,5 @@
 """The store in this process's memory: fast, and gone with the process."""
 
-import copy
 import heapq
 import threading
 from collections import defaultdict, deque
@@ -13,6 +12,7 @@ from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
+from lightning_core.store.copies import copy_value
 from lightning_core.store.facade import StoreFacade
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
@@ -232,7 +232,7 @@ class MemoryBackend(StoreBackend):
             present = run.documents[kind].get(key)
             if revision is not None and revision != (present.revision if present else 0):
                 return None
-            document = Document(key, copy.deepcopy(value), present.revision + 1 if present else 1)
+            document = Document(key, copy_value(value), present.revision + 1 if present else 1)
             run.documents[kind][key] = document
             run.latest[kind] = key
         return _handed_out(document)
@@ -319,4 +319,4 @@ class InMemoryLightningStore(StoreFacade):
 
 
 def _handed_out(document: Document) -> Document:
-    return replace(document, value=copy.deepcopy(document.value))
+    return replace(document, value=copy_value(document.value))

@@ -4,6 +4,7 @@ import difflib
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from lightning_core.errors import InvalidRequest
@@ -143,6 +144,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return ()
 
 
+@cache
 def _sortable(model: Any) -> list[str]:
     return [name for name, field in model.model_fields.items() if _is_plain(field.annotation)]
 
