@@ -105,13 +105,13 @@ class StoreBackend(ABC):
         """Return a time before which no record is due, in seconds since the epoch; None when none has a deadline."""
 
     @abstractmethod
-    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[Span | None]:
+    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
         """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
 
         The backend owns the spans that it is given.
 
         Returns:
-            For each span the stored one, or None when the attempt already has a span of that id.
+            For each span its sequence id, or None when the attempt already has a span of that id.
         """
 
     @abstractmethod

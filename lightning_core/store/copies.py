@@ -46,32 +46,25 @@ def copy_rollout(record: RolloutRecord) -> Rollout:
 
 
 def copy_span(span: Span) -> Span:
-    """Copy a span.
+    """Copy a span. What cannot be changed is shared.
 
     Raises:
         ValueError: When an attribute was given a value that spans do not take.
     """
-    resource, context, parent = span.resource, span.context, span.parent
-    copied = _clone(
-        span,
-        attributes=plain_attributes(span.attributes),
-        status=_clone(span.status),
-        resource=_clone(resource, attributes=plain_attributes(resource.attributes)),
-        events=[event.model_copy(deep=True) for event in span.events],
-        links=[link.model_copy(deep=True) for link in span.links],
-        context=None if context is None else _clone(context, trace_state=dict(context.trace_state)),
-        parent=None if parent is None else _clone(parent, trace_state=dict(parent.trace_state)),
-    )
-    if span.model_extra:
-        _set_slot(copied, "__pydantic_extra__", copy.deepcopy(span.model_extra))
-    return copied
+    return _clone(span, attributes=plain_attributes(span.attributes), events=list(span.events), links=list(span.links))
+
+
+def numbered(span: Span, sequence_id: int) -> Span:
+    """Return the span with this sequence id: itself where it has it, else a copy that shares its parts."""
+    return span if span.sequence_id == sequence_id else _clone(span, sequence_id=sequence_id)
 
 
 def _clone(model: M, **changed: Any) -> M:
     """Copy a model and replace fields. Without a check: the values were checked when they came in."""
-    copied = _fill(type(model), {**model.__dict__, **changed}, model.model_fields_set)
-    if model.model_extra is not None:
-        _set_slot(copied, "__pydantic_extra__", dict(model.model_extra))
+    copied = _fill(type(model), {**model.__dict__, **changed}, model.__pydantic_fields_set__)
+    extra = model.__pydantic_extra__
+    if extra is not None:
+        _set_slot(copied, "__pydantic_extra__", copy.deepcopy(extra) if extra else {})
     return copied
 
 
@@ -80,7 +73,7 @@ def _fill(model: type[M], fields: dict[str, Any], fields_set: set[str]) -> M:
     made = model.__new__(model)
     _set_slot(made, "__dict__", fields)
     _set_slot(made, "__pydantic_fields_set__", set(fields_set))
-    _set_slot(made, "__pydantic_extra__", {} if model.model_config.get("extra") == "allow" else None)
+    _set_slot(made, "__pydantic_extra__", None)
     _set_slot(made, "__pydantic_private__", None)
     return made
 

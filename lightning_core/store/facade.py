@@ -21,7 +21,7 @@ from lightning_core.store.base import (
     Unset,
 )
 from lightning_core.store.clock import Clock, SystemClock
-from lightning_core.store.copies import copy_attempt, copy_rollout, copy_span, copy_value
+from lightning_core.store.copies import copy_attempt, copy_rollout, copy_span, copy_value, numbered
 from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, make_query, select
 from lightning_core.store.waits import Waits
@@ -339,11 +339,12 @@ class StoreFacade(LightningStore):
             raise InvalidRequest(str(exc)) from exc
         attempts = dict.fromkeys((span.rollout_id, span.attempt_id) for span in own)
         await self._check_attempts(attempts)
-        stored = [span for span in await self._backend.append_spans(self._run_id, own) if span is not None]
+        kept = await self._backend.append_spans(self._run_id, own)
+        stored = [numbered(span, number) for span, number in zip(spans, kept, strict=True) if number is not None]
         alive = {(span.rollout_id, span.attempt_id) for span in stored}
         for rollout_id, attempt_id in attempts:
             await self._spans_arrived(rollout_id, attempt_id, any_new=(rollout_id, attempt_id) in alive)
-        return [copy_span(span) for span in stored]
+        return stored
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None

@@ -184,9 +184,9 @@ class MemoryBackend(StoreBackend):
         with self._lock:
             return self._runs[run_id].next_deadline()
 
-    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[Span | None]:
+    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
         """Keep spans of existing attempts, and number those whose `sequence_id` is 0."""
-        stored: list[Span | None] = []
+        stored: list[int | None] = []
         with self._lock:
             run = self._runs[run_id]
             for span in spans:
@@ -200,7 +200,7 @@ class MemoryBackend(StoreBackend):
                 kept.ids.add(span.span_id)
                 kept.items.append(span)
                 run.span_count += 1
-                stored.append(span)
+                stored.append(span.sequence_id)
         return stored
 
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:

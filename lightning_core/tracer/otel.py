@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from opentelemetry import trace as otel
 from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.instrumentation.utils import suppress_instrumentation
+from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace.id_generator import IdGenerator
@@ -21,7 +22,7 @@ from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.delivery import delivering
 from lightning_core.tracer.threads import start_carrying_context, stop_carrying_context
 from lightning_core.tracer.trace import Trace
-from lightning_core.types import Span, SpanCoreFields, TraceStatus
+from lightning_core.types import OtelResource, Span, SpanCoreFields, TraceStatus
 from lightning_core.types.span import plain_attributes
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ class _TraceRecorder(SpanProcessor):
         self._key = key
         # The SDK ends a span with a copy of it. A span that is never ended goes when nobody else holds it.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
+        # The provider's resource, and what it was converted to: all of its spans share it.
+        self._resource: tuple[SdkResource, OtelResource] | None = None
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         """Remember on the span which trace it belongs to."""
@@ -203,11 +206,18 @@ class _TraceRecorder(SpanProcessor):
             trace.drop(span.name)
             return
         try:
-            recorded = Span.from_opentelemetry(span, trace.rollout_id or "", trace.attempt_id or "", 0)
+            recorded = Span.from_opentelemetry(
+                span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=self._converted(span.resource)
+            )
         except Exception as exc:
             trace.discard(span.name, exc)
         else:
             trace.record(recorded)
+
+    def _converted(self, resource: SdkResource) -> OtelResource:
+        if self._resource is None or self._resource[0] is not resource:
+            self._resource = (resource, OtelResource.from_opentelemetry(resource))
+        return self._resource[1]
 
 
 class _RandomIds(IdGenerator):

@@ -6,7 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from lightning_core.types.frozen import FrozenDict, freeze
 
 if TYPE_CHECKING:
     from opentelemetry import trace as otel
@@ -73,18 +75,25 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 
 Attributes = Annotated[dict[str, Any], BeforeValidator(plain_attributes), Field(default_factory=dict)]
 """Attribute name -> `AttributeValue`; a model keeps its own copy."""
-TraceState = dict[str, str]
+FrozenAttributes = Annotated[
+    dict[str, Any],
+    BeforeValidator(plain_attributes),
+    AfterValidator(freeze),
+    Field(default_factory=dict, validate_default=True),
+]
+"""The same, unchangeable, in what several spans may share."""
+TraceState = Annotated[dict[str, str], AfterValidator(freeze)]
 
 
 class SpanContext(BaseModel):
     """The identity of a span. Ids are lower-case hexadecimal: 32 digits for a trace, 16 for a span."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     trace_id: str
     span_id: str
     is_remote: bool = False
-    trace_state: TraceState = Field(default_factory=dict)
+    trace_state: TraceState = Field(default_factory=FrozenDict)
 
     @classmethod
     def from_opentelemetry(cls, src: "otel.SpanContext") -> "SpanContext":
@@ -100,7 +109,7 @@ class SpanContext(BaseModel):
 class TraceStatus(BaseModel):
     """Whether what the span covers went well."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     status_code: StatusCode
     description: str | None = None
@@ -114,10 +123,10 @@ class TraceStatus(BaseModel):
 class Event(BaseModel):
     """Something that happened at one moment of a span."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-    attributes: Attributes
+    attributes: FrozenAttributes
     timestamp: float | None = None
     """Seconds since the epoch."""
 
@@ -130,10 +139,10 @@ class Event(BaseModel):
 class Link(BaseModel):
     """A pointer from one span to another."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     context: SpanContext
-    attributes: Attributes
+    attributes: FrozenAttributes
 
     @classmethod
     def from_opentelemetry(cls, src: "otel.Link") -> "Link":
@@ -144,7 +153,9 @@ class Link(BaseModel):
 class OtelResource(BaseModel):
     """What produced a span, in OpenTelemetry's sense of "resource" (a service, a process)."""
 
-    attributes: Attributes
+    model_config = ConfigDict(frozen=True)
+
+    attributes: FrozenAttributes
     schema_url: str = ""
 
     @classmethod
@@ -164,7 +175,11 @@ class SpanCoreFields(BaseModel):
 
 
 class Span(BaseModel):
-    """One recorded event of an attempt. Times are in seconds since the epoch."""
+    """One recorded event of an attempt. Times are in seconds since the epoch.
+
+    Its fields can be changed, and so can its attributes. What several spans may share (status, context, resource,
+    events, links) cannot: replace it by another one.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -196,7 +211,15 @@ class Span(BaseModel):
     resource: OtelResource
 
     @classmethod
-    def from_opentelemetry(cls, src: "ReadableSpan", rollout_id: str, attempt_id: str, sequence_id: int) -> "Span":
+    def from_opentelemetry(
+        cls,
+        src: "ReadableSpan",
+        rollout_id: str,
+        attempt_id: str,
+        sequence_id: int,
+        *,
+        resource: OtelResource | None = None,
+    ) -> "Span":
         """Convert a finished OpenTelemetry span.
 
         Args:
@@ -204,6 +227,7 @@ class Span(BaseModel):
             rollout_id: The rollout that it belongs to.
             attempt_id: The attempt that it belongs to.
             sequence_id: Its place among the attempt's spans, from 1; 0 asks the store to number it.
+            resource: Its resource, if that is converted already.
         """
         context = src.get_span_context()
         own = SpanContext.from_opentelemetry(context) if context else None
@@ -224,7 +248,7 @@ class Span(BaseModel):
             end_time=_seconds(src.end_time),
             context=own,
             parent=parent,
-            resource=OtelResource.from_opentelemetry(src.resource),
+            resource=OtelResource.from_opentelemetry(src.resource) if resource is None else resource,
         )
 
     @classmethod

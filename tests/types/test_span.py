@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from pydantic import ValidationError
 
 from lightning_core.types import Event, Link, OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus
+from lightning_core.types.frozen import freeze
 
 CONTEXT = otel.SpanContext(
     trace_id=0xA1,
@@ -83,7 +84,7 @@ def test_attributes_of_every_kind_become_plain_values(value: Any, expected: Any)
         attributes={"a": value}, events=[SdkEvent("e", {"a": value}, 0)], links=[otel.Link(PARENT, {"a": value})]
     )
     assert span.attributes == {"a": expected}
-    assert span.events[0].attributes == span.links[0].attributes == {"a": expected}
+    assert span.events[0].attributes == span.links[0].attributes == freeze({"a": expected})
 
 
 def test_what_the_sdk_lets_through_is_converted() -> None:

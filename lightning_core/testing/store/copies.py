@@ -7,11 +7,23 @@ from pydantic import BaseModel
 
 from lightning_core.store import LightningStore
 from lightning_core.testing.store.base import StoreBehaviour, span_of
-from lightning_core.types import LLM, Event, Link, NamedResources, PromptTemplate, RolloutConfig, SpanContext
+from lightning_core.types import (
+    LLM,
+    Event,
+    Link,
+    NamedResources,
+    OtelResource,
+    PromptTemplate,
+    RolloutConfig,
+    SpanContext,
+)
+from lightning_core.types.frozen import FrozenDict
 
 
 def spoil(value: Any) -> None:
-    """Change every container and every model inside a value, in place."""
+    """Change every container and every model inside a value, in place; but for what refuses to be changed."""
+    if isinstance(value, FrozenDict) or (isinstance(value, BaseModel) and value.model_config.get("frozen")):
+        return
     if isinstance(value, BaseModel):
         for name, item in list(value.__dict__.items()):
             spoil(item)
@@ -83,7 +95,7 @@ class CopyBehaviour(StoreBehaviour):
         started = await store.start_rollout("a")
         context = SpanContext(trace_id="a" * 32, span_id="b" * 16, trace_state={"vendor": "x"})
         span = span_of(started, attributes={"list": [1, [2]], "map": {"a": [3]}}, parent_id="c" * 16)
-        span.resource.attributes["service"] = ["x"]
+        span.resource = OtelResource(attributes={"service": ["x"]})
         span.events.append(Event(name="event", attributes={"list": [1]}))
         span.links.append(Link(context=context, attributes={"list": [1]}))
         span.context = context
