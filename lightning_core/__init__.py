@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     )
     from lightning_core.store import (
         LightningStoreStatistics as LightningStoreStatistics,
+        LightningStoreThreaded as LightningStoreThreaded,
     )
     from lightning_core.tracer import (
         OtelTracer as OtelTracer,
@@ -126,6 +127,7 @@ if TYPE_CHECKING:
     )
     from lightning_core.types import (
         FilterOptions as FilterOptions,
+        Hook as Hook,
     )
     from lightning_core.types import (
         Link as Link,
@@ -208,12 +210,13 @@ _PLACES = {
     "plugins": "hookimpl",
     "runner": "LitAgentRunner Runner",
     "runs": "FitResult",
-    "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics",
+    "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics "
+        "LightningStoreThreaded",
     "tracer": "OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer",
     "trainer": "Trainer",
     "types": (
         "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset EnqueueRolloutRequest Event "
-        "FilterField FilterOptions Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM Resource "
+        "FilterField FilterOptions Hook Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM Resource "
         "ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span SpanContext "
         "SpanCoreFields StatusCode TaskInput TraceState TraceStatus Worker WorkerStatus"
     ),

@@ -41,6 +41,10 @@ class InvalidRequest(StoreError, ValueError):
     """An argument of a store method has a value that it does not take."""
 
 
+class StoreFull(StoreError):
+    """A store that was given a limit has reached it; nothing was written."""
+
+
 class StoreClosed(StoreError):
     """The store was used after it was closed."""
 

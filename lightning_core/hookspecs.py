@@ -2,13 +2,22 @@
 
 A plugin is an object with methods, or a module with functions, of these names. It takes only the arguments that it
 needs. Each hook may be `async`, or return an awaitable, which is awaited before the next implementation is called.
+
+Hooks are called in the event loop, and what they are told about waits for them: one that is not `async` must not
+block, and one that takes long delays its rollout.
 """
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from lightning_core.types import Attempt, Rollout
+from lightning_core.types import Attempt, Rollout, Span
+
+if TYPE_CHECKING:
+    from lightning_core.agent import LitAgent
+    from lightning_core.runner import Runner
+    from lightning_core.tracer import Tracer
 
 PROJECT = "lightning_core"
 """pluggy's name for us; also the entry-point group of plugins with hooks."""
@@ -31,16 +40,78 @@ def lightning_run_start(run_id: str) -> Awaitable[None] | None:
 
 
 @hookspec
-def lightning_rollout_end(rollout: Rollout, attempt: Attempt, reward: float | None) -> Awaitable[None] | None:
+def lightning_rollout_start(
+    agent: "LitAgent[Any]", runner: "Runner", rollout: Rollout, attempt: Attempt
+) -> Awaitable[None] | None:
+    """A runner took a rollout, and is about to trace an attempt of it.
+
+    Called in the process of the runner, once for each attempt, outside of its trace: spans that are made here do not
+    belong to it. The attempt's time has begun with the claim.
+
+    Args:
+        agent: What the runner runs.
+        runner: The runner.
+        rollout: The rollout, as it was claimed.
+        attempt: The attempt that begins.
+    """
+
+
+@hookspec
+def lightning_trace_start(
+    agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout, attempt: Attempt
+) -> Awaitable[None] | None:
+    """The trace of an attempt is open, and the agent is about to run.
+
+    What is emitted here belongs to the attempt, and comes before what the agent emits.
+
+    Args:
+        agent: What the runner runs.
+        runner: The runner.
+        tracer: What records the trace.
+        rollout: The rollout, as it was claimed.
+        attempt: The attempt.
+    """
+
+
+@hookspec
+def lightning_trace_end(
+    agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout, attempt: Attempt
+) -> Awaitable[None] | None:
+    """The agent has ended, and the trace of its attempt is still open.
+
+    What is emitted here belongs to the attempt, and comes after what the agent emitted. Called also when the agent
+    failed or ran out of its time; not when its runner was cancelled.
+
+    Args:
+        agent: What the runner runs.
+        runner: The runner.
+        tracer: What records the trace.
+        rollout: The rollout, as it was claimed.
+        attempt: The attempt, as it was claimed.
+    """
+
+
+@hookspec
+def lightning_rollout_end(
+    agent: "LitAgent[Any]",
+    runner: "Runner",
+    rollout: Rollout,
+    attempt: Attempt,
+    reward: float | None,
+    spans: Sequence[Span],
+) -> Awaitable[None] | None:
     """An attempt ended, and its outcome is stored.
 
     Called in the process of the runner, once for each attempt that a runner saw the end of. Attempts that the store
     gave up by itself (a lost worker) are not told.
 
     Args:
+        agent: What the runner runs.
+        runner: The runner.
         rollout: The rollout, as it is after the attempt.
         attempt: The attempt, in its final status.
         reward: The primary reward of the attempt; None when it gave none.
+        spans: What the attempt recorded, in order. Shared by all plugins: copy before changing.
     """
 
 

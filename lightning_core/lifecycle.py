@@ -7,13 +7,18 @@ A rollout goes `queuing -> preparing -> running -> succeeded | failed | cancelle
 retry is due. An attempt goes `preparing -> running -> succeeded | failed | timeout | unresponsive`. What is terminal
 stays terminal, except that an `unresponsive` attempt is revived by a new span as long as it is not given up.
 
-An attempt is given up when its rollout ended, when a newer attempt exists, or when somebody queued the rollout again
-while it ran. From then on it never changes the rollout's outcome.
+An attempt is given up when its rollout ended, when a newer attempt exists, when somebody queued the rollout again while
+it ran, or when a fault ended it. From then on it never changes the rollout's outcome.
+
+A failure is the agent's: it raised, or ran out of its time; `retry_condition` and `max_attempts` govern it. A fault is
+the infrastructure's: the worker, the store or the model could not be reached. It queues the rollout again without
+using up an attempt, at most `MAX_FAULTS` times. A worker that sends heartbeats holds a lease on its attempt; when it
+gives no sign of life for the length of the lease, that is a fault.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_core.errors import InvalidTransition, NotFound
 from lightning_core.types import (
@@ -36,6 +41,22 @@ ACTIVE_ATTEMPT: frozenset[AttemptStatus] = frozenset({"preparing", "running"})
 FINAL_ATTEMPT: frozenset[AttemptStatus] = frozenset({"succeeded", "failed", "timeout"})
 """An attempt in one of these stays there."""
 
+MAX_FAULTS = 3
+"""How many faults a rollout survives."""
+
+MAX_REQUESTS = 8
+"""How many request ids a record remembers."""
+
+
+class Deadline(NamedTuple):
+    """When an attempt has to be ended if nothing happens before, and as what."""
+
+    at: float
+    """Seconds since the epoch."""
+    status: AttemptStatus
+    is_fault: bool = False
+    """Whether the attempt's worker is to blame rather than the agent."""
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
@@ -49,6 +70,12 @@ class RolloutRecord:
     attempts: tuple[Attempt, ...] = ()
     revision: int = 0
     """Counts the writes, from 0; a write is refused when somebody else has written since."""
+    lease_seconds: float | None = None
+    """How long the newest attempt's worker may be silent; None for a worker that sends no heartbeats."""
+    faults: tuple[str, ...] = ()
+    """The attempts that a fault ended."""
+    requests: tuple[str, ...] = ()
+    """The newest request ids that changed it."""
 
     @property
     def latest(self) -> Attempt | None:
@@ -75,36 +102,77 @@ def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
     latest, status = record.latest, record.rollout.status
     if status in ENDED or latest is None or latest.attempt_id != attempt.attempt_id:
         return True
-    return status in QUEUED and attempt.status in ACTIVE_ATTEMPT
+    return attempt.attempt_id in record.faults or (status in QUEUED and attempt.status in ACTIVE_ATTEMPT)
 
 
-def deadline(record: RolloutRecord) -> tuple[float, AttemptStatus] | None:
-    """Return when the newest attempt has to be ended if nothing happens before, and as what.
-
-    Returns:
-        Seconds since the epoch and the status to come; None while no attempt runs, or without a limit.
-    """
+def deadline(record: RolloutRecord) -> Deadline | None:
+    """Return when the newest attempt has to be ended; None while no attempt runs, or without a limit."""
     attempt, config = record.latest, record.rollout.config
     if attempt is None or attempt.status not in ACTIVE_ATTEMPT or given_up(record, attempt):
         return None
-    limits: list[tuple[float, AttemptStatus]] = []
+    last_sign = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
+    limits: list[Deadline] = []
     if config.timeout_seconds is not None:
-        limits.append((attempt.start_time + config.timeout_seconds, "timeout"))
+        limits.append(Deadline(attempt.start_time + config.timeout_seconds, "timeout"))
     if config.unresponsive_seconds is not None:
-        last_sign = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
-        limits.append((last_sign + config.unresponsive_seconds, "unresponsive"))
+        limits.append(Deadline(last_sign + config.unresponsive_seconds, "unresponsive"))
+    if record.lease_seconds is not None:
+        limits.append(Deadline(last_sign + record.lease_seconds, "unresponsive", is_fault=True))
     return min(limits, default=None)
 
 
 def expire(record: RolloutRecord, now: float) -> RolloutRecord:
     """End the newest attempt if its deadline has come."""
     due = deadline(record)
-    if due is None or now < due[0]:
+    if due is None or now < due.at:
         return record
-    return set_attempt_status(record, now, "latest", due[1])
+    if due.is_fault:
+        return fault(
+            record, now, "latest", f"its worker gave no sign of life for {record.lease_seconds:g} s", due.status
+        )
+    return set_attempt_status(record, now, "latest", due.status)
 
 
-def claim(record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None) -> RolloutRecord:
+def fault(
+    record: RolloutRecord, now: float, attempt_id: str, reason: str, status: AttemptStatus = "failed"
+) -> RolloutRecord:
+    """End an attempt for a reason that is not the agent's, and queue its rollout again.
+
+    The attempt keeps the reason in its metadata, under `fault`. The rollout fails when it had `MAX_FAULTS` before. A
+    second fault of the same attempt is one effect; so is one of an attempt that was given up.
+
+    Args:
+        record: What to change.
+        now: The time.
+        attempt_id: The attempt; `"latest"` for the newest one.
+        reason: What happened, in a few words.
+        status: What the attempt becomes.
+
+    Raises:
+        NotFound: When the rollout has no such attempt.
+        InvalidTransition: When the attempt has ended by itself.
+    """
+    attempt = record.attempt(attempt_id)
+    if attempt.attempt_id in record.faults:
+        return record
+    if attempt.status in FINAL_ATTEMPT:
+        raise InvalidTransition(
+            f"attempt {attempt.attempt_id} of rollout {attempt.rollout_id} is {attempt.status!r}; "
+            "a fault cannot end it any more"
+        )
+    lost = given_up(record, attempt)
+    metadata = {**(attempt.metadata or {}), "fault": reason}
+    ended = attempt.model_copy(update={"status": status, "end_time": now, "metadata": metadata})
+    changed = _with_attempt(record, ended)
+    if lost:
+        return changed
+    changed = replace(changed, faults=(*record.faults, attempt.attempt_id))
+    return _with_status(changed, now, "requeuing" if len(record.faults) < MAX_FAULTS else "failed")
+
+
+def claim(
+    record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None, lease_seconds: float | None = None
+) -> RolloutRecord:
     """Take a queued rollout out of the queue and begin an attempt.
 
     Raises:
@@ -115,10 +183,12 @@ def claim(record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str 
             f"rollout {record.rollout.rollout_id} is {record.rollout.status!r}; "
             "only 'queuing' and 'requeuing' rollouts can be claimed"
         )
-    return begin_attempt(record, now, attempt_id=attempt_id, worker_id=worker_id)
+    return begin_attempt(record, now, attempt_id=attempt_id, worker_id=worker_id, lease_seconds=lease_seconds)
 
 
-def begin_attempt(record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None) -> RolloutRecord:
+def begin_attempt(
+    record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None, lease_seconds: float | None = None
+) -> RolloutRecord:
     """Begin another attempt, queued or not; an attempt that still runs is given up.
 
     Raises:
@@ -139,6 +209,7 @@ def begin_attempt(record: RolloutRecord, now: float, *, attempt_id: str, worker_
         record,
         rollout=record.rollout.model_copy(update={"status": "preparing"}),
         attempts=(*record.attempts, attempt),
+        lease_seconds=lease_seconds,
     )
 
 
@@ -160,8 +231,8 @@ def span_arrived(record: RolloutRecord, now: float, attempt_id: str) -> RolloutR
     return replace(changed, rollout=record.rollout.model_copy(update={"status": "running"}))
 
 
-def heartbeat(record: RolloutRecord, now: float, attempt_id: str) -> RolloutRecord:
-    """Note that the worker of an attempt is alive.
+def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds: float | None = None) -> RolloutRecord:
+    """Note that the worker of an attempt is alive, and from now on has to say so again within its lease.
 
     Raises:
         NotFound: When the rollout has no such attempt.
@@ -169,7 +240,8 @@ def heartbeat(record: RolloutRecord, now: float, attempt_id: str) -> RolloutReco
     attempt = record.attempt(attempt_id)
     if given_up(record, attempt) or attempt.status not in ACTIVE_ATTEMPT:
         return record
-    return _with_attempt(record, attempt.model_copy(update={"last_heartbeat_time": now}))
+    alive = _with_attempt(record, attempt.model_copy(update={"last_heartbeat_time": now}))
+    return alive if lease_seconds is None else replace(alive, lease_seconds=lease_seconds)
 
 
 def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, status: AttemptStatus) -> RolloutRecord:
@@ -230,7 +302,7 @@ def after_attempt(record: RolloutRecord, status: AttemptStatus) -> RolloutStatus
     if status in ("preparing", "running", "succeeded"):
         return status
     config = record.rollout.config
-    if status in config.retry_condition and len(record.attempts) < config.max_attempts:
+    if status in config.retry_condition and len(record.attempts) - len(record.faults) < config.max_attempts:
         return "requeuing"
     return "failed"
 
@@ -265,6 +337,13 @@ def with_fields(record: RolloutRecord, fields: Mapping[str, Any]) -> RolloutReco
 def with_attempt_fields(record: RolloutRecord, attempt_id: str, fields: Mapping[str, Any]) -> RolloutRecord:
     """Replace fields of an attempt that have nothing to do with its status."""
     return _with_attempt(record, record.attempt(attempt_id).model_copy(update=fields))
+
+
+def with_request(record: RolloutRecord, request_id: str | None) -> RolloutRecord:
+    """Remember a request that changed the record; None for one without an id."""
+    if request_id is None:
+        return record
+    return replace(record, requests=(*record.requests, request_id)[-MAX_REQUESTS:])
 
 
 def _with_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:

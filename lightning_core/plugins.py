@@ -1,11 +1,11 @@
 """Plugins with hooks: finding them, checking them, and telling each what happens."""
 
-import importlib.metadata
+import asyncio
 import inspect
 import itertools
 import logging
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -13,9 +13,10 @@ from typing import Any
 import pluggy
 
 from lightning_core import hookspecs
-from lightning_core.errors import InvalidComponent
+from lightning_core.errors import InvalidComponent, LightningError
 from lightning_core.hookspecs import hookimpl
-from lightning_core.registry import did_you_mean
+from lightning_core.registry import Registry, default_registry, did_you_mean
+from lightning_core.types.hook import Hook
 
 __all__ = ["HookFailure", "Hooks", "hookimpl"]
 
@@ -28,6 +29,9 @@ _HOOKS = {
     if name.startswith(_PREFIX)
 }
 """Name of a hook -> its arguments."""
+
+_METHODS_OF_HOOK = {name: _PREFIX + name.removeprefix("on_") for name in vars(Hook) if name.startswith("on_")}
+"""Name of a method of agentlightning's `Hook` -> the hook that it implements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +59,44 @@ class Hooks:
     implementation marked `tryfirst` or `trylast` comes before or after all others.
 
     Args:
-        plugins: Objects, classes to be called without arguments, or modules, that have methods or functions named as
-            the hooks in `lightning_core.hookspecs`. The same object twice is one plugin.
+        plugins: One plugin or a sequence of them; None for none. A plugin is an object, a class to be called without
+            arguments, or a module, with methods or functions named as the hooks in `lightning_core.hookspecs`; or it
+            is a `Hook`, as in agentlightning 0.3. The same object twice is one plugin.
         load_entry_points: Whether the plugins of installed distributions (entry-point group `lightning_core`) are
             told too. One that cannot be loaded is logged and listed in `failures`.
+        registry: Where these are looked up; None for what is installed.
 
     Raises:
         InvalidComponent: One of `plugins` has no hook at all, or one that does not exist, or one that asks for an
             argument that the hook does not have.
     """
 
-    def __init__(self, plugins: Sequence[object] = (), *, load_entry_points: bool = False) -> None:
-        self._manager = _Manager(hookspecs.PROJECT)
-        self._manager.add_hookspecs(hookspecs)
+    def __init__(
+        self, plugins: object = (), *, load_entry_points: bool = False, registry: Registry | None = None
+    ) -> None:
         self._failures: dict[tuple[str, str | None], HookFailure] = {}
         self._started: dict[str, set[str]] = {}
-        for plugin in plugins:
-            self._add(plugin, _name_of(plugin))
+        manager = _Manager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        for plugin in _in_sequence(plugins):
+            _add(manager, plugin, _name_of(plugin))
         if load_entry_points:
-            self._add_installed()
+            self._add_installed(manager, default_registry() if registry is None else registry)
+        self._listeners = {hook: _listeners(getattr(manager.hook, hook)) for hook in _HOOKS}
+
+    @classmethod
+    def of(cls, hooks: object) -> "Hooks":
+        """Return `hooks` itself where it is a `Hooks`, else the hooks of the plugin or plugins that it is."""
+        return hooks if isinstance(hooks, Hooks) else cls(hooks)
 
     @property
     def failures(self) -> list[HookFailure]:
         """What went wrong so far: one entry for each plugin and hook, in the order of their first failures."""
         return list(self._failures.values())
+
+    def has(self, hook: str) -> bool:
+        """Whether any plugin implements a hook. Where none does, nothing needs to be prepared for `emit`."""
+        return bool(self._listeners[hook])
 
     async def emit(self, hook: str, **arguments: Any) -> None:
         """Tell every plugin that implements `hook`, one after the other, and return when all are done.
@@ -98,36 +116,32 @@ class Hooks:
             raise TypeError(f"there is no hook {hook!r}; hooks: {', '.join(_HOOKS)}{did_you_mean(hook, _HOOKS)}")
         if arguments.keys() != set(_HOOKS[hook]):
             raise TypeError(f"{hook} has the arguments {', '.join(_HOOKS[hook])}; got {', '.join(arguments)}")
-        implementations = self._implementations(hook)
+        listeners = self._listeners[hook]
         if hook == "lightning_run_start":
-            await self._start(arguments["run_id"], implementations, arguments)
+            await self._start(arguments["run_id"], listeners, arguments)
             return
         if hook == "lightning_run_end":
-            implementations = self._to_end(arguments["run_id"], implementations)
-        for implementation in implementations:
+            listeners = self._to_end(arguments["run_id"], listeners)
+        for listener in listeners:
             try:
-                await _call(implementation, arguments)
+                await listener.tell(arguments)
             except Exception as exc:
-                self._record(implementation.plugin_name, hook, exc)
+                self._record(listener.plugin, hook, exc)
 
-    async def _start(self, run_id: str, implementations: list[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
+    async def _start(self, run_id: str, listeners: "Sequence[_Listener]", arguments: Mapping[str, Any]) -> None:
         started: set[str] = set()
         self._started[run_id] = started
-        for implementation in implementations:
-            await _call(implementation, arguments)
-            started.add(implementation.plugin_name)
+        for listener in listeners:
+            await listener.tell(arguments)
+            started.add(listener.plugin)
 
-    def _to_end(self, run_id: str, implementations: list[pluggy.HookImpl]) -> list[pluggy.HookImpl]:
+    def _to_end(self, run_id: str, listeners: "Sequence[_Listener]") -> "Sequence[_Listener]":
         """Select those whose plugin has nothing to start, or did; none when the run never started or has ended."""
         started = self._started.pop(run_id, None)
         if started is None:
-            return []
-        not_started = {each.plugin_name for each in self._implementations("lightning_run_start")} - started
-        return [each for each in implementations if each.plugin_name not in not_started]
-
-    def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
-        caller: pluggy.HookCaller = getattr(self._manager.hook, hook)
-        return sorted(caller.get_hookimpls(), key=lambda each: each.trylast - each.tryfirst)
+            return ()
+        not_started = {each.plugin for each in self._listeners["lightning_run_start"]} - started
+        return [each for each in listeners if each.plugin not in not_started]
 
     def _record(self, plugin: str, hook: str | None, error: Exception) -> None:
         known = self._failures.get((plugin, hook))
@@ -137,22 +151,35 @@ class Hooks:
         self._failures[plugin, hook] = HookFailure(plugin, hook, error)
         logger.error("lightning.plugin_failed plugin=%s hook=%s", plugin, hook, exc_info=error)
 
-    def _add_installed(self) -> None:
-        installed = importlib.metadata.entry_points(group=hookspecs.PROJECT)
-        for entry_point in sorted(installed, key=lambda each: each.name):
+    def _add_installed(self, manager: "_Manager", registry: Registry) -> None:
+        for component in registry.components("hooks"):
             try:
-                self._add(entry_point.load(), entry_point.name)
+                _add(manager, registry.load_component(component), component.name)
             except Exception as exc:
-                self._record(entry_point.name, None, exc)
+                self._record(component.name, None, exc)
 
-    def _add(self, plugin: object, name: str) -> None:
-        if isinstance(plugin, type):
-            plugin = plugin()
-        if self._manager.is_registered(plugin):
-            return
-        _check(plugin, name)
-        numbered = itertools.chain([name], (f"{name} #{number}" for number in itertools.count(2)))
-        self._manager.register(plugin, next(itertools.filterfalse(self._manager.has_plugin, numbered)))
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """One plugin's implementation of one hook."""
+
+    plugin: str
+    function: Callable[..., Any]
+    takes: frozenset[str]
+
+    async def tell(self, arguments: Mapping[str, Any]) -> None:
+        """Call it with what it takes. Whatever it does to end its caller is an error like any other."""
+        try:
+            result = self.function(**{name: arguments[name] for name in self.takes})
+            if inspect.isawaitable(result):
+                await result
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise LightningError(f"plugin {self.plugin!r} waited for something that was cancelled") from exc
+        except SystemExit as exc:
+            raise LightningError(f"plugin {self.plugin!r} tried to end the process") from exc
 
 
 class _Manager(pluggy.PluginManager):
@@ -160,22 +187,47 @@ class _Manager(pluggy.PluginManager):
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
         marked = super().parse_hookimpl_opts(plugin, name)
-        if marked is not None or not name.startswith(_PREFIX):
+        if marked is not None:
             return marked
-        if not inspect.isroutine(inspect.getattr_static(plugin, name, None)):
+        implementation = inspect.getattr_static(plugin, name, None)
+        if isinstance(plugin, Hook) and name in _METHODS_OF_HOOK and implementation is not vars(Hook)[name]:
+            specname = _METHODS_OF_HOOK[name]
+        elif name.startswith(_PREFIX) and inspect.isroutine(implementation):
+            specname = None
+        else:
             return None
         return pluggy.HookimplOpts(
-            wrapper=False, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False, specname=None
+            wrapper=False, hookwrapper=False, optionalhook=False, tryfirst=False, trylast=False, specname=specname
         )
 
 
-async def _call(implementation: pluggy.HookImpl, arguments: Mapping[str, Any]) -> None:
-    parameters = inspect.signature(implementation.function).parameters
+def _in_sequence(plugins: object) -> Sequence[object]:
+    if plugins is None:
+        return ()
+    return plugins if isinstance(plugins, Sequence) and not isinstance(plugins, str) else (plugins,)
+
+
+def _add(manager: _Manager, plugin: object, name: str) -> None:
+    if isinstance(plugin, type):
+        plugin = plugin()
+    if manager.is_registered(plugin):
+        return
+    _check(plugin, name)
+    numbered = itertools.chain([name], (f"{name} #{number}" for number in itertools.count(2)))
+    manager.register(plugin, next(itertools.filterfalse(manager.has_plugin, numbered)))
+
+
+def _listeners(caller: pluggy.HookCaller) -> Sequence[_Listener]:
+    """Return what implements a hook, in the order in which it is told."""
+    ordered = sorted(caller.get_hookimpls(), key=lambda each: each.trylast - each.tryfirst)
+    return tuple(_Listener(each.plugin_name, each.function, _taken(each.function, caller.name)) for each in ordered)
+
+
+def _taken(function: Callable[..., Any], hook: str) -> frozenset[str]:
+    """Return the arguments of a hook that a function takes."""
+    parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    wanted = arguments if takes_all else {name: arguments[name] for name in arguments if name in parameters}
-    result = implementation.function(**wanted)
-    if inspect.isawaitable(result):
-        await result
+    return frozenset(name for name in _HOOKS[hook] if takes_all or name in parameters)
 
 
 def _check(plugin: object, name: str) -> None:
@@ -184,7 +236,9 @@ def _check(plugin: object, name: str) -> None:
     trial.register(plugin, name)
     callers = trial.get_hookcallers(plugin)
     if not callers:
-        raise InvalidComponent(f"plugin {name!r} ({reprlib.repr(plugin)}) has no hook; hooks: {', '.join(_HOOKS)}")
+        is_listener = isinstance(plugin, Hook)
+        none = f"overrides no method of Hook: {', '.join(_METHODS_OF_HOOK)}" if is_listener else "has no hook"
+        raise InvalidComponent(f"plugin {name!r} ({reprlib.repr(plugin)}) {none}; hooks: {', '.join(_HOOKS)}")
     for caller in callers:
         for implementation in caller.get_hookimpls():
             _check_implementation(implementation, caller.name)

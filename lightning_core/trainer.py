@@ -1,13 +1,15 @@
 """The trainer: puts the parts together, and runs them."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from lightning_core.agent import LitAgent
-from lightning_core.algorithm import Algorithm, require_rewards, run_batch
+from lightning_core.algorithm import Algorithm
 from lightning_core.errors import InvalidAgent, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.plugins import Hooks
@@ -15,9 +17,13 @@ from lightning_core.registry import Registry, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, count_rollouts
+from lightning_core.runs.event_loop import event_loop
+from lightning_core.runs.held_out import measure_held_out
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.types import Dataset, NamedResources
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,11 +43,12 @@ class Trainer:
         n_runners: How many rollouts run at the same time; None for the strategy's default.
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
-        hooks: Plugins with hooks (see `lightning_core.hookspecs`), besides those that are installed.
+        hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
 
     Raises:
-        RegistryError: When a component cannot be found, loaded or built; says what is possible.
+        RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
+            options than those given here; says what is possible.
     """
 
     def __init__(
@@ -55,7 +62,7 @@ class Trainer:
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
-        hooks: Sequence[object] = (),
+        hooks: object = (),
         registry: Registry | None = None,
     ) -> None:
         self._registry = default_registry() if registry is None else registry
@@ -73,13 +80,12 @@ class Trainer:
             ExecutionStrategy,
             {} if n_runners is None else {"n_runners": n_runners},
         )
-        if isinstance(runner, Runner) and getattr(self.strategy, "n_runners", 1) != 1:
-            raise InvalidComponent(
-                f"runner is one instance of {type(runner).__name__}, but there are {self.strategy.n_runners} runners; "  # type: ignore[attr-defined]
-                "give its class, its name or a dict with its options"
-            )
-        self.hooks = Hooks(hooks, load_entry_points=True)
+        self._check_strategy(n_runners)
+        self._check_runner()
+        self.hooks = Hooks(hooks, load_entry_points=True, registry=self._registry)
+        self._first_run_id = self.store.run_id
         self._fits = 0
+        self._is_running = False
 
     def fit(
         self,
@@ -91,17 +97,21 @@ class Trainer:
     ) -> FitResult:
         """Run the algorithm on an agent, and return what came of it.
 
-        Ctrl-C ends the run within two seconds; the result is then `interrupted`, with the best so far.
+        Ctrl-C ends the run within two seconds; the result is then `interrupted`, with the best so far. What cannot be
+        stopped is left behind: a sync agent or algorithm in its daemon thread, a task that swallows its cancellation.
+        An async agent that blocks the event loop blocks this too.
 
         Args:
             agent: Does the tasks.
             train_dataset: The samples to learn from.
             val_dataset: The samples to choose by.
             test_dataset: Held-out samples, which the algorithm never sees. The initial and the best resources are
-                measured on them at the end: metrics `test_reward_initial` and `test_reward`.
+                measured on them at the end: metrics `test_reward_initial` and `test_reward`. Where there are neither,
+                `test_reward` is that of the agent as it is.
 
         Raises:
-            LightningError: Without an algorithm, or within a running event loop (use `fit_async` there).
+            LightningError: Without an algorithm, within a running event loop (use `fit_async` there), or while this
+                trainer runs already.
             Exception: What the algorithm raised.
         """
         try:
@@ -110,8 +120,8 @@ class Trainer:
             pass
         else:
             raise LightningError("fit was called in a running event loop; use: await trainer.fit_async(...)")
-        run = _Run(self, agent, train_dataset, val_dataset, test_dataset)
-        with asyncio.Runner() as loop:
+        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": test_dataset}
+        with self._new_run(agent, **datasets) as run, event_loop() as loop:
             try:
                 return loop.run(run.execute())
             except KeyboardInterrupt:
@@ -126,7 +136,9 @@ class Trainer:
         test_dataset: Dataset[Any] | None = None,
     ) -> FitResult:
         """Do what `fit` does in the running event loop. Cancelling it ends the run."""
-        return await _Run(self, agent, train_dataset, val_dataset, test_dataset).execute()
+        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": test_dataset}
+        with self._new_run(agent, **datasets) as run:
+            return await run.execute()
 
     def make_runner(self) -> Runner:
         """Make one of the runners."""
@@ -138,9 +150,44 @@ class Trainer:
     def start_run(self) -> LightningStore:
         """Return the store of a new run: the trainer's own for its first one, the same store's next run later."""
         if self._fits:
-            self.store = self.store.for_run(f"{self.store.run_id}-{self._fits + 1}")
+            self.store = self.store.for_run(f"{self._first_run_id}-{self._fits + 1}")
         self._fits += 1
         return self.store
+
+    @contextmanager
+    def _new_run(self, agent: object, **datasets: Dataset[Any] | None) -> Iterator["_Run"]:
+        """Make a run, which has the trainer to itself during the block: its parts have one store and one reporter."""
+        if self._is_running:
+            raise LightningError("this trainer runs already; make another Trainer for a run beside it")
+        run = _Run(self, agent, **datasets)
+        self._is_running = True
+        try:
+            yield run
+        finally:
+            self._is_running = False
+
+    def _check_strategy(self, n_runners: int | None) -> None:
+        has = getattr(self.strategy, "n_runners", n_runners)
+        if n_runners is not None and has != n_runners:
+            raise InvalidComponent(
+                f"n_runners is {n_runners}, but the strategy was given with n_runners={has}; say it in one place"
+            )
+
+    def _check_runner(self) -> None:
+        """Make a runner, so that a wrong one is known before a run starts."""
+        runner = self.make_runner()
+        n_runners = getattr(self.strategy, "n_runners", 1)
+        if n_runners != 1 and self.make_runner() is runner:
+            raise InvalidComponent(
+                f"runner is one instance of {type(runner).__name__}, but there are {n_runners} runners; "
+                "give its class, its name or a dict with its options"
+            )
+        has = getattr(runner, "max_rollouts", self.max_rollouts)
+        if self.max_rollouts is not None and has != self.max_rollouts:
+            raise InvalidComponent(
+                f"max_rollouts is {self.max_rollouts}, but the runner was given with max_rollouts={has}; "
+                "say it in one place"
+            )
 
     def _build(self, kind: Any, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         return self._registry.build(kind, spec, expected=expected, defaults=defaults or {})
@@ -152,7 +199,7 @@ class _Run:
     def __init__(
         self,
         trainer: Trainer,
-        agent: LitAgent[Any],
+        agent: object,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
         test_dataset: Dataset[Any] | None,
@@ -208,34 +255,31 @@ class _Run:
         algorithm.set_store(store)
         algorithm.set_initial_resources(self._trainer.initial_resources)
         algorithm.set_reporter(self._progress)
-        call = partial(algorithm.run, **self._datasets)
         try:
-            if algorithm.is_async():
-                result = call()
-                assert result is not None
-                await result
-            else:
-                await in_daemon_thread(call, name="algorithm")
+            await self._call_algorithm()
             if self._test_dataset is not None:
-                await self._test(store, self._test_dataset)
+                await measure_held_out(
+                    store,
+                    self._test_dataset,
+                    initial=self._trainer.initial_resources,
+                    best=self._progress.best_resources,
+                    report=self._progress,
+                )
         finally:
             algorithm.set_reporter(None)
 
-    async def _test(self, store: LightningStore, dataset: Dataset[Any]) -> None:
-        """Measure the initial and the best resources on samples that the algorithm has not seen."""
-        samples = [dataset[index] for index in range(len(dataset))]
-        initial, best = self._trainer.initial_resources, self._progress.best_resources
-        for metric, resources in (("test_reward_initial", initial), ("test_reward", best)):
-            if resources is None:
-                continue
-            if metric == "test_reward" and resources == initial and "test_reward_initial" in self._progress.metrics:
-                self._progress({metric: self._progress.metrics["test_reward_initial"]})
-                continue
-            resources_id = (await store.add_resources(resources)).resources_id
-            batch = await run_batch(store, samples, mode="test", resources_id=resources_id)
-            require_rewards([batch], step="the test on held-out samples")
-            if batch.mean_reward is not None:
-                self._progress({metric: batch.mean_reward})
+    async def _call_algorithm(self) -> None:
+        run = partial(self._algorithm.run, **self._datasets)
+        if self._algorithm.is_async():
+            call = run()
+        else:
+            try:
+                call = await in_daemon_thread(run, name="algorithm")
+            except asyncio.CancelledError:
+                logger.warning("lightning.algorithm_abandoned run_id=%s; its thread goes on", self._store.run_id)
+                raise
+        if call is not None:  # also of a plain function around a coroutine function
+            await call
 
     async def _run_runner(self, store: LightningStore, worker_id: int) -> None:
         runner = self._trainer.make_runner()

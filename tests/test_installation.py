@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 import lightning_core
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-PLUGIN_PROJECTS = sorted(CHECKOUT.glob("plugins/*/pyproject.toml"))
+PLUGIN_PROJECTS = sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml"))
 OURS = {"lightning-core", *(path.parent.name for path in PLUGIN_PROJECTS)}
 
 IMPORTS = ["import lightning_core", "from lightning_core import Trainer, rollout"]

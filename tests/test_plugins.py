@@ -1,19 +1,25 @@
 """Hooks: who is told what, in which order, and what a broken plugin does to the others."""
 
 import asyncio
+import importlib.metadata
 import inspect
 import logging
 import types
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightning_core import hookspecs
-from lightning_core.errors import InvalidComponent
+from lightning_core.agent import LitAgent
+from lightning_core.errors import BrokenPlugin, InvalidComponent, LightningError
 from lightning_core.plugins import HookFailure, Hooks, hookimpl
+from lightning_core.registry import Registry
+from lightning_core.runner import Runner
+from lightning_core.tracer import Tracer
+from lightning_core.types import Hook
 
 HOOKS = {name: value for name, value in vars(hookspecs).items() if name.startswith("lightning_")}
 EVENTS: list[str] = []
@@ -64,12 +70,18 @@ class FailsAtSteps:
 @pytest.mark.parametrize("name", HOOKS)
 def test_every_hook_is_documented_and_typed(name: str) -> None:
     documentation = inspect.getdoc(HOOKS[name]) or ""
-    types_of = typing.get_type_hints(HOOKS[name])
+    types_of = typing.get_type_hints(HOOKS[name], localns={"LitAgent": LitAgent, "Runner": Runner, "Tracer": Tracer})
     assert types_of.pop("return") == Awaitable[None] | None
     arguments = inspect.signature(HOOKS[name]).parameters
     assert list(types_of) == list(arguments)
     for argument in arguments:
         assert f"\n    {argument}: " in documentation
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_every_hook_stands_in_the_guide_for_authors(name: str) -> None:
+    guide = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert f"| `{name}` |" in guide
 
 
 async def test_plugins_are_told_in_the_given_order_and_awaited() -> None:
@@ -172,6 +184,84 @@ async def test_cancellation_passes_through() -> None:
     assert counter.steps == []
 
 
+async def test_a_hook_that_was_cancelled_by_itself_is_a_failure_like_any_other() -> None:
+    async def wait(step: int) -> None:
+        task = asyncio.create_task(asyncio.Event().wait())
+        task.cancel()
+        await task
+
+    counter = StepCounter()
+    hooks = Hooks([types.SimpleNamespace(lightning_step_end=wait), counter])
+    await hooks.emit("lightning_step_end", step=1, metrics={})
+    assert counter.steps == [1]
+    assert [str(failure.error) for failure in hooks.failures] == [
+        "plugin 'SimpleNamespace' waited for something that was cancelled"
+    ]
+
+
+async def test_a_hook_cannot_end_the_process() -> None:
+    def leave(run_id: str) -> None:
+        raise SystemExit("enough")
+
+    hooks = Hooks(types.SimpleNamespace(lightning_run_start=leave))
+    with pytest.raises(LightningError, match="plugin 'SimpleNamespace' tried to end the process"):
+        await hooks.emit("lightning_run_start", run_id="r1")
+
+
+async def test_one_plugin_needs_no_list() -> None:
+    counter = StepCounter()
+    await Hooks(counter).emit("lightning_step_end", step=1, metrics={})
+    assert counter.steps == [1]
+    assert not Hooks(None).has("lightning_step_end")
+
+
+def test_hooks_of_hooks_are_these_hooks() -> None:
+    hooks = Hooks()
+    assert Hooks.of(hooks) is hooks
+    assert Hooks.of([StepCounter()]).has("lightning_step_end")
+
+
+def test_what_nobody_implements_is_known_beforehand() -> None:
+    hooks = Hooks(StepCounter())
+    assert [hook for hook in HOOKS if hooks.has(hook)] == ["lightning_step_end"]
+
+
+class Listener(Hook):
+    """Overrides two methods of agentlightning's `Hook`, and has a hook of ours besides."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    async def on_trace_start(self, *, agent: Any, runner: Any, tracer: Any, rollout: Any) -> None:
+        self.log.append(f"trace start {agent} {runner} {tracer} {rollout}")
+
+    def on_rollout_end(self, *, rollout: Any, spans: Any, **others: Any) -> None:  # type: ignore[override]
+        self.log.append(f"rollout end {rollout} {spans} {others['agent']} {others['runner']}")
+
+    def lightning_step_end(self, step: int) -> None:
+        self.log.append(f"step {step}")
+
+
+async def test_a_listener_of_agentlightning_is_told_what_it_overrides() -> None:
+    listener = Listener()
+    hooks = Hooks(listener)
+    assert [hook for hook in HOOKS if hooks.has(hook)] == [
+        "lightning_trace_start",
+        "lightning_rollout_end",
+        "lightning_step_end",
+    ]
+    known = {"agent": "A", "runner": "R", "rollout": "1", "attempt": "1a"}
+    await hooks.emit("lightning_trace_start", **known, tracer="T")
+    await hooks.emit("lightning_step_end", step=2, metrics={})
+    await hooks.emit("lightning_rollout_end", **known, reward=None, spans=["s"])
+    assert listener.log == ["trace start A R T 1", "step 2", "rollout end 1 ['s'] A R"]
+
+
+def test_a_listener_that_overrides_nothing_is_refused() -> None:
+    with pytest.raises(InvalidComponent, match=r"plugin 'Hook' .* overrides no method of Hook: on_rollout_start, "):
+        Hooks([Hook()])
+
+
 async def test_emitting_something_that_is_no_hook_is_refused() -> None:
     hooks = Hooks()
     with pytest.raises(TypeError, match=r"no hook 'lightning_step_ends'; .*\. Did you mean 'lightning_step_end'\?"):
@@ -218,11 +308,14 @@ def test_a_hook_of_a_later_version_may_be_optional() -> None:
     assert Hooks([later]).failures == []
 
 
-def install(folder: Path, entry_points: str) -> None:
+def installed(folder: Path, entry_points: str, *, blocked: Sequence[str] = ()) -> Registry:
+    """A registry of one distribution with plugins."""
     information = folder / "somebodys-0.1.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 0.1\n")
     (information / "entry_points.txt").write_text(f"[lightning_core]\n{entry_points}\n")
+    [distribution] = importlib.metadata.distributions(path=[str(folder)])
+    return Registry(distribution.entry_points, blocked=blocked)
 
 
 def installed_plugin(step: int) -> None:
@@ -232,26 +325,34 @@ def installed_plugin(step: int) -> None:
 INSTALLED = types.SimpleNamespace(lightning_step_end=installed_plugin)
 
 
-async def test_installed_plugins_are_told_after_the_given_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, f"mine = {__name__}:INSTALLED")
-    monkeypatch.syspath_prepend(str(tmp_path))
+async def test_installed_plugins_are_told_after_the_given_ones(tmp_path: Path) -> None:
+    registry = installed(tmp_path, f"mine = {__name__}:INSTALLED")
     given = types.SimpleNamespace(lightning_step_end=lambda step: EVENTS.append(f"given {step}"))
-    await Hooks([given], load_entry_points=True).emit("lightning_step_end", step=1, metrics={})
+    await Hooks([given], load_entry_points=True, registry=registry).emit("lightning_step_end", step=1, metrics={})
     assert EVENTS == ["given 1", "installed 1"]
-    await Hooks([given]).emit("lightning_step_end", step=2, metrics={})
+    await Hooks([given], registry=registry).emit("lightning_step_end", step=2, metrics={})
     assert EVENTS[2:] == ["given 2"]
 
 
+async def test_a_blocked_plugin_is_neither_told_nor_a_failure(tmp_path: Path) -> None:
+    registry = installed(tmp_path, f"mine = {__name__}:INSTALLED\nabsent = not_there:plugin", blocked=["somebodys"])
+    hooks = Hooks(load_entry_points=True, registry=registry)
+    await hooks.emit("lightning_step_end", step=1, metrics={})
+    assert (EVENTS, hooks.failures) == ([], [])
+
+
 async def test_an_installed_plugin_that_cannot_be_loaded_is_reported_and_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    install(tmp_path, f"absent = not_there:plugin\nhookless = {__name__}:EVENTS\nmine = {__name__}:INSTALLED")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    hooks = Hooks(load_entry_points=True)
+    registry = installed(
+        tmp_path, f"absent = not_there:plugin\nhookless = {__name__}:EVENTS\nmine = {__name__}:INSTALLED"
+    )
+    hooks = Hooks(load_entry_points=True, registry=registry)
     assert [(each.plugin, each.hook, type(each.error)) for each in hooks.failures] == [
-        ("absent", None, ModuleNotFoundError),
+        ("absent", None, BrokenPlugin),
         ("hookless", None, InvalidComponent),
     ]
+    assert str(hooks.failures[0].error).startswith("hook plugin 'absent' of somebodys 0.1 (not_there:plugin) cannot")
     assert [record.getMessage() for record in caplog.records] == [
         "lightning.plugin_failed plugin=absent hook=None",
         "lightning.plugin_failed plugin=hookless hook=None",

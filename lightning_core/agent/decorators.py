@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning_core.agent.base import LitAgent
+from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
 from lightning_core.errors import InvalidAgent, MissingResource
 from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
 
-_INJECTED = ("llm", "prompt_template", "resources", "rollout")
+_RESOURCES: dict[str, type[Resource]] = {"llm": LLM, "prompt_template": PromptTemplate}
+_INJECTED = (*_RESOURCES, "resources", "rollout")
 
 
 class FunctionalLitAgent(LitAgent[Any]):
@@ -24,9 +26,10 @@ class FunctionalLitAgent(LitAgent[Any]):
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        # Its name and its docs; not its attributes, which are ours where a callable object has the same ones.
+        functools.update_wrapper(self, function, updated=())
         self._function = function
         self._injected = _check_parameters(function)
-        functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -34,7 +37,7 @@ class FunctionalLitAgent(LitAgent[Any]):
 
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
-        return inspect.iscoroutinefunction(self._function)
+        return is_coroutine_function(self._function)
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
         """Call the function.
@@ -49,22 +52,25 @@ class FunctionalLitAgent(LitAgent[Any]):
         return await self._function(task, **self._arguments(resources, rollout))
 
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
-        given: dict[str, Any] = {"resources": resources, "rollout": rollout}
-        if "llm" in self._injected:
-            llm = self._first(LLM, resources)
-            is_routed = isinstance(llm, ProxyLLM) and isinstance(rollout, AttemptedRollout)
-            given["llm"] = llm.with_attempted_rollout(rollout) if is_routed else llm
-        if "prompt_template" in self._injected:
-            given["prompt_template"] = self._first(PromptTemplate, resources)
-        return {name: given[name] for name in self._injected}
+        arguments: dict[str, Any] = {}
+        for parameter in self._injected:
+            if parameter.name == "resources":
+                arguments["resources"] = resources
+            elif parameter.name == "rollout":
+                arguments["rollout"] = rollout
+            else:
+                kind = _RESOURCES[parameter.name]
+                found = next((resource for resource in resources.values() if isinstance(resource, kind)), None)
+                if found is not None:
+                    arguments[parameter.name] = _resolved(found, rollout)
+                elif is_required(parameter):
+                    raise self._misses(kind, resources)
+        return arguments
 
-    def _first(self, kind: type[Resource], resources: NamedResources) -> Any:
-        for resource in resources.values():
-            if isinstance(resource, kind):
-                return resource
+    def _misses(self, kind: type[Resource], resources: NamedResources) -> MissingResource:
         held = ", ".join(f"{name} ({type(resource).__name__})" for name, resource in resources.items()) or "none"
-        raise MissingResource(
-            f"agent {self._function.__qualname__} needs a {kind.__name__}, but its resources are: {held}; "
+        return MissingResource(
+            f"agent {name_of(self._function)} needs a resource of type {kind.__name__}, but has: {held}; "
             "give it one in initial_resources"
         )
 
@@ -74,7 +80,7 @@ def rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
 
     Its first parameter takes the task. Further ones are given by name: `llm` (the first `LLM` of the resources),
     `prompt_template` (the first `PromptTemplate`), `resources` (the whole bundle), `rollout` (with its attempt).
-    It returns what `LitAgent.rollout` may return.
+    A parameter that has a default keeps it where nothing can be given. It returns what `LitAgent.rollout` may return.
 
     Raises:
         InvalidAgent: When it has a parameter that nothing can be given for.
@@ -82,23 +88,33 @@ def rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
     return FunctionalLitAgent(function)
 
 
-def _check_parameters(function: Callable[..., Any]) -> list[str]:
-    if not callable(function):
+def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters that something is given for."""
+    if not callable(function) or isinstance(function, type):
         raise InvalidAgent(f"an agent is made of a function, not of {function!r}")
-    name = getattr(function, "__qualname__", repr(function))
+    name = name_of(function)
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or not _takes_task(parameters[0]):
-        raise InvalidAgent(f"agent {name} has to take the task as its first parameter, as in: def {name}(task)")
+        raise InvalidAgent(
+            f"agent {name} has to take the task as its first parameter, as in: def {name}(task); "
+            "a decorator around it shows its parameters if it uses functools.wraps"
+        )
     injected = []
     for parameter in parameters[1:]:
-        if parameter.name in _INJECTED and parameter.kind is not parameter.POSITIONAL_ONLY:
-            injected.append(parameter.name)
-        elif parameter.default is parameter.empty:
+        if parameter.name in _INJECTED and is_given_by_name(parameter):
+            injected.append(parameter)
+        elif is_required(parameter):
             raise InvalidAgent(
                 f"agent {name} has a parameter {parameter.name!r} that nothing can be given for; "
-                f"after the task it may have: {', '.join(_INJECTED)}{did_you_mean(parameter.name, _INJECTED)}"
+                f"after the task it may have, by name: {', '.join(_INJECTED)}{did_you_mean(parameter.name, _INJECTED)}"
             )
     return injected
+
+
+def _resolved(resource: Resource, rollout: Rollout) -> Resource:
+    if isinstance(resource, ProxyLLM) and isinstance(rollout, AttemptedRollout):
+        return resource.with_attempted_rollout(rollout)
+    return resource
 
 
 def _takes_task(parameter: inspect.Parameter) -> bool:

@@ -67,8 +67,9 @@ class Algorithm(ABC):
             step: Which step has ended, from 1; None when none has.
             best_resources: The best resources so far; None when they are the same as before.
         """
-        if self._reporter is not None:
-            self._reporter(metrics, step=step, best_resources=best_resources)
+        reporter = self._reporter  # may be taken away by another thread at any moment
+        if reporter is not None:
+            reporter(metrics, step=step, best_resources=best_resources)
 
     def set_reporter(self, reporter: Reporter | None) -> None:
         """Attach whoever takes the reports."""

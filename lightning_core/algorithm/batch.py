@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_core.emitter import find_final_reward
 from lightning_core.errors import InvalidTransition, NoRewards
+from lightning_core.runner.calls import AgentTimeout
 from lightning_core.store import LightningStore
 from lightning_core.types import (
     Attempt,
@@ -74,6 +75,8 @@ async def run_batch(
 ) -> Batch:
     """Run the agent on each input, and wait for all of them.
 
+    When this is cancelled, what is queued stays queued and what runs goes on.
+
     Args:
         store: Where runners look for work.
         inputs: One task each.
@@ -123,9 +126,12 @@ def describe_failure(rollout: Rollout) -> str:
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     failure = (attempt.metadata or {}).get("failure") if attempt is not None else None
     if isinstance(failure, dict):
-        return f"{failure.get('type')}: {failure.get('message')}"
+        return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
     if rollout.status == "succeeded":
         return "the agent gave no reward: return a number, or call emit_reward"
+    if attempt is not None and attempt.status == "timeout" and rollout.config.timeout_seconds is not None:
+        # In the runner's words: the store may have noticed it first.
+        return f"{AgentTimeout.__name__}: {AgentTimeout(rollout.config.timeout_seconds)}"
     if attempt is None:
         return f"rollout {rollout.status} before a runner took it"
     return f"rollout {rollout.status}, its last attempt {attempt.status}"

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
 from lightning_core.algorithm.base import Algorithm
 from lightning_core.errors import AlgorithmError, InvalidComponent
 from lightning_core.registry import did_you_mean
@@ -24,15 +25,10 @@ class FunctionalAlgorithm(Algorithm):
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        # Its name and its docs; not its attributes, which are ours where a callable object has the same ones.
+        functools.update_wrapper(self, function, updated=())
         self._function = function
-        self._wanted = list(inspect.signature(function).parameters)
-        for name in self._wanted:
-            if name not in _PARAMETERS:
-                raise InvalidComponent(
-                    f"algorithm {function.__qualname__} has a parameter {name!r} that nothing can be given for; "
-                    f"it may have: {', '.join(_PARAMETERS)}{did_you_mean(name, _PARAMETERS)}"
-                )
-        functools.update_wrapper(self, function)
+        self._wanted = _check_parameters(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -40,7 +36,7 @@ class FunctionalAlgorithm(Algorithm):
 
     def is_async(self) -> bool:
         """Whether the function is a coroutine function."""
-        return inspect.iscoroutinefunction(self._function)
+        return is_coroutine_function(self._function)
 
     def run(
         self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
@@ -53,7 +49,7 @@ class FunctionalAlgorithm(Algorithm):
         datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
         for name, dataset in datasets.items():
             if dataset is not None and name not in self._wanted:
-                raise AlgorithmError(f"algorithm {self._function.__qualname__} takes no {name}, but there is one")
+                raise AlgorithmError(f"algorithm {name_of(self._function)} takes no {name}, but there is one")
         given: dict[str, Any] = {"initial_resources": self.get_initial_resources(), "report": self.report, **datasets}
         if "store" in self._wanted:
             given["store"] = self.get_store()
@@ -65,9 +61,25 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, sync or async.
 
     The function has any of these parameters, by name: `store`, `train_dataset`, `val_dataset`, `initial_resources`
-    and `report` (which is `Algorithm.report`).
+    and `report` (which is `Algorithm.report`). Other parameters keep their defaults.
 
     Raises:
-        InvalidComponent: When it has another parameter.
+        InvalidComponent: When it has another parameter without a default.
     """
     return FunctionalAlgorithm(function)
+
+
+def _check_parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters that something is given for."""
+    if not callable(function) or isinstance(function, type):
+        raise InvalidComponent(f"an algorithm is made of a function, not of {function!r}")
+    wanted = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in _PARAMETERS and is_given_by_name(parameter):
+            wanted.append(parameter.name)
+        elif is_required(parameter):
+            raise InvalidComponent(
+                f"algorithm {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "
+                f"it may have, by name: {', '.join(_PARAMETERS)}{did_you_mean(parameter.name, _PARAMETERS)}"
+            )
+    return wanted

@@ -1,37 +1,52 @@
-"""`agl plugins`: what is installed, from metadata alone."""
+"""`agl plugins`: what is installed, from metadata alone, or with a look at each."""
 
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
-from lightning_core.registry import KINDS, Component, default_registry
+from lightning_core.errors import InvalidComponent
+from lightning_core.registry import Component, default_registry
 
-HEADER = ("kind", "name", "distribution", "version", "object")
+HEADER = ("kind", "name", "distribution", "version", "object", "state")
+USABLE = ("ok", "blocked")
+"""The states of what is as somebody wants it to be."""
 
 
 @click.command()
+@click.option("--check", is_flag=True, help="Import each component, and say which are broken.")
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON list of objects instead of a table.")
-def plugins(as_json: bool) -> None:
+@click.pass_context
+def plugins(context: click.Context, check: bool, as_json: bool) -> None:
     """List the installed components.
 
-    Nothing of them is imported, so one that is broken is listed too.
+    Without --check nothing of them is imported. What is known against a component stands in its state, with the
+    reason on stderr (in JSON under `problem`):
+
+    \b
+      ok            nothing, as far as metadata tells; with --check, it can be used
+      blocked       AGL_PLUGINS_BLOCK names it (names, kind:name or distributions, separated by commas)
+      duplicate     two distributions have this name
+      incompatible  it requires another version of lightning-core
+      broken        it cannot be imported, or is not what it should be (with --check)
+
+    With --check the exit status is 1 when any is duplicate, incompatible or broken.
 
     \b
     Example:
-      agl plugins --json
+      agl plugins --check --json
     """
-    components = [component for kind in KINDS for component in default_registry().components(kind)]
+    registry = default_registry()
+    components = registry.check(_verifier()) if check else registry.inventory()
     if as_json:
         click.echo(json.dumps([_record(component) for component in components], indent=2))
-        return
-    rows = [tuple(_record(component).values()) for component in components]
-    if sys.stdout.isatty():
-        _print_table(rows)
     else:
-        click.echo(plain_table(rows))
+        _show(components)
+    if check and any(component.state not in USABLE for component in components):
+        context.exit(1)
 
 
 def plain_table(rows: Sequence[Sequence[str]]) -> str:
@@ -42,8 +57,19 @@ def plain_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in padded)
 
 
-def _record(component: Component) -> dict[str, str]:
-    return dict(zip(HEADER, dataclasses.astuple(component), strict=True))
+def _record(component: Component) -> dict[str, str | None]:
+    return dict(zip([*HEADER, "problem"], dataclasses.astuple(component), strict=True))
+
+
+def _show(components: Sequence[Component]) -> None:
+    rows = [dataclasses.astuple(component)[: len(HEADER)] for component in components]
+    if sys.stdout.isatty():
+        _print_table(rows)
+    else:
+        click.echo(plain_table(rows))
+    for problem in dict.fromkeys(component.problem for component in components):
+        if problem is not None:
+            click.echo(problem, err=True)
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -58,3 +84,37 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def _verifier() -> Callable[[Component, Any], None]:
+    """Return what refuses a component that is not what its kind has to be."""
+    # imported here, because it is much, and a plain list does not need it
+    from lightning_core.algorithm import Algorithm
+    from lightning_core.execution import ExecutionStrategy
+    from lightning_core.plugins import Hooks
+    from lightning_core.registry.building import require_buildable
+    from lightning_core.runner import Runner
+    from lightning_core.store import LightningStore
+    from lightning_core.tracer import Tracer
+
+    expected: dict[str, type] = {
+        "algorithms": Algorithm,
+        "stores": LightningStore,
+        "tracers": Tracer,
+        "runners": Runner,
+        "strategies": ExecutionStrategy,
+    }
+
+    def verify(component: Component, loaded: object) -> None:
+        label = f"{component} ({component.value})"
+        if component.kind in expected:
+            require_buildable(label, loaded, expected[component.kind])
+        elif component.kind == "commands" and not isinstance(loaded, click.Command):
+            raise InvalidComponent(f"{label} is a {type(loaded).__name__}; it has to be a click command")
+        elif component.kind == "hooks":
+            try:
+                Hooks([loaded])
+            except Exception as exc:
+                raise InvalidComponent(f"{label} cannot be used: {exc}") from exc
+
+    return verify

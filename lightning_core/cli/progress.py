@@ -17,7 +17,7 @@ class ProgressDisplay:
     """Hooks that show how a run stands: a live table on a terminal, lines elsewhere.
 
     Args:
-        console: Where to show it.
+        console: Where to show it, as text that is nothing but text (see `plain_console`).
     """
 
     def __init__(self, console: Console) -> None:
@@ -54,7 +54,7 @@ class ProgressDisplay:
     def lightning_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take over what the algorithm reports."""
         self._step = step
-        self._metrics.update(metrics)
+        self._metrics = {**self._metrics, **metrics}  # not changed in place: the display's own thread reads it
         if self._live is None:
             shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             self._line(f"step {step}: {shown}; {self._counts()}")
@@ -73,7 +73,7 @@ class ProgressDisplay:
 
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()
-        self._console.print(f"[{self._last_line - self._started:6.1f} s] {text}", markup=False, highlight=False)
+        self._console.print(f"[{self._last_line - self._started:6.1f} s] {text}")
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -27,22 +27,22 @@ def train(context: click.Context, config: Path, output: Path | None) -> None:
       agl train examples/quickstart/config.yaml
     """
     # Imported here, so that listing the commands stays fast.
-    from rich.console import Console
-
     from lightning_core.cli import INTERRUPTED
+    from lightning_core.cli.console import plain_console
     from lightning_core.cli.progress import ProgressDisplay
     from lightning_core.cli.summary import print_summary, write_result
     from lightning_core.config import load_job
 
     if output is not None and not output.resolve().parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.resolve().parent}")
-    console = Console()
+    console = plain_console()
     job = load_job(config, hooks=[ProgressDisplay(console)])
     result = job.fit()
+    if output is not None:
+        write_result(output, result)  # before anything is printed, which may fail
     print_summary(console, result, job.trainer.initial_resources)
     if output is not None:
-        write_result(output, result)
-        console.print(f"result written to {output}", markup=False, highlight=False)
+        console.print(f"result written to {output}")
     if result.status == "interrupted":
         context.exit(INTERRUPTED)
     if result.status == "failed":

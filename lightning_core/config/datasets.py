@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,12 @@ def load_dataset(source: str | Sequence[Any], folder: Path) -> Dataset[Any]:
         dataset = dataset() if callable(dataset) else dataset
     else:
         raise ConfigError(f"dataset {source!r} is neither a {', '.join(_READERS)} file nor a 'module:name'")
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise ConfigError(f"dataset {source!r} is a {type(dataset).__name__}; it has to have a length and indexes")
+    is_indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not is_indexed or isinstance(dataset, str | bytes | Mapping):
+        raise ConfigError(
+            f"dataset {source!r} is a {type(dataset).__name__}; it has to be a list of samples, "
+            "or something else with a length and indexes from 0"
+        )
     if len(dataset) == 0:
         raise ConfigError(f"dataset {source!r} is empty")
     return dataset  # type: ignore[no-any-return]  # just checked
@@ -49,7 +53,7 @@ def _read_file(path: Path, read: Callable[[Path], list[Any]]) -> list[Any]:
 
 def _read_jsonl(path: Path) -> list[Any]:
     samples = []
-    with path.open(encoding="utf-8") as file:
+    with path.open(encoding=_ENCODING) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
@@ -61,7 +65,7 @@ def _read_jsonl(path: Path) -> list[Any]:
 
 def _read_json(path: Path) -> list[Any]:
     try:
-        samples = json.loads(path.read_text(encoding="utf-8"))
+        samples = json.loads(path.read_text(encoding=_ENCODING))
     except json.JSONDecodeError as exc:
         raise ConfigError(f"{path}:{exc.lineno}: no valid JSON: {exc.msg}") from exc
     if not isinstance(samples, list):
@@ -70,8 +74,25 @@ def _read_json(path: Path) -> list[Any]:
 
 
 def _read_csv(path: Path) -> list[Any]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, strict=True))
+    samples = []
+    with path.open(encoding=_ENCODING, newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            columns = next(rows, [])
+            if len(set(columns)) < len(columns):
+                raise ConfigError(f"{path}:{rows.line_num}: two columns have the same name: {', '.join(columns)}")
+            for row in filter(None, rows):  # a row of nothing is an empty line
+                if len(row) != len(columns):
+                    raise ConfigError(
+                        f"{path}:{rows.line_num}: the row has {len(row)} values, and there are {len(columns)} columns"
+                    )
+                samples.append(dict(zip(columns, row, strict=True)))
+        except csv.Error as exc:
+            raise ConfigError(f"{path}:{rows.line_num}: no valid CSV: {exc}") from exc
+    return samples
 
+
+_ENCODING = "utf-8-sig"
+"""UTF-8, also with the mark in front that spreadsheets write."""
 
 _READERS: dict[str, Callable[[Path], list[Any]]] = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}

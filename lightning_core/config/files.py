@@ -34,44 +34,71 @@ def read_config(path: Path) -> ConfigFile:
     """Read a YAML or TOML file.
 
     Raises:
-        ConfigError: When it cannot be read, is malformed, or is no mapping.
+        ConfigError: When it cannot be read, is malformed, is no mapping, or has a key twice; says where.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else exc
+        reason = exc.strerror if isinstance(exc, OSError) else f"it is no UTF-8 text: {exc}"
         raise ConfigError(f"cannot read config file {path}: {reason}") from exc
     if path.suffix == ".toml":
         try:
             return ConfigFile(path, tomllib.loads(text))
         except tomllib.TOMLDecodeError as exc:
-            raise ConfigError(f"{path} is no valid TOML: {exc}") from exc
+            raise ConfigError(f"{path}: no valid TOML: {exc}") from exc
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"{path}: a config file ends in .yaml, .yml or .toml, not in {path.suffix!r}")
     return _read_yaml(path, text)
 
 
 def _read_yaml(path: Path, text: str) -> ConfigFile:
+    lines: dict[Place, int] = {}
     try:
-        values, root = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as exc:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is not None:
+            _note_lines(path, root, (), lines, inside=())
+        values = None if root is None else loader.construct_document(root)
+    except (yaml.YAMLError, ValueError) as exc:  # ValueError: for one, of a date that does not exist
+        if isinstance(exc, ConfigError):
+            raise
         mark = getattr(exc, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         raise ConfigError(f"{place}: no valid YAML: {getattr(exc, 'problem', None) or exc}") from exc
-    if not isinstance(values, dict) or not isinstance(root, yaml.MappingNode):
+    if not isinstance(values, dict):
         raise ConfigError(f"{path}: a config file is a mapping of keys to values, as in: agent: my_agent:solve")
-    lines: dict[Place, int] = {}
-    _note_lines(root, (), lines)
     return ConfigFile(path, values, lines)
 
 
-def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int]) -> None:
+def _note_lines(
+    path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], *, inside: tuple[yaml.Node, ...]
+) -> None:
+    """Note the lines of what is in a node, and refuse what PyYAML would let pass."""
+    if node in inside:
+        raise ConfigError(f"{path}:{lines[place]}: the alias stands inside of what it names")
+    inside = (*inside, node)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                continue
+            line = key.start_mark.line + 1
+            if key.tag != _STRING_TAG:
+                raise ConfigError(f"{path}:{line}: a key is a string; put quotes around {_written(key)}")
             inner = (*place, key.value)
-            lines[inner] = key.start_mark.line + 1
-            _note_lines(value, inner, lines)
+            if inner in lines:
+                raise ConfigError(f"{path}:{line}: the key {key.value!r} is there twice, first on line {lines[inner]}")
+            lines[inner] = line
+            _note_lines(path, value, inner, lines, inside=inside)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            lines[(*place, index)] = value.start_mark.line + 1
-            _note_lines(value, (*place, index), lines)
+            inner = (*place, index)
+            lines[inner] = value.start_mark.line + 1
+            _note_lines(path, value, inner, lines, inside=inside)
+
+
+def _written(key: yaml.Node) -> str:
+    return str(key.value) if isinstance(key, yaml.ScalarNode) else "it"
+
+
+_STRING_TAG = "tag:yaml.org,2002:str"
+_MERGE_TAG = "tag:yaml.org,2002:merge"

@@ -1,23 +1,46 @@
 """What a config file may say."""
 
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from lightning_core.agent import LitAgent
 from lightning_core.config.datasets import load_dataset
-from lightning_core.config.files import ConfigFile, read_config
-from lightning_core.errors import ConfigError, RegistryError
-from lightning_core.registry import did_you_mean, load_object
+from lightning_core.config.faults import explain
+from lightning_core.config.files import ConfigFile, Place, read_config
+from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
+from lightning_core.registry import load_object
 from lightning_core.runs import FitResult
 from lightning_core.trainer import Trainer
 from lightning_core.types import Dataset, NamedResources
 
-Component = str | dict[str, Any]
+
+def _one_of(*kinds: type, wanted: str) -> BeforeValidator:
+    """Refuse what is none of some types with one message, where pydantic has one for each of them."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, kinds):
+            raise PydanticCustomError("one_of", "it has to be {wanted}", {"wanted": wanted})
+        return value
+
+    return BeforeValidator(check)
+
+
+Component = Annotated[
+    str | dict[str, Any],
+    _one_of(str, dict, wanted="a name, 'package.module:Class', or a mapping with name and options"),
+]
 """A name, `"package.module:Class"`, or a mapping with a `name` and options."""
+
+Source = Annotated[str | list[Any], _one_of(str, list, wanted="a file, 'module:name', or a list of samples")]
+"""A file, `"module:name"`, or the samples themselves."""
+
+Count = Annotated[int, Field(strict=True, ge=1)]
 
 
 class Config(BaseModel):
@@ -32,12 +55,12 @@ class Config(BaseModel):
     tracer: Component = "otel"
     runner: Component = "agent"
     strategy: Component = "local"
-    n_runners: int | None = Field(default=None, ge=1)
-    max_rollouts: int | None = Field(default=None, ge=1)
+    n_runners: Count | None = None
+    max_rollouts: Count | None = None
     initial_resources: NamedResources | None = None
-    train_dataset: str | list[Any] | None = None
-    val_dataset: str | list[Any] | None = None
-    test_dataset: str | list[Any] | None = None
+    train_dataset: Source | None = None
+    val_dataset: Source | None = None
+    test_dataset: Source | None = None
     hooks: list[str] = Field(default_factory=list)
     """`"module:name"` of plugins with hooks: objects, or classes that are called without arguments."""
 
@@ -77,25 +100,29 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
     folder = file.path.resolve().parent
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-    agent = _load(file, "agent", config.agent)
+    agent = _load(file, ("agent",), config.agent)
     if not isinstance(agent, LitAgent):
+        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
         raise ConfigError(
-            f"{file.where(('agent',))}: agent {config.agent!r} is a {type(agent).__name__}; "
+            f"{file.where(('agent',))}: agent {config.agent!r} is {what}; "
             "decorate the function with @rollout, or name an instance of a LitAgent"
         )
     datasets = {name: _dataset(file, name, getattr(config, name), folder) for name in _DATASETS}
-    plugins = [_load(file, "hooks", name) for name in config.hooks]
-    trainer = Trainer(
-        algorithm=config.algorithm,
-        store=config.store,
-        tracer=config.tracer,
-        runner=config.runner,
-        strategy=config.strategy,
-        n_runners=config.n_runners,
-        max_rollouts=config.max_rollouts,
-        initial_resources=config.initial_resources,
-        hooks=[*(hooks or ()), *plugins],
-    )
+    plugins = [_load(file, ("hooks", index), name) for index, name in enumerate(config.hooks)]
+    try:
+        trainer = Trainer(
+            algorithm=config.algorithm,
+            store=config.store,
+            tracer=config.tracer,
+            runner=config.runner,
+            strategy=config.strategy,
+            n_runners=config.n_runners,
+            max_rollouts=config.max_rollouts,
+            initial_resources=config.initial_resources,
+            hooks=[*(hooks or ()), *plugins],
+        )
+    except ValueError as exc:  # an option with a value that its component refuses
+        raise ConfigError(f"{file.path}: {exc}") from exc
     return Job(trainer, agent, **datasets)
 
 
@@ -106,26 +133,24 @@ def _validate(file: ConfigFile) -> Config:
     try:
         return Config.model_validate(file.values)
     except ValidationError as exc:
-        raise ConfigError("\n".join(_explain(file, fault) for fault in exc.errors())) from exc
+        raise ConfigError("\n".join(explain(file, fault, Config.model_fields) for fault in exc.errors())) from exc
 
 
-def _explain(file: ConfigFile, fault: Any) -> str:
-    place = tuple(part for part in fault["loc"])
-    name = ".".join(str(part) for part in place)
-    if fault["type"] == "missing":
-        return f"{file.path}: the key {name!r} is missing"
-    where = file.where(place)
-    if fault["type"] == "extra_forbidden":
-        keys = Config.model_fields if len(place) == 1 else ()
-        return f"{where}: unknown key {name!r}{did_you_mean(place[-1], keys)}"
-    return f"{where}: {name} is {fault['input']!r}: {fault['msg']}"
-
-
-def _load(file: ConfigFile, key: str, path: str) -> Any:
+def _load(file: ConfigFile, place: Place, path: str) -> Any:
     try:
         return load_object(path)
     except RegistryError as exc:
-        raise ConfigError(f"{file.where((key,))}: {key}: {exc}") from exc
+        raise ConfigError(f"{file.where(place)}: {place[0]}: {exc}{_raised_at(file, exc)}") from exc
+
+
+def _raised_at(file: ConfigFile, error: Exception) -> str:
+    """Say on which line a module could not be imported, the config's own modules first; empty for other errors."""
+    if not isinstance(error, BrokenPlugin) or error.__cause__ is None:
+        return ""
+    folder = file.path.resolve().parent
+    frames = [each for each in traceback.extract_tb(error.__cause__.__traceback__) if not each.filename.startswith("<")]
+    own = [each for each in frames if Path(each.filename).is_relative_to(folder)]
+    return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
 
 
 def _dataset(file: ConfigFile, key: str, source: str | list[Any] | None, folder: Path) -> Dataset[Any] | None:
@@ -134,4 +159,4 @@ def _dataset(file: ConfigFile, key: str, source: str | list[Any] | None, folder:
     try:
         return load_dataset(source, folder)
     except (ConfigError, RegistryError) as exc:
-        raise ConfigError(f"{file.where((key,))}: {key}: {exc}") from exc
+        raise ConfigError(f"{file.where((key,))}: {key}: {exc}{_raised_at(file, exc)}") from exc

@@ -43,5 +43,5 @@ class ExecutionStrategy(ABC):
 
         Raises:
             Exception: What the algorithm raised, or what a runner raised that could not go on.
-            ExecutionError: When no runner is left while the algorithm still waits.
+            ExecutionError: When a rollout is queued and no runner is left, or when either side cancelled itself.
         """

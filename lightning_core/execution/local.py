@@ -3,15 +3,21 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 from lightning_core.execution.base import AlgorithmBundle, ExecutionError, ExecutionStrategy, RunnerBundle
 from lightning_core.store import LightningStore
 
 logger = logging.getLogger(__name__)
 
+END_GRACE_SECONDS = 1.5
+"""How long a cancelled algorithm or runner may take to end. An interrupted run should end within 2 s."""
+
 
 class LocalStrategy(ExecutionStrategy):
     """Runs the algorithm and the runners as tasks of the calling event loop.
+
+    One that does not let itself be cancelled is abandoned after 1.5 s, and logged.
 
     Args:
         n_runners: How many rollouts run at the same time.
@@ -30,29 +36,54 @@ class LocalStrategy(ExecutionStrategy):
         ]
         try:
             await self._watch(leader, set(runners))
-        finally:
-            await _end([leader, *runners])
+            if not leader.done():
+                await self._watch_without_runners(leader, store)
+            _raise_failure(leader)
+        except BaseException as exc:
+            await _end([leader, *runners], raised=exc)
+            raise
+        await _end(runners)
 
     async def _watch(self, leader: "asyncio.Task[None]", runners: "set[asyncio.Task[None]]") -> None:
-        while not leader.done():
-            if not runners:
-                raise ExecutionError(
-                    f"all {self.n_runners} runners have reached their max_rollouts, and the algorithm still waits; "
-                    "raise max_rollouts or n_runners"
-                )
+        """Return when the algorithm has ended, or all runners have."""
+        while runners and not leader.done():
             ended, _ = await asyncio.wait({leader, *runners}, return_when=asyncio.FIRST_COMPLETED)
             for runner in ended & runners:
-                runner.result()
+                _raise_failure(runner)
             runners -= ended
-        leader.result()
+
+    async def _watch_without_runners(self, leader: "asyncio.Task[None]", store: LightningStore) -> None:
+        """Let the algorithm come to its end, unless it queues work that nobody is left to do."""
+        unclaimed = asyncio.create_task(store.dequeue_rollout(wait_seconds=None), name="unclaimed work")
+        try:
+            await asyncio.wait({leader, unclaimed}, return_when=asyncio.FIRST_COMPLETED)
+            if not leader.done():
+                rollout = unclaimed.result()
+                assert rollout is not None
+                raise ExecutionError(
+                    f"all {self.n_runners} runners have reached their max_rollouts, and rollout {rollout.rollout_id} "
+                    "still waits; raise max_rollouts or n_runners"
+                )
+        finally:
+            await _end([unclaimed])
 
 
-async def _end(tasks: "Iterable[asyncio.Task[None]]") -> None:
-    tasks = [task for task in tasks if not task.done()]
-    for task in tasks:
+def _raise_failure(task: "asyncio.Task[Any]") -> None:
+    if task.cancelled():
+        # As a CancelledError it would look as if the caller had been cancelled.
+        raise ExecutionError(f"{task.get_name()} was cancelled from inside: it awaited something that was cancelled")
+    task.result()
+
+
+async def _end(tasks: "Iterable[asyncio.Task[Any]]", *, raised: BaseException | None = None) -> None:
+    """Cancel what still runs, and log what none of the callers sees: errors other than the one that is raised."""
+    running = {task for task in tasks if not task.done()}
+    for task in running:
         task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+    if running:
+        _, running = await asyncio.wait(running, timeout=END_GRACE_SECONDS)
     for task in tasks:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task in running:
+            logger.error("lightning.task_abandoned task=%s; it does not let itself be cancelled", task.get_name())
+        elif not task.cancelled() and (error := task.exception()) is not None and error is not raised:
             logger.warning("lightning.task_ended_badly task=%s", task.get_name(), exc_info=error)

@@ -15,12 +15,15 @@ from lightning_core.errors import InvalidTransition, LightningError
 from lightning_core.plugins import Hooks
 from lightning_core.runner.base import Runner
 from lightning_core.runner.calls import AgentTimeout, call_agent
-from lightning_core.runner.results import record_result
-from lightning_core.store import LightningStore
+from lightning_core.runner.results import check_rewards, record_result
+from lightning_core.store import UNSET, LightningStore
 from lightning_core.tracer import Trace, Tracer
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, NamedResources, Rollout, RolloutMode, Span
 
 logger = logging.getLogger(__name__)
+
+_LAST_HEARTBEAT_SECONDS = 1.0
+"""How long the heartbeat that ends a runner, and tells of abandoned agents, may take: somebody waits for that end."""
 
 
 @dataclass(slots=True)
@@ -62,7 +65,7 @@ class LitAgentRunner(Runner):
 
     def init(self, agent: LitAgent[Any], *, hooks: Hooks | None = None) -> None:
         self._agent = agent
-        self._hooks = hooks
+        self._hooks = Hooks.of(hooks)
         self.tracer.init()
 
     def init_worker(self, worker_id: int, store: LightningStore) -> None:
@@ -116,6 +119,7 @@ class LitAgentRunner(Runner):
 
     async def _run(self, rollout: AttemptedRollout) -> _Outcome:
         outcome = _Outcome()
+        await self._tell("lightning_rollout_start", rollout, rollout.attempt)
         try:
             async with self.tracer.trace_context(
                 rollout.rollout_id,
@@ -123,7 +127,9 @@ class LitAgentRunner(Runner):
                 rollout_id=rollout.rollout_id,
                 attempt_id=rollout.attempt.attempt_id,
             ) as trace:
+                await self._tell("lightning_trace_start", rollout, rollout.attempt, tracer=self.tracer)
                 await self._run_agent(rollout, trace, outcome)
+                await self._tell("lightning_trace_end", rollout, rollout.attempt, tracer=self.tracer)
             outcome.spans = sorted([*outcome.spans, *trace.spans], key=lambda span: span.sequence_id)
         except Exception as exc:
             # The spans could not be stored, so nobody can learn from this attempt. Recording it may fail as well;
@@ -140,17 +146,25 @@ class LitAgentRunner(Runner):
                 partial(method, rollout.input, await self._resources(rollout), rollout),
                 is_async=self.agent.is_async(),
                 timeout_seconds=rollout.config.timeout_seconds,
+                on_abandoned=partial(self._abandon, trace),
             )
-            if returned := record_result(result, rollout):
+            returned = record_result(result, rollout)
+            check_rewards([*returned, *trace.spans])
+            if returned:
                 outcome.spans = list(await self.store.add_many_spans(returned))
         except AgentTimeout as exc:
             outcome.status, outcome.error = "timeout", exc
-            if exc.abandoned:
-                self._abandoned.append(trace)
-                logger.warning("lightning.agent_abandoned rollout_id=%s: %s, and still runs", rollout.rollout_id, exc)
         except Exception as exc:
             outcome.status, outcome.error = "failed", exc
             emit_exception(exc)
+
+    def _abandon(self, trace: Trace) -> None:
+        self._abandoned.append(trace)
+        logger.warning(
+            "lightning.agent_abandoned rollout_id=%s attempt_id=%s; it could not be stopped, and still runs",
+            trace.rollout_id,
+            trace.attempt_id,
+        )
 
     async def _resources(self, rollout: Rollout) -> NamedResources:
         if rollout.resources_id is None:
@@ -161,38 +175,37 @@ class LitAgentRunner(Runner):
         return update.resources
 
     async def _record(self, rollout: AttemptedRollout, outcome: _Outcome) -> None:
-        failure = None if outcome.error is None else _describe(outcome.error)
-        metadata = rollout.attempt.metadata or {}
+        failure = {} if outcome.error is None else {"failure": _describe(outcome.error)}
         try:
             attempt = await self.store.update_attempt(
                 rollout.rollout_id,
                 rollout.attempt.attempt_id,
                 status=outcome.status,
-                metadata=metadata if failure is None else {**metadata, "failure": failure},
+                metadata={**(rollout.attempt.metadata or {}), **failure} if failure else UNSET,
             )
         except InvalidTransition as exc:
             # The store gave it up in the meantime; another attempt may be under way.
             logger.warning("lightning.late_result rollout_id=%s: %s", rollout.rollout_id, exc)
             return
-        await self._tell(rollout.rollout_id, attempt, outcome)
+        await self._tell_end(rollout.rollout_id, attempt, outcome)
 
-    async def _tell(self, rollout_id: str, attempt: Attempt, outcome: _Outcome) -> None:
-        if self._hooks is None:
+    async def _tell_end(self, rollout_id: str, attempt: Attempt, outcome: _Outcome) -> None:
+        if self._hooks is None or not self._hooks.has("lightning_rollout_end"):
             return
         rollout = await self.store.get_rollout_by_id(rollout_id)
         if rollout is not None:
             reward = find_final_reward(outcome.spans) if outcome.status == "succeeded" else None
-            await self._hooks.emit("lightning_rollout_end", rollout=rollout, attempt=attempt, reward=reward)
+            await self._tell("lightning_rollout_end", rollout, attempt, reward=reward, spans=outcome.spans)
+
+    async def _tell(self, hook: str, rollout: Rollout, attempt: Attempt, **arguments: Any) -> None:
+        if self._hooks is not None and self._hooks.has(hook):
+            await self._hooks.emit(hook, agent=self.agent, runner=self, rollout=rollout, attempt=attempt, **arguments)
 
     @asynccontextmanager
     async def _heartbeats(self) -> AsyncIterator[None]:
         async def beat() -> None:
             while True:
-                try:
-                    await self._beat()
-                except Exception as exc:
-                    # Work goes on: if the store is gone for good, the next claim or report says so.
-                    logger.warning("lightning.heartbeat_failed worker_id=%s", self._worker_id, exc_info=exc)
+                await self._beat(self.heartbeat_interval)
                 await asyncio.sleep(self.heartbeat_interval)
 
         task = asyncio.create_task(beat(), name=f"heartbeat of {self._worker_id}")
@@ -202,17 +215,21 @@ class LitAgentRunner(Runner):
             task.cancel()
             await asyncio.wait((task,))
             if self._abandoned:
-                await self._beat()
+                await self._beat(_LAST_HEARTBEAT_SECONDS)
 
-    async def _beat(self) -> None:
-        await self.store.update_worker(
-            self._worker_id,
-            {
-                "abandoned_agents": len(self._abandoned),
-                "dropped_spans": sum(trace.dropped for trace in self._abandoned),
-            },
-        )
+    async def _beat(self, timeout_seconds: float) -> None:
+        stats = {
+            "abandoned_agents": len(self._abandoned),
+            "dropped_spans": sum(trace.dropped for trace in self._abandoned),
+        }
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.store.update_worker(self._worker_id, stats)
+        except Exception as exc:
+            # Work goes on: if the store is gone for good, the next claim or report says so.
+            logger.warning("lightning.heartbeat_failed worker_id=%s", self._worker_id, exc_info=exc)
 
 
 def _describe(error: Exception) -> dict[str, str]:
-    return {"type": type(error).__name__, "message": str(error) or traceback.format_exception_only(error)[-1].strip()}
+    shown = traceback.TracebackException(type(error), error, None)  # str(error) may fail in its turn
+    return {"type": type(error).__name__, "message": str(shown) or type(error).__name__}

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import inspect
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lightning_core.errors import AgentError
@@ -15,43 +17,61 @@ CANCEL_GRACE_SECONDS = 1.0
 class AgentTimeout(AgentError, TimeoutError):
     """The agent ran out of its time."""
 
-    def __init__(self, timeout_seconds: float, *, abandoned: bool) -> None:
+    def __init__(self, timeout_seconds: float) -> None:
         super().__init__(f"the agent ran longer than {timeout_seconds:g} s")
-        self.abandoned = abandoned
-        """Whether it still runs: a thread, which cannot be stopped, or a task that did not let itself be cancelled."""
 
 
-async def call_agent(function: Callable[[], Any], *, is_async: bool, timeout_seconds: float | None) -> Any:
+async def call_agent(
+    function: Callable[[], Any],
+    *,
+    is_async: bool,
+    timeout_seconds: float | None,
+    on_abandoned: Callable[[], None] = lambda: None,
+) -> Any:
     """Call an agent's method and return what it returns.
 
-    A coroutine runs as a task of this loop, and is cancelled when its time is over. A plain function runs in a daemon
-    thread of its own, with this context's variables, and is abandoned.
+    A coroutine runs as a task of this loop. A plain function runs in a daemon thread of its own, with this context's
+    variables; when it returns an awaitable, that is awaited as a task. When the time is over, or the caller is
+    cancelled, a task is cancelled and a thread is abandoned.
 
     Args:
         function: The method with its arguments.
         is_async: Whether it returns a coroutine.
         timeout_seconds: Its time, in seconds; None for no limit.
+        on_abandoned: Called when it still runs while this returns: a thread, which cannot be stopped, or a task that
+            did not let itself be cancelled.
 
     Raises:
         AgentTimeout: When its time was over.
         AgentError: When it tried to end the process, or cancelled itself.
         Exception: What it raised.
     """
-    call: asyncio.Future[Any] = (
-        asyncio.ensure_future(_exit_is_an_error(function)) if is_async else in_daemon_thread(function, name="agent")
-    )
-    try:
-        await asyncio.wait((call,), timeout=timeout_seconds)
-    except asyncio.CancelledError:
-        await _stop(call)
-        raise
-    if not call.done():
-        abandoned = not is_async or not await _stop(call)
-        assert timeout_seconds is not None
-        raise AgentTimeout(timeout_seconds, abandoned=abandoned)
-    if call.cancelled():
-        raise AgentError("the agent's task was cancelled, but not by its runner")
-    return call.result()
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout_seconds is None else loop.time() + timeout_seconds
+
+    async def outcome(call: "asyncio.Future[Any]") -> Any:
+        try:
+            await asyncio.wait((call,), timeout=None if deadline is None else max(0.0, deadline - loop.time()))
+        except asyncio.CancelledError:
+            await _stop(call, on_abandoned)
+            raise
+        if not call.done():
+            assert timeout_seconds is not None
+            await _stop(call, on_abandoned)
+            raise AgentTimeout(timeout_seconds)
+        if call.cancelled():
+            raise AgentError("the agent's task was cancelled, but not by its runner")
+        error = call.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise _contained(error, "agent") from error
+        return call.result()
+
+    if is_async:
+        return await outcome(asyncio.ensure_future(_awaited(function)))
+    result = await outcome(in_daemon_thread(function, name="agent"))
+    if inspect.isawaitable(result):  # a plain function around a coroutine function
+        return await outcome(asyncio.ensure_future(_awaited(lambda: result)))
+    return result
 
 
 def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Future[Any]":
@@ -67,7 +87,7 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
     future: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
 
-    def settle(result: Any, error: BaseException | None) -> None:
+    def settle(result: Any, error: Exception | None) -> None:
         if future.done():
             return
         if error is None:
@@ -76,14 +96,16 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
             future.set_exception(error)
 
     def run() -> None:
-        result, error = None, None
+        result: Any = None
+        error: Exception | None = None
         try:
             result = context.run(function)
+        except StopIteration as exc:
+            error = _contained(exc, name)  # no future can hold it
         except Exception as exc:
             error = exc
         except BaseException as exc:
-            error = AgentError(f"{name} tried to end its thread: {type(exc).__name__}: {exc}")
-            error.__cause__ = exc
+            error = _contained(exc, name)
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
@@ -93,18 +115,38 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
     return future
 
 
-async def _exit_is_an_error(function: Callable[[], Any]) -> Any:
+async def _awaited(function: Callable[[], Awaitable[Any]]) -> Any:
     """Await the agent; a SystemExit would otherwise end the loop with all the other rollouts."""
     try:
         return await function()
     except (SystemExit, KeyboardInterrupt) as exc:
-        raise AgentError(f"the agent tried to end the process: {type(exc).__name__}: {exc}") from exc
+        raise _contained(exc, "agent") from exc
 
 
-async def _stop(call: "asyncio.Future[Any]") -> bool:
-    """Cancel a call and wait for it shortly; return whether it has ended."""
+def _contained(error: BaseException, name: str) -> AgentError:
+    """Return an error that stops nobody but the call that raised the given one."""
+    contained = AgentError(f"the {name} raised {traceback.format_exception_only(error)[-1].strip()}")
+    contained.__cause__ = error
+    return contained
+
+
+async def _stop(call: "asyncio.Future[Any]", on_abandoned: Callable[[], None]) -> None:
+    """Cancel a call, and wait shortly for one that can be stopped."""
+    if call.done():
+        _ignore(call)
+        return
+    is_task = isinstance(call, asyncio.Task)
     call.cancel()
-    await asyncio.wait((call,), timeout=CANCEL_GRACE_SECONDS)
-    if call.done() and not call.cancelled():
-        call.exception()  # what it raised while it was being stopped interests nobody
-    return call.done()
+    try:
+        if is_task:
+            call.add_done_callback(_ignore)
+            await asyncio.wait((call,), timeout=CANCEL_GRACE_SECONDS)
+    finally:
+        if not is_task or not call.done():
+            on_abandoned()
+
+
+def _ignore(call: "asyncio.Future[Any]") -> None:
+    """Take note of what a call raised while it was being stopped: it interests nobody."""
+    if not call.cancelled():
+        call.exception()

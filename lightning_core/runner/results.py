@@ -1,10 +1,11 @@
 """What an agent may return, and what is recorded of it."""
 
+import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lightning_core.emitter import emit_reward
+from lightning_core.emitter import emit_reward, get_rewards_from_span
 from lightning_core.errors import InvalidResult
 from lightning_core.types import AttemptedRollout, Span, SpanCoreFields
 
@@ -25,17 +26,35 @@ def record_result(result: Any, rollout: AttemptedRollout) -> list[Span]:
     """
     if result is None:
         return []
-    if isinstance(result, numbers.Real):
-        emit_reward(float(result))
+    if _is_number(result):
+        emit_reward(result)
         return []
     if isinstance(result, Mapping):
-        if result and all(isinstance(value, numbers.Real) for value in result.values()):
-            emit_reward({str(name): float(value) for name, value in result.items()})
-            return []
-        raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+        if not result or not all(map(_is_number, result.values())):
+            raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+        emit_reward({str(name): value for name, value in result.items()})
+        return []
     if isinstance(result, Sequence) and not isinstance(result, str | bytes):
         return [_as_span(item, rollout, result) for item in result]
     raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+
+
+def check_rewards(spans: Iterable[Span]) -> None:
+    """Refuse rewards that nobody could read or reckon with; those that `emit_reward` made are sound.
+
+    Raises:
+        InvalidResult: When a reward has no name or no number, or is not finite; names the span.
+    """
+    for span in spans:
+        try:
+            rewards = get_rewards_from_span(span)
+        except ValueError as exc:
+            raise InvalidResult(str(exc)) from exc
+        for reward in rewards:
+            if not math.isfinite(reward.value):
+                raise InvalidResult(
+                    f"span {span.name!r} has a reward {reward.name!r} that is not finite: {reward.value}"
+                )
 
 
 def _as_span(item: Any, rollout: AttemptedRollout, result: Any) -> Span:
@@ -49,6 +68,10 @@ def _as_span(item: Any, rollout: AttemptedRollout, result: Any) -> Span:
     raise InvalidResult(
         f"the agent returned {_shown(result)} with a {type(item).__name__} in it; allowed are {_ALLOWED}"
     )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real)
 
 
 def _shown(value: Any) -> str:

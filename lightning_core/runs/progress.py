@@ -4,9 +4,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from numbers import Real
 
+from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
-from lightning_core.types import NamedResources
+from lightning_core.types import NamedResources, Resource
 
 
 class Progress:
@@ -24,17 +26,25 @@ class Progress:
     def __call__(
         self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
     ) -> None:
-        """Take a report; see `Algorithm.report`."""
+        """Take a report; see `Algorithm.report`.
+
+        Raises:
+            AlgorithmError: When a metric is no number, or a best resource no resource; then nothing of it is taken.
+        """
+        numbers = {name: _number(name, value) for name, value in metrics.items()}
+        best = None if best_resources is None else _copies(best_resources)
         with self._lock:
-            self.metrics.update(metrics)
-            if best_resources is not None:
-                self.best_resources = {name: resource.model_copy() for name, resource in best_resources.items()}
+            self.metrics.update(numbers)
+            self.best_resources = self.best_resources if best is None else best
             if step is not None and self._loop is not None and self._steps is not None:
-                self._loop.call_soon_threadsafe(self._steps.put_nowait, (step, dict(metrics)))
+                self._loop.call_soon_threadsafe(self._steps.put_nowait, (step, numbers))
 
     @asynccontextmanager
     async def telling(self, hooks: Hooks) -> AsyncIterator[None]:
-        """Tell hooks of steps during the block; when it ends, they have been told of all of them."""
+        """Tell hooks of steps during the block; when it ends, they have been told of all of them.
+
+        Where the block is cancelled, steps that they have not been told of by then are left out.
+        """
         self._loop, self._steps = asyncio.get_running_loop(), asyncio.Queue()
         steps = self._steps
 
@@ -45,12 +55,36 @@ class Progress:
         task = asyncio.create_task(tell(), name="progress")
         try:
             yield
-            with self._lock:
-                self._loop.call_soon_threadsafe(steps.put_nowait, None)
-                self._loop = None
-            await task
+        except Exception:
+            await self._finish(task)
+            raise
+        else:
+            await self._finish(task)
         finally:
             with self._lock:
                 self._loop = None
             task.cancel()
             await asyncio.wait((task,))
+
+    async def _finish(self, telling: "asyncio.Task[None]") -> None:
+        """Take no more steps, and wait until hooks have been told of those that were taken."""
+        with self._lock:
+            if self._loop is not None and self._steps is not None:
+                self._loop.call_soon_threadsafe(self._steps.put_nowait, None)
+            self._loop = None
+        await telling
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, Real):
+        raise AlgorithmError(f"metric {name!r} is {value!r}; report a number")
+    return float(value)
+
+
+def _copies(resources: NamedResources) -> NamedResources:
+    for name, resource in resources.items():
+        if not isinstance(resource, Resource):
+            raise AlgorithmError(
+                f"best resource {name!r} is {resource!r}; report a resource, as in PromptTemplate(template=...)"
+            )
+    return {name: resource.model_copy(deep=True) for name, resource in resources.items()}

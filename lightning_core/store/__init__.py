@@ -9,6 +9,7 @@ from lightning_core.store.base import (
 )
 from lightning_core.store.facade import StoreFacade
 from lightning_core.store.memory import InMemoryLightningStore
+from lightning_core.store.threaded import LightningStoreThreaded
 
 __all__ = [
     "UNSET",
@@ -16,6 +17,7 @@ __all__ = [
     "LightningStore",
     "LightningStoreCapabilities",
     "LightningStoreStatistics",
+    "LightningStoreThreaded",
     "StoreFacade",
     "Unset",
 ]

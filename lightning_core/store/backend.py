@@ -21,11 +21,12 @@ DocumentKind = Literal["resources", "workers", "state"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that a waiter may be waiting for: a rollout has this status now."""
+    """Something that a waiter may be waiting for: a rollout has this status now, or is gone."""
 
     run_id: str
     rollout_id: str
-    status: RolloutStatus
+    status: RolloutStatus | None
+    """None when the rollout was deleted."""
     deadline: float | None
     """When the record has to be looked at again, in seconds since the epoch."""
 
@@ -39,6 +40,8 @@ class Document:
     """A JSON-like value; the backend neither looks into it nor hands out the same object twice."""
     revision: int
     """Counts its writes, from 1."""
+    requests: tuple[str, ...] = ()
+    """The newest request ids that changed it."""
 
 
 class StoreBackend(ABC):
@@ -59,8 +62,12 @@ class StoreBackend(ABC):
         """What a store over this backend can do."""
 
     @abstractmethod
-    async def insert(self, records: Sequence[RolloutRecord]) -> None:
-        """Add new records, in this order. Those that are queued go to the tail of their run's queue."""
+    async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
+        """Add new records, in this order. Those that are queued go to the tail of their run's queue.
+
+        Returns:
+            The records as kept: where a rollout of that id was there already, that one, unchanged.
+        """
 
     @abstractmethod
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
@@ -78,11 +85,17 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def claim(
-        self, run_id: str, limit: int, begin: Callable[[RolloutRecord], RolloutRecord]
+        self,
+        run_id: str,
+        limit: int,
+        begin: Callable[[RolloutRecord], RolloutRecord],
+        *,
+        request_id: str | None = None,
     ) -> list[RolloutRecord]:
         """Take up to `limit` records from the head of the queue and write `begin(record)` for each.
 
-        No record is given to two callers, whoever they are and however many.
+        No record is given to two callers, whoever they are and however many. A request that was given some before is
+        given the same, as they are now.
 
         Returns:
             The records as written, oldest in the queue first.
@@ -132,7 +145,14 @@ class StoreBackend(ABC):
 
     @abstractmethod
     async def put_document(
-        self, run_id: str, kind: DocumentKind, key: str, value: Any, *, revision: int | None = None
+        self,
+        run_id: str,
+        kind: DocumentKind,
+        key: str,
+        value: Any,
+        *,
+        revision: int,
+        requests: tuple[str, ...] = (),
     ) -> Document | None:
         """Write a document, which thereby becomes the latest of its kind.
 
@@ -141,7 +161,8 @@ class StoreBackend(ABC):
             kind: Its kind.
             key: Its key.
             value: Its new value.
-            revision: Write only if this is its present revision (0: only if there is none); None: in any case.
+            revision: Write only if this is its present revision; 0: only if there is none.
+            requests: The newest request ids that changed it.
 
         Returns:
             The document as written, or None when it had another revision.
@@ -156,8 +177,12 @@ class StoreBackend(ABC):
         """Return all documents of a kind, in the order of their creation."""
 
     @abstractmethod
-    async def delete_document(self, run_id: str, kind: DocumentKind, key: str) -> bool:
-        """Delete a document. Returns whether there was one."""
+    async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts with their attempts and spans. Returns how many there were."""
+
+    @abstractmethod
+    async def delete_run(self, run_id: str) -> None:
+        """Delete everything that belongs to a run."""
 
     @abstractmethod
     async def count(self, run_id: str) -> dict[str, int]:

@@ -76,6 +76,9 @@ class LightningStore(ABC):
     passes in or gets back is a copy: changing it does not change the store. Time is in seconds since the epoch,
     durations are in seconds.
 
+    A request whose answer was lost may be repeated: with the same `request_id` it has one effect, and the answer says
+    how that stands. (Spans are told apart by their ids, and need none.)
+
     Every method raises `NotFound` for an id that the run does not have (unless it returns None for it), `StoreClosed`
     after `aclose`, and `InvalidRequest` for an argument out of its range. Those three, and `InvalidTransition`, are
     `StoreError`s; all but `StoreClosed` are also `ValueError`s.
@@ -114,6 +117,8 @@ class LightningStore(ABC):
         config: RolloutConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        request_id: str | None = None,
     ) -> AttemptedRollout:
         """Create a rollout and begin its first attempt at once, past the queue.
 
@@ -124,6 +129,7 @@ class LightningStore(ABC):
             config: Limits and retry policy; None for the defaults.
             metadata: Kept with the rollout.
             worker_id: Who executes the attempt.
+            request_id: Makes a repetition of this request harmless.
 
         Returns:
             The rollout, `preparing`, with its attempt.
@@ -140,6 +146,8 @@ class LightningStore(ABC):
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
     ) -> Rollout:
         """Create a rollout at the tail of the queue.
 
@@ -149,6 +157,7 @@ class LightningStore(ABC):
             resources_id: The version of the resources to use; None for the latest one at the time of the claim.
             config: Limits and retry policy; None for the defaults.
             metadata: Kept with the rollout.
+            request_id: Makes a repetition of this request harmless.
 
         Returns:
             The rollout, `queuing`.
@@ -158,7 +167,9 @@ class LightningStore(ABC):
         """
 
     @abstractmethod
-    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
+    ) -> Sequence[Rollout]:
         """Create rollouts at the tail of the queue, all of them or, when one is refused, none.
 
         Returns:
@@ -167,17 +178,20 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
     ) -> AttemptedRollout | None:
         """Claim the oldest queued rollout and begin an attempt.
 
         At most one caller gets a rollout. First in, first out among all that are queued; a retry queues at the tail.
-        A rollout without resources gets the latest ones.
+        A rollout without resources gets the latest ones. A worker that sends heartbeats holds a lease on its attempt:
+        when it is silent for longer, the attempt is taken from it, and the rollout is queued again.
 
         Args:
             worker_id: Who executes the attempt; its worker record becomes `busy`.
             wait_seconds: How long to wait for work when there is none: 0 not at all, None without limit. The wait is
                 notified, so a rollout is claimed as soon as it is queued.
+            request_id: Makes a repetition of this request harmless: it gets the same rollout, or, when that was taken
+                from it in the meantime, none.
 
         Returns:
             The rollout, `preparing`, with its new attempt; None when there was no work.
@@ -185,7 +199,12 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float | None = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         """Claim up to `limit` queued rollouts, as `dequeue_rollout` does; waits only while there is none at all.
 
@@ -194,7 +213,9 @@ class LightningStore(ABC):
         """
 
     @abstractmethod
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
+    ) -> AttemptedRollout:
         """Begin another attempt of a rollout that has not ended, past the queue and past `max_attempts`.
 
         An attempt of it that still runs is given up.
@@ -249,6 +270,8 @@ class LightningStore(ABC):
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
     ) -> Rollout:
         """Change the fields that are given.
 
@@ -260,15 +283,21 @@ class LightningStore(ABC):
         """
 
     @abstractmethod
-    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> Sequence[Rollout]:
-        """Wait until all of these rollouts have ended.
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
+    ) -> Sequence[Rollout]:
+        """Wait until these rollouts have ended, or so many of them.
 
         Args:
             rollout_ids: What to wait for.
             timeout: The longest wait, in seconds; None for no limit, 0 to look once.
+            min_ended: How many of them to wait for at least; None for all.
 
         Returns:
             Those that have ended by then, in the order of `rollout_ids`.
+
+        Raises:
+            NotFound: When one of them does not exist, or is deleted during the wait.
         """
 
     # Attempts
@@ -298,6 +327,8 @@ class LightningStore(ABC):
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
     ) -> Attempt:
         """Change the fields that are given, and let the rollout and the worker follow.
 
@@ -312,9 +343,23 @@ class LightningStore(ABC):
             worker_id: Who executes it now.
             last_heartbeat_time: When it last gave a sign of life.
             metadata: Replaces its metadata.
+            request_id: Makes a repetition of this request harmless, also when something else happened in between.
 
         Raises:
             InvalidTransition: When the attempt has ended with another status.
+        """
+
+    @abstractmethod
+    async def report_fault(
+        self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
+    ) -> Attempt:
+        """End an attempt for a reason that is not the agent's: the worker, the store or the model was out of reach.
+
+        The rollout is queued again without using up one of its attempts, at most three times. The attempt keeps the
+        reason in its metadata, under `fault`. A second fault of the same attempt is one effect.
+
+        Raises:
+            InvalidTransition: When the attempt has ended by itself.
         """
 
     # Spans
@@ -400,11 +445,13 @@ class LightningStore(ABC):
     # Resources
 
     @abstractmethod
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
+    async def add_resources(self, resources: NamedResources, *, request_id: str | None = None) -> ResourcesUpdate:
         """Add a new version of the resources, which becomes the latest one."""
 
     @abstractmethod
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, *, request_id: str | None = None
+    ) -> ResourcesUpdate:
         """Replace the bundle of a version, or add one under this id; it becomes the latest one."""
 
     @abstractmethod
@@ -431,14 +478,22 @@ class LightningStore(ABC):
     # Workers
 
     @abstractmethod
-    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
+    async def update_worker(
+        self,
+        worker_id: str,
+        heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
+        *,
+        request_id: str | None = None,
+    ) -> Worker:
         """Record a heartbeat of a worker, which is made known by it.
 
-        It is also a sign of life of the attempt that the worker executes.
+        It is also a sign of life of the attempt that the worker executes, and renews its lease on it. From its first
+        heartbeat on, a worker has to send more: the attempt of one that falls silent is taken from it.
 
         Args:
             worker_id: The worker.
             heartbeat_stats: What it says of itself; replaces what it said before.
+            request_id: Makes a repetition of this request harmless.
         """
 
     @abstractmethod
@@ -462,12 +517,13 @@ class LightningStore(ABC):
     # The saved state of algorithms
 
     @abstractmethod
-    async def save_state(self, name: str, state: Any) -> None:
+    async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
         """Keep an algorithm's state under a name, in place of what was there.
 
         Args:
             name: Whose state it is.
             state: A value that JSON can hold; finite numbers only.
+            request_id: Makes a repetition of this request harmless, also when something else was saved in between.
 
         Raises:
             InvalidRequest: When JSON cannot hold it. What was there stays.
@@ -476,3 +532,22 @@ class LightningStore(ABC):
     @abstractmethod
     async def load_state(self, name: str) -> Any:
         """Return the state that was saved last under this name, or None."""
+
+    # Deletion
+
+    @abstractmethod
+    async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts that have ended, with their attempts and spans: all of them or, when one is refused, none.
+
+        Those that do not exist are skipped, so that the request can be repeated.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            InvalidTransition: When one of them has not ended; cancel it first.
+        """
+
+    @abstractmethod
+    async def delete_run(self) -> None:
+        """Delete everything that belongs to this run, whatever its state. Whoever waits for it gets `NotFound`."""

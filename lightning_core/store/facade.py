@@ -4,13 +4,13 @@ import json
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lightning_core import lifecycle
-from lightning_core.errors import InvalidRequest, NotFound, StoreClosed
+from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound, StoreClosed
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import (
@@ -24,6 +24,7 @@ from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.copies import copy_attempt, copy_rollout, copy_span, copy_value, numbered
 from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, make_query, select
+from lightning_core.store.records import Records, make_id
 from lightning_core.store.waits import Waits
 from lightning_core.store.watchdog import Watchdogs
 from lightning_core.types import (
@@ -64,18 +65,30 @@ class StoreFacade(LightningStore):
         backend: Where records are kept.
         run_id: The run to work for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
+        lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
     """
 
-    def __init__(self, backend: StoreBackend, *, run_id: str | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        backend: StoreBackend,
+        *,
+        run_id: str | None = None,
+        clock: Clock | None = None,
+        lease_seconds: float = 30.0,
+    ) -> None:
+        if lease_seconds <= 0:
+            raise InvalidRequest(f"lease_seconds is {lease_seconds}; it is more than 0")
         self._backend = backend
         self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id
         self._clock: Clock = SystemClock() if clock is None else clock
+        self._lease_seconds = lease_seconds
         self._opened = self._clock.now()
         self._closed = False
         self._root = self
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id)
+        self._records = Records(backend, self._run_id, self._clock, self._documents, lease_seconds=lease_seconds)
         self._waits = Waits()
         self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, self._look)
         self._unwatch = backend.watch(self._run_id, self._waits.note)
@@ -86,7 +99,7 @@ class StoreFacade(LightningStore):
 
     def for_run(self, run_id: str) -> LightningStore:
         self._check_open()
-        view = StoreFacade(self._backend, run_id=run_id, clock=self._clock)
+        view = StoreFacade(self._backend, run_id=run_id, clock=self._clock, lease_seconds=self._lease_seconds)
         view._root = self._root
         with self._root._views_lock:
             self._root._views.add(view)
@@ -130,13 +143,16 @@ class StoreFacade(LightningStore):
         config: RolloutConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
         worker_id: str | None = None,
+        *,
+        request_id: str | None = None,
     ) -> AttemptedRollout:
         self._check_open()
         request = _request(input, mode, resources_id, config, metadata)
         await self._check_resources({resources_id})
-        record = self._begun(self._new_record(request), worker_id, await self._documents.latest_key("resources"))
-        await self._backend.insert([record])
-        await self._assign(record)
+        begin = await self._records.beginning(worker_id, request_id=request_id)
+        [new] = self._records.new([request], request_id=request_id)
+        [record] = await self._backend.insert([begin(new)])
+        await self._records.assign(record)
         return _attempted(record)
 
     async def enqueue_rollout(
@@ -146,33 +162,45 @@ class StoreFacade(LightningStore):
         resources_id: str | None = None,
         config: RolloutConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
     ) -> Rollout:
         request = _request(input, mode, resources_id, config, metadata)
-        return (await self.enqueue_many_rollouts([request]))[0]
+        return (await self.enqueue_many_rollouts([request], request_id=request_id))[0]
 
-    async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
+    ) -> Sequence[Rollout]:
         self._check_open()
         await self._check_resources({request.resources_id for request in rollouts})
-        records = [self._new_record(request) for request in rollouts]
-        await self._backend.insert(records)
+        records = await self._backend.insert(self._records.new(rollouts, request_id=request_id))
         return [copy_rollout(record) for record in records]
 
     async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
     ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(limit=1, worker_id=worker_id, wait_seconds=wait_seconds)
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
         return claimed[0] if claimed else None
 
     async def dequeue_many_rollouts(
-        self, *, limit: int = 1, worker_id: str | None = None, wait_seconds: float | None = 0.0
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         self._check_open()
         if limit < 1:
             return []
         if worker_id is not None:
             now = self._clock.now()
-            await self._change_worker(worker_id, lambda worker: worker.model_copy(update={"last_dequeue_time": now}))
-        claimed = await self._claim(limit, worker_id)
+            await self._records.change_worker(
+                worker_id, lambda worker: worker.model_copy(update={"last_dequeue_time": now})
+            )
+        claimed = await self._claim(limit, worker_id, request_id)
         if claimed or wait_seconds == 0:
             return claimed
         until = None if wait_seconds is None else self._clock.now() + wait_seconds
@@ -180,7 +208,7 @@ class StoreFacade(LightningStore):
         ticket = self._waits.for_work()
         try:
             while True:
-                claimed = await self._claim(limit, worker_id)
+                claimed = await self._claim(limit, worker_id, request_id)
                 unanswered = False
                 seconds = None if until is None else until - self._clock.now()
                 if claimed or (seconds is not None and seconds <= 0):
@@ -192,11 +220,13 @@ class StoreFacade(LightningStore):
         finally:
             self._waits.leave_work(ticket, unanswered=unanswered)
 
-    async def start_attempt(self, rollout_id: str, worker_id: str | None = None) -> AttemptedRollout:
-        self._check_open()
-        resources_id = await self._documents.latest_key("resources")
-        record = await self._change(rollout_id, lambda record: self._begun(record, worker_id, resources_id))
-        await self._assign(record)
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
+    ) -> AttemptedRollout:
+        await self._look()
+        begin = await self._records.beginning(worker_id, request_id=request_id)
+        record = await self._records.change(rollout_id, begin, request_id=request_id)
+        await self._records.assign(record)
         return _attempted(record)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
@@ -246,8 +276,10 @@ class StoreFacade(LightningStore):
         status: RolloutStatus | Unset = UNSET,
         config: RolloutConfig | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
     ) -> Rollout:
-        self._check_open()
+        await self._look()
         if isinstance(resources_id, str):
             await self._check_resources({resources_id})
         _checked(Rollout, status=status)
@@ -258,18 +290,26 @@ class StoreFacade(LightningStore):
                 record = lifecycle.set_rollout_status(record, self._clock.now(), status)
             return lifecycle.with_fields(record, fields) if fields else record
 
-        return copy_rollout(await self._change(rollout_id, change))
+        return copy_rollout(await self._records.change(rollout_id, change, request_id=request_id))
 
-    async def wait_for_rollouts(self, *, rollout_ids: Sequence[str], timeout: float | None = None) -> Sequence[Rollout]:
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
+    ) -> Sequence[Rollout]:
+        different = len(set(rollout_ids))
+        enough = different if min_ended is None else min_ended
+        if not 0 <= enough <= different:
+            raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
         await self._look()
         until = None if timeout is None else self._clock.now() + timeout
         while True:
-            ticket = self._waits.for_results(rollout_ids)
+            ticket = self._waits.for_results(rollout_ids, enough)
             try:
-                records = [await self._get(rollout_id) for rollout_id in rollout_ids]
+                records = [await self._records.get(rollout_id) for rollout_id in rollout_ids]
                 ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
                 seconds = None if until is None else until - self._clock.now()
-                if len(ended) == len(records) or (seconds is not None and seconds <= 0):
+                if len({record.rollout.rollout_id for record in ended}) >= enough or (
+                    seconds is not None and seconds <= 0
+                ):
                     return [copy_rollout(record) for record in ended]
                 self._waits.have_ended(ticket, [record.rollout.rollout_id for record in ended])
                 async with self._watchdogs.on_duty():
@@ -290,12 +330,12 @@ class StoreFacade(LightningStore):
     ) -> PaginatedResult[Attempt]:
         query = make_query(Attempt, conditions={}, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
         await self._look()
-        attempts, total = select((await self._get(rollout_id)).attempts, query)
+        attempts, total = select((await self._records.get(rollout_id)).attempts, query)
         return _page([copy_attempt(attempt) for attempt in attempts], query, total)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         await self._look()
-        latest = (await self._get(rollout_id)).latest
+        latest = (await self._records.get(rollout_id)).latest
         return None if latest is None else copy_attempt(latest)
 
     async def update_attempt(
@@ -306,8 +346,10 @@ class StoreFacade(LightningStore):
         worker_id: str | Unset = UNSET,
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
     ) -> Attempt:
-        self._check_open()
+        await self._look()
         _checked(Attempt, status=status)
         fields = _checked(Attempt, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
         changed = attempt_id
@@ -319,10 +361,23 @@ class StoreFacade(LightningStore):
                 record = lifecycle.set_attempt_status(record, self._clock.now(), changed, status)
             return lifecycle.with_attempt_fields(record, changed, fields) if fields else record
 
-        record = await self._change(rollout_id, change)
+        record = await self._records.change(rollout_id, change, request_id=request_id)
         attempt = record.attempt(changed)
         if attempt.status not in lifecycle.ACTIVE_ATTEMPT or not lifecycle.given_up(record, attempt):
-            await self._follow(attempt)
+            await self._records.follow(attempt)
+        return copy_attempt(attempt)
+
+    async def report_fault(
+        self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
+    ) -> Attempt:
+        await self._look()
+        record = await self._records.change(
+            rollout_id,
+            lambda record: lifecycle.fault(record, self._clock.now(), attempt_id, reason),
+            request_id=request_id,
+        )
+        attempt = record.attempt(attempt_id)
+        await self._records.follow(attempt)
         return copy_attempt(attempt)
 
     # Spans
@@ -338,12 +393,12 @@ class StoreFacade(LightningStore):
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from exc
         attempts = dict.fromkeys((span.rollout_id, span.attempt_id) for span in own)
-        await self._check_attempts(attempts)
+        await self._records.check_attempts(attempts)
         kept = await self._backend.append_spans(self._run_id, own)
         stored = [numbered(span, number) for span, number in zip(spans, kept, strict=True) if number is not None]
         alive = {(span.rollout_id, span.attempt_id) for span in stored}
         for rollout_id, attempt_id in attempts:
-            await self._spans_arrived(rollout_id, attempt_id, any_new=(rollout_id, attempt_id) in alive)
+            await self._records.spans_arrived(rollout_id, attempt_id, any_new=(rollout_id, attempt_id) in alive)
         return stored
 
     async def add_otel_span(
@@ -356,7 +411,7 @@ class StoreFacade(LightningStore):
 
     async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
         self._check_open()
-        await self._check_attempts(set(rollout_attempt_ids))
+        await self._records.check_attempts(set(rollout_attempt_ids))
         return await self._backend.reserve_sequence_ids(self._run_id, rollout_attempt_ids)
 
     async def query_spans(
@@ -397,7 +452,7 @@ class StoreFacade(LightningStore):
             offset=offset,
         )
         self._check_open()
-        record = await self._get(rollout_id)
+        record = await self._records.get(rollout_id)
         if attempt_id == "latest" and record.latest is None:
             return _page([], query, 0)
         own = None if attempt_id is None else record.attempt(attempt_id).attempt_id
@@ -406,10 +461,13 @@ class StoreFacade(LightningStore):
 
     # Resources
 
-    async def add_resources(self, resources: NamedResources) -> ResourcesUpdate:
-        return await self.update_resources(f"rs-{secrets.token_hex(8)}", resources)
+    async def add_resources(self, resources: NamedResources, *, request_id: str | None = None) -> ResourcesUpdate:
+        resources_id = make_id("rs", self._run_id, request_id)
+        return await self.update_resources(resources_id, resources, request_id=request_id)
 
-    async def update_resources(self, resources_id: str, resources: NamedResources) -> ResourcesUpdate:
+    async def update_resources(
+        self, resources_id: str, resources: NamedResources, *, request_id: str | None = None
+    ) -> ResourcesUpdate:
         self._check_open()
         try:
             bundle = _RESOURCES.validate_python(resources)
@@ -428,7 +486,7 @@ class StoreFacade(LightningStore):
                 resources=bundle,
             )
 
-        return await self._documents.change("resources", resources_id, ResourcesUpdate, change)
+        return await self._documents.change("resources", resources_id, ResourcesUpdate, change, request_id=request_id)
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         self._check_open()
@@ -462,15 +520,16 @@ class StoreFacade(LightningStore):
 
     # Workers
 
-    async def update_worker(self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Unset = UNSET) -> Worker:
+    async def update_worker(
+        self,
+        worker_id: str,
+        heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
+        *,
+        request_id: str | None = None,
+    ) -> Worker:
         await self._look()
-        now = self._clock.now()
-        fields = {"last_heartbeat_time": now, **_checked(Worker, heartbeat_stats=heartbeat_stats)}
-        worker = await self._change_worker(worker_id, lambda worker: worker.model_copy(update=fields))
-        rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
-        if rollout_id is not None and attempt_id is not None:
-            await self._change(rollout_id, lambda record: lifecycle.heartbeat(record, now, attempt_id))
-        return worker
+        fields = _checked(Worker, heartbeat_stats=heartbeat_stats)
+        return await self._records.heartbeat(worker_id, fields, request_id=request_id)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         await self._look()
@@ -502,18 +561,34 @@ class StoreFacade(LightningStore):
 
     # The saved state of algorithms
 
-    async def save_state(self, name: str, state: Any) -> None:
+    async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
         self._check_open()
         try:
             text = json.dumps(state, allow_nan=False)
         except (TypeError, ValueError) as exc:
             raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
-        await self._backend.put_document(self._run_id, "state", name, json.loads(text))
+        await self._documents.put("state", name, json.loads(text), request_id=request_id)
 
     async def load_state(self, name: str) -> Any:
         self._check_open()
         document = await self._backend.get_document(self._run_id, "state", name)
         return None if document is None else document.value
+
+    # Deletion
+
+    async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
+        await self._look()
+        for rollout_id in rollout_ids:
+            record = await self._backend.get(self._run_id, rollout_id)
+            if record is not None and record.rollout.status not in lifecycle.ENDED:
+                raise InvalidTransition(
+                    f"rollout {rollout_id} is {record.rollout.status!r}; cancel it before it is deleted"
+                )
+        return await self._backend.delete_rollouts(self._run_id, rollout_ids)
+
+    async def delete_run(self) -> None:
+        self._check_open()
+        await self._backend.delete_run(self._run_id)
 
     # What the above is made of
 
@@ -530,104 +605,11 @@ class StoreFacade(LightningStore):
     async def _look(self) -> None:
         """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
         self._check_open()
-        await self._expire()
+        await self._records.expire()
 
-    async def _expire(self) -> None:
-        now = self._clock.now()
-        for record in await self._backend.due(self._run_id, now):
-            rollout_id = record.rollout.rollout_id
-            changed = await self._write(rollout_id, lambda record: lifecycle.expire(record, now))
-            if changed.latest is not None:
-                await self._follow(changed.latest)
-
-    async def _get(self, rollout_id: str) -> RolloutRecord:
-        record = await self._backend.get(self._run_id, rollout_id)
-        if record is None:
-            raise NotFound(f"run {self._run_id} has no rollout {rollout_id!r}")
-        return record
-
-    async def _change(self, rollout_id: str, change: Callable[[RolloutRecord], RolloutRecord]) -> RolloutRecord:
+    async def _claim(self, limit: int, worker_id: str | None, request_id: str | None) -> list[AttemptedRollout]:
         await self._look()
-        return await self._write(rollout_id, change)
-
-    async def _write(self, rollout_id: str, change: Callable[[RolloutRecord], RolloutRecord]) -> RolloutRecord:
-        """Change a record by compare-and-set; whoever loses a race sees the winner's record and decides anew."""
-        while True:
-            record = await self._get(rollout_id)
-            changed = change(record)
-            if changed is record or await self._backend.replace(record, changed):
-                return changed
-
-    def _new_record(self, request: EnqueueRolloutRequest) -> RolloutRecord:
-        rollout = Rollout(
-            rollout_id=f"ro-{secrets.token_hex(8)}",
-            input=copy_value(request.input),
-            start_time=self._clock.now(),
-            mode=request.mode,
-            resources_id=request.resources_id,
-            config=RolloutConfig() if request.config is None else request.config.model_copy(deep=True),
-            metadata=copy_value(request.metadata),
-        )
-        return RolloutRecord(self._run_id, rollout)
-
-    def _begun(self, record: RolloutRecord, worker_id: str | None, resources_id: str | None) -> RolloutRecord:
-        begun = lifecycle.begin_attempt(
-            record, self._clock.now(), attempt_id=f"at-{secrets.token_hex(8)}", worker_id=worker_id
-        )
-        if record.rollout.resources_id is None and resources_id is not None:
-            begun = lifecycle.with_fields(begun, {"resources_id": resources_id})
-        return begun
-
-    async def _claim(self, limit: int, worker_id: str | None) -> list[AttemptedRollout]:
-        await self._look()
-        resources_id = await self._documents.latest_key("resources")
-        claimed = await self._backend.claim(
-            self._run_id, limit, lambda record: self._begun(record, worker_id, resources_id)
-        )
-        for record in claimed:
-            await self._assign(record)
-        return [_attempted(record) for record in claimed]
-
-    async def _check_attempts(self, attempts: Iterable[tuple[str, str]]) -> None:
-        for rollout_id, attempt_id in attempts:
-            # "latest" names an attempt only to those who ask, never as where something belongs.
-            if (await self._get(rollout_id)).attempt(attempt_id).attempt_id != attempt_id:
-                raise InvalidRequest(f"spans belong to an attempt's own id; got {attempt_id!r} of rollout {rollout_id}")
-
-    async def _spans_arrived(self, rollout_id: str, attempt_id: str, *, any_new: bool) -> None:
-        """Let an attempt follow its spans, and its worker follow an attempt that is revived.
-
-        Spans that were there already are no sign of life. But they finish what a request that broke off before
-        left undone: an attempt that has spans does not prepare any more.
-        """
-        now = self._clock.now()
-        before = "preparing"
-
-        def change(record: RolloutRecord) -> RolloutRecord:
-            nonlocal before
-            before = record.attempt(attempt_id).status
-            if not any_new and before != "preparing":
-                return record
-            return lifecycle.span_arrived(record, now, attempt_id)
-
-        attempt = (await self._change(rollout_id, change)).attempt(attempt_id)
-        if before == "unresponsive" and attempt.status == "running":
-            await self._follow(attempt)
-
-    async def _assign(self, record: RolloutRecord) -> None:
-        if record.latest is not None and record.latest.worker_id is not None:
-            await self._follow(record.latest)
-
-    async def _follow(self, attempt: Attempt) -> None:
-        """Let the worker's record follow its attempt."""
-        if attempt.worker_id is not None:
-            now = self._clock.now()
-            await self._change_worker(attempt.worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now))
-
-    async def _change_worker(self, worker_id: str, change: Callable[[Worker], Worker]) -> Worker:
-        return await self._documents.change(
-            "workers", worker_id, Worker, lambda worker: change(worker or Worker(worker_id=worker_id))
-        )
+        return [_attempted(each) for each in await self._records.claim(limit, worker_id, request_id=request_id)]
 
     async def _check_resources(self, resources_ids: set[str | None]) -> None:
         for resources_id in resources_ids - {None}:

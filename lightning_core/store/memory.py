@@ -5,9 +5,10 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from lightning_core import lifecycle
+from lightning_core.errors import StoreFull
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
@@ -44,6 +45,10 @@ class _Run:
     timed: dict[str, float] = field(default_factory=dict)
     spans: dict[str, dict[str, _Spans]] = field(default_factory=lambda: defaultdict(dict))
     """By rollout, then by attempt."""
+    claims: dict[str, list[str]] = field(default_factory=dict)
+    """The rollouts that a request claimed, and below the other way round."""
+    claimed_by: dict[str, list[str]] = field(default_factory=dict)
+    created: int = 0
     span_count: int = 0
     attempt_count: int = 0
     documents: dict[DocumentKind, dict[str, Document]] = field(default_factory=lambda: defaultdict(dict))
@@ -54,7 +59,9 @@ class _Run:
         """Keep a record, and what follows from it for the queue and the deadlines."""
         rollout_id = record.rollout.rollout_id
         before = self.records.get(rollout_id)
-        self.ordinals.setdefault(rollout_id, len(self.ordinals))
+        if before is None:
+            self.created += 1
+            self.ordinals[rollout_id] = self.created
         self.attempt_count += len(record.attempts) - (len(before.attempts) if before else 0)
         self.records[rollout_id] = record
         if record.rollout.status not in lifecycle.QUEUED:
@@ -67,6 +74,16 @@ class _Run:
         if due is not None and due[0] < self.timed.get(rollout_id, float("inf")):
             self.timed[rollout_id] = due[0]
             heapq.heappush(self.deadlines, (due[0], rollout_id))
+
+    def delete(self, rollout_id: str) -> None:
+        """Forget a rollout. What the queue and the deadlines have of it is skipped when it comes up."""
+        record = self.records.pop(rollout_id)
+        self.attempt_count -= len(record.attempts)
+        self.span_count -= sum(len(spans.items) for spans in self.spans.pop(rollout_id, {}).values())
+        for request_id in self.claimed_by.pop(rollout_id, ()):
+            self.claims.pop(request_id, None)
+        for index in (self.ordinals, self.tickets, self.timed):
+            index.pop(rollout_id, None)
 
     def candidates(self, query: Query) -> Iterable[RolloutRecord]:
         """Return what a query has to look at, in the order of insertion."""
@@ -99,7 +116,8 @@ class _Run:
     def next_deadline(self) -> float | None:
         while self.deadlines:
             at, rollout_id = self.deadlines[0]
-            due = lifecycle.deadline(self.records[rollout_id])
+            record = self.records.get(rollout_id)
+            due = None if record is None else lifecycle.deadline(record)
             if self.timed.get(rollout_id) == at and due is not None and due[0] == at:
                 return at
             heapq.heappop(self.deadlines)
@@ -114,7 +132,9 @@ class _Run:
 class MemoryBackend(StoreBackend):
     """Keeps everything in dictionaries, under one lock that is never held across an await."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_rollouts: int | None = None, max_spans: int | None = None) -> None:
+        self._max_rollouts = max_rollouts
+        self._max_spans = max_spans
         self._lock = threading.RLock()
         self._runs: dict[str, _Run] = defaultdict(_Run)
 
@@ -128,12 +148,24 @@ class MemoryBackend(StoreBackend):
         """What this store can do."""
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": False}
 
-    async def insert(self, records: Sequence[RolloutRecord]) -> None:
-        """Add new records, in this order."""
+    async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
+        """Add new records, in this order.
+
+        Raises:
+            StoreFull: When they would be more than `max_rollouts`.
+        """
+        kept, new = [], []
         with self._lock:
+            self._check_space("rollouts", len(records), self._max_rollouts)
             for record in records:
-                self._runs[record.run_id].write(record)
-        self._announce(records)
+                run = self._runs[record.run_id]
+                present = run.records.get(record.rollout.rollout_id)
+                if present is None:
+                    run.write(record)
+                    new.append(record)
+                kept.append(present or record)
+        self._announce(new)
+        return kept
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
         """Return the record, or None when the run has none of this id."""
@@ -153,16 +185,28 @@ class MemoryBackend(StoreBackend):
         return True
 
     async def claim(
-        self, run_id: str, limit: int, begin: Callable[[RolloutRecord], RolloutRecord]
+        self,
+        run_id: str,
+        limit: int,
+        begin: Callable[[RolloutRecord], RolloutRecord],
+        *,
+        request_id: str | None = None,
     ) -> list[RolloutRecord]:
         """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
         claimed: list[RolloutRecord] = []
         with self._lock:
             run = self._runs[run_id]
+            if request_id is not None and request_id in run.claims:
+                again = [run.records.get(rollout_id) for rollout_id in run.claims[request_id]]
+                return [record for record in again if record is not None]
             while len(claimed) < limit and (record := run.pop_queued()) is not None:
                 begun = replace(begin(record), revision=record.revision + 1)
                 run.write(begun)
                 claimed.append(begun)
+            if request_id is not None and claimed:
+                run.claims[request_id] = [record.rollout.rollout_id for record in claimed]
+                for record in claimed:
+                    run.claimed_by.setdefault(record.rollout.rollout_id, []).append(request_id)
         self._announce(claimed)
         return claimed
 
@@ -188,6 +232,7 @@ class MemoryBackend(StoreBackend):
         """Keep spans of existing attempts, and number those whose `sequence_id` is 0."""
         stored: list[int | None] = []
         with self._lock:
+            self._check_space("spans", len(spans), self._max_spans)
             run = self._runs[run_id]
             for span in spans:
                 kept = run.spans[span.rollout_id].setdefault(span.attempt_id, _Spans())
@@ -224,15 +269,22 @@ class MemoryBackend(StoreBackend):
             return select((span for kept in wanted for span in kept.items), query)
 
     async def put_document(
-        self, run_id: str, kind: DocumentKind, key: str, value: Any, *, revision: int | None = None
+        self,
+        run_id: str,
+        kind: DocumentKind,
+        key: str,
+        value: Any,
+        *,
+        revision: int,
+        requests: tuple[str, ...] = (),
     ) -> Document | None:
         """Write a document, which thereby becomes the latest of its kind."""
         with self._lock:
             run = self._runs[run_id]
             present = run.documents[kind].get(key)
-            if revision is not None and revision != (present.revision if present else 0):
+            if revision != (present.revision if present else 0):
                 return None
-            document = Document(key, copy_value(value), present.revision + 1 if present else 1)
+            document = Document(key, copy_value(value), revision + 1, requests)
             run.documents[kind][key] = document
             run.latest[kind] = key
         return _handed_out(document)
@@ -251,14 +303,23 @@ class MemoryBackend(StoreBackend):
             documents = list(self._runs[run_id].documents[kind].values())
         return [_handed_out(document) for document in documents]
 
-    async def delete_document(self, run_id: str, kind: DocumentKind, key: str) -> bool:
-        """Delete a document."""
+    async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts with their attempts and spans."""
         with self._lock:
             run = self._runs[run_id]
-            found = run.documents[kind].pop(key, None) is not None
-            if found and run.latest.get(kind) == key:
-                del run.latest[kind]
-        return found
+            deleted = [rollout_id for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in run.records]
+            for rollout_id in deleted:
+                run.delete(rollout_id)
+        self._announce_deleted(run_id, deleted)
+        return len(deleted)
+
+    async def delete_run(self, run_id: str) -> None:
+        """Delete everything that belongs to a run."""
+        with self._lock:
+            run = self._runs[run_id]
+            deleted = list(run.records)
+            self._runs[run_id] = _Run(listeners=run.listeners)
+        self._announce_deleted(run_id, deleted)
 
     async def count(self, run_id: str) -> dict[str, int]:
         """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
@@ -289,6 +350,23 @@ class MemoryBackend(StoreBackend):
         with self._lock:
             self._runs.clear()
 
+    def _check_space(self, what: Literal["rollouts", "spans"], more: int, limit: int | None) -> None:
+        if limit is None:
+            return
+        held = sum(len(run.records) if what == "rollouts" else run.span_count for run in self._runs.values())
+        if held + more > limit:
+            raise StoreFull(
+                f"the store holds {held} {what}, and {more} more would exceed its max_{what} of {limit}; "
+                f"delete what has ended (delete_rollouts), or open the store with a larger max_{what}"
+            )
+
+    def _announce_deleted(self, run_id: str, rollout_ids: Iterable[str]) -> None:
+        with self._lock:
+            listeners = tuple(self._runs[run_id].listeners)
+        for rollout_id in rollout_ids:
+            for listener in listeners:
+                listener(Change(run_id, rollout_id, None, None))
+
     def _announce(self, records: Iterable[RolloutRecord]) -> None:
         for record in records:
             with self._lock:
@@ -307,15 +385,27 @@ class InMemoryLightningStore(StoreFacade):
     """A store in this process's memory.
 
     It may be used from any thread and any event loop of the process, and is gone with the process. It grows with
-    what is put into it: nothing is ever dropped silently.
+    what is put into it: nothing is ever dropped silently. With a limit, what exceeds it is refused.
 
     Args:
         run_id: The run that this store works for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
+        lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
+        max_rollouts: How many rollouts it may hold, of all runs together; None for no limit.
+        max_spans: How many spans it may hold, of all runs together; None for no limit.
     """
 
-    def __init__(self, *, run_id: str | None = None, clock: Clock | None = None) -> None:
-        super().__init__(MemoryBackend(), run_id=run_id, clock=clock)
+    def __init__(
+        self,
+        *,
+        run_id: str | None = None,
+        clock: Clock | None = None,
+        lease_seconds: float = 30.0,
+        max_rollouts: int | None = None,
+        max_spans: int | None = None,
+    ) -> None:
+        backend = MemoryBackend(max_rollouts=max_rollouts, max_spans=max_spans)
+        super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds)
 
 
 def _handed_out(document: Document) -> Document:

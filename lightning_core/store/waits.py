@@ -41,7 +41,7 @@ class Waits:
     """The waiters of one run, and what each of them waits for.
 
     A queued rollout calls one waiter for work, the one that has waited longest; a waiter that leaves without having
-    looked hands its call on. An ended rollout calls those whose last awaited rollout it is.
+    looked hands its call on. An ended rollout calls those who now have enough of what they wait for.
     """
 
     def __init__(self) -> None:
@@ -49,6 +49,8 @@ class Waits:
         self._work: OrderedDict[Ticket, None] = OrderedDict()
         self._results: dict[str, dict[Ticket, None]] = {}
         self._pending: dict[Ticket, set[str]] = {}
+        self._bearable: dict[Ticket, int] = {}
+        """How many of its pending rollouts a ticket does not wait for."""
         self._watchdogs: dict[Ticket, float] = {}
         self._closed = False
 
@@ -58,10 +60,10 @@ class Waits:
         with self._lock:
             if change.status in QUEUED and self._work:
                 called.append(self._work.popitem(last=False)[0])
-            elif change.status in ENDED:
+            elif change.status is None or change.status in ENDED:
                 for ticket in tuple(self._results.get(change.rollout_id, ())):
                     self._forget(ticket, change.rollout_id)
-                    if not self._pending[ticket]:
+                    if len(self._pending[ticket]) <= self._bearable[ticket] or change.status is None:
                         called.append(ticket)
             if change.deadline is not None:
                 called += [ticket for ticket, until in self._watchdogs.items() if change.deadline < until]
@@ -86,12 +88,16 @@ class Waits:
         for heir in heirs:
             heir.call()
 
-    def for_results(self, rollout_ids: Iterable[str]) -> Ticket:
-        """Wait until all of these rollouts have ended. Look at them after this, before waiting."""
+    def for_results(self, rollout_ids: Iterable[str], enough: int) -> Ticket:
+        """Wait until so many of these rollouts have ended, or one of them is deleted.
+
+        Look at them after this, before waiting.
+        """
         pending = set(rollout_ids)
 
         def enter(ticket: Ticket) -> None:
             self._pending[ticket] = pending
+            self._bearable[ticket] = len(pending) - enough
             for rollout_id in pending:
                 self._results.setdefault(rollout_id, {})[ticket] = None
 
@@ -102,7 +108,7 @@ class Waits:
         with self._lock:
             for rollout_id in rollout_ids:
                 self._forget(ticket, rollout_id)
-            called = not self._pending[ticket]
+            called = len(self._pending[ticket]) <= self._bearable[ticket]
         if called:
             ticket.call()
 
@@ -111,7 +117,7 @@ class Waits:
         with self._lock:
             for rollout_id in tuple(self._pending[ticket]):
                 self._forget(ticket, rollout_id)
-            del self._pending[ticket]
+            del self._pending[ticket], self._bearable[ticket]
 
     def for_deadline(self) -> Ticket:
         """Wait until a deadline appears at all; `expect` narrows it."""

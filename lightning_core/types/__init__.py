@@ -1,6 +1,7 @@
 """The values that all parts exchange. No I/O, and no import from the rest of the framework."""
 
 from lightning_core.types.dataset import Dataset
+from lightning_core.types.hook import Hook
 from lightning_core.types.query import (
     FilterField,
     FilterLogic,
@@ -42,6 +43,7 @@ from lightning_core.types.span import (
     TraceState,
     TraceStatus,
 )
+from lightning_core.types.triplet import Triplet
 from lightning_core.types.worker import Worker, WorkerStatus
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "FilterField",
     "FilterLogic",
     "FilterOptions",
+    "Hook",
     "Link",
     "NamedResources",
     "OtelResource",
@@ -79,6 +82,7 @@ __all__ = [
     "TaskInput",
     "TraceState",
     "TraceStatus",
+    "Triplet",
     "Worker",
     "WorkerStatus",
 ]

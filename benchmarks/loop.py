@@ -1,0 +1,130 @@
+"""How fast the whole loop is in one process and one event loop, a line a figure.
+
+    python benchmarks/loop.py
+
+An algorithm enqueues rollouts, runners run an agent that emits 10 messages and returns a reward, and the algorithm
+reads the spans of each. Rates are the best of three, latencies the median. agentlightning runs the same agent where it
+is installed, with one runner: with more in one process it mixes their spans up.
+"""
+
+import asyncio
+import logging
+import statistics
+import time
+from typing import Any
+
+from lightning_core import Trainer, algo, emit_message, rollout
+from lightning_core.algorithm import run_batch
+from lightning_core.store import LightningStore
+
+MESSAGES = 10
+SPANS_PER_ROLLOUT = MESSAGES + 1
+ROLLOUTS = 1000
+RUNNERS = (1, 8, 64, 256)
+REPEATS = 3
+LATENCIES = 50
+PEER_ROLLOUTS = 200
+
+TARGETS = {64: ", target: 600"}
+MAX_LATENCY_MS = 10
+
+
+@rollout
+async def talkative(task: int) -> float:
+    """An agent that does nothing but emit."""
+    for number in range(MESSAGES):
+        emit_message(f"step {number}")
+    return float(task)
+
+
+def rollouts_per_second(n_runners: int) -> float:
+    """Run one batch, and read its results."""
+    seconds = 0.0
+
+    @algo
+    async def measure(store: LightningStore) -> None:
+        nonlocal seconds
+        began = time.perf_counter()
+        batch = await run_batch(store, range(ROLLOUTS), mode="train")
+        seconds = time.perf_counter() - began
+        if batch.rewards != [float(task) for task in range(ROLLOUTS)]:
+            raise RuntimeError(f"{batch.lost} of {ROLLOUTS} rollouts gave no reward, or another one's")
+        for outcome in batch.outcomes:
+            if len(outcome.spans) != SPANS_PER_ROLLOUT:
+                raise RuntimeError(f"a rollout has {len(outcome.spans)} spans instead of {SPANS_PER_ROLLOUT}")
+
+    Trainer(algorithm=measure, n_runners=n_runners).fit(talkative)
+    return ROLLOUTS / seconds
+
+
+def first_rollout_latencies_ms() -> list[float]:
+    """Enqueue one rollout at a time while runners wait, and take the time until the agent is called."""
+    latencies: list[float] = []
+    enqueued = 0.0
+
+    @rollout
+    async def agent(task: int) -> None:
+        latencies.append((time.perf_counter() - enqueued) * 1000)
+
+    @algo
+    async def measure(store: LightningStore) -> None:
+        nonlocal enqueued
+        for task in range(LATENCIES):
+            await asyncio.sleep(0.002)  # until the runners wait again
+            enqueued = time.perf_counter()
+            queued = await store.enqueue_rollout(task)
+            await store.wait_for_rollouts(rollout_ids=[queued.rollout_id])
+
+    Trainer(algorithm=measure, n_runners=8).fit(agent)
+    return latencies
+
+
+def peer_rollouts_per_second(peer: Any) -> float:
+    """Run the same agent with agentlightning's runner, tracer and memory store."""
+
+    @peer.rollout  # type: ignore[untyped-decorator]
+    async def agent(task: int) -> float:
+        for number in range(MESSAGES):
+            peer.emit_message(f"step {number}")
+        return float(task)
+
+    async def run() -> float:
+        store = peer.InMemoryLightningStore()
+        runner = peer.LitAgentRunner(tracer=peer.OtelTracer(), max_rollouts=PEER_ROLLOUTS)
+        with runner.run_context(agent=agent, store=store):
+            began = time.perf_counter()
+            for task in range(PEER_ROLLOUTS):
+                await store.enqueue_rollout(task)
+            await runner.iter()
+            for each in await store.query_rollouts():
+                spans = await store.query_spans(each.rollout_id)
+                if len(spans) != SPANS_PER_ROLLOUT:
+                    raise RuntimeError(f"a rollout has {len(spans)} spans instead of {SPANS_PER_ROLLOUT}")
+            return PEER_ROLLOUTS / (time.perf_counter() - began)
+
+    return asyncio.run(run())
+
+
+def main() -> None:
+    """Measure our loop, and the peer's where it is installed."""
+    for n_runners in RUNNERS:
+        rate = max(rollouts_per_second(n_runners) for _ in range(REPEATS))
+        target = TARGETS.get(n_runners, "")
+        print(
+            f"lightning-core loop: {rate:,.0f} rollouts/s with {n_runners} runners at {SPANS_PER_ROLLOUT} spans{target}",
+            flush=True,
+        )
+    latency = statistics.median(first_rollout_latencies_ms())
+    print(f"lightning-core loop: {latency:.2f} ms from enqueue to agent, target: under {MAX_LATENCY_MS}", flush=True)
+    try:
+        import agentlightning as peer  # type: ignore[import-not-found]
+    except ImportError as exc:
+        print(f"agentlightning loop: skipped, not installed ({exc})")
+        return
+    logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
+    rate = max(peer_rollouts_per_second(peer) for _ in range(REPEATS))
+    print(f"agentlightning loop: {rate:,.0f} rollouts/s with 1 runner at {SPANS_PER_ROLLOUT} spans")
+
+
+if __name__ == "__main__":
+    main()

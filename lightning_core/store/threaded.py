@@ -1,0 +1,68 @@
+"""Any store, from any thread and any event loop."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.errors import StoreClosed
+from lightning_core.store.base import LightningStore, LightningStoreCapabilities
+
+if TYPE_CHECKING:
+    # The methods are made below, in a loop. For a type checker, take them from where they are written out.
+    from lightning_core.store.facade import StoreFacade as _Complete
+else:
+    _Complete = LightningStore
+
+
+class LightningStoreThreaded(_Complete):
+    """Lets a store that belongs to one event loop be used from others.
+
+    Every call runs in the loop of the store, one after the other or interleaved as that loop has it. The caller's loop
+    waits without a thread; cancelling the call cancels it there. A call made in the store's own loop goes straight
+    through, so there is nothing to wait for oneself.
+
+    Args:
+        store: The store.
+        loop: The event loop that the store belongs to; None for the running one.
+    """
+
+    def __init__(self, store: LightningStore, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop() if loop is None else loop
+
+    @property
+    def run_id(self) -> str:
+        return self._store.run_id
+
+    def for_run(self, run_id: str) -> LightningStore:
+        return LightningStoreThreaded(self._store.for_run(run_id), loop=self._loop)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {**self._store.capabilities, "thread_safe": True}
+
+    async def _there(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
+        if asyncio.get_running_loop() is self._loop:
+            return await method(*args, **kwargs)
+        if not self._loop.is_running():
+            raise StoreClosed(f"the event loop of the store of run {self.run_id} does not run any more")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop))
+
+
+def _forward(name: str) -> Any:
+    method = getattr(LightningStore, name)
+
+    @functools.wraps(method)
+    async def call(self: LightningStoreThreaded, *args: Any, **kwargs: Any) -> Any:
+        return await self._there(getattr(self._store, name), *args, **kwargs)
+
+    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
+    return call
+
+
+for _name in tuple(LightningStoreThreaded.__abstractmethods__):
+    if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
+        setattr(LightningStoreThreaded, _name, _forward(_name))
+LightningStoreThreaded.__abstractmethods__ = frozenset()

@@ -1,0 +1,41 @@
+"""Listeners in the form that agentlightning 0.3 gave them: a class with a method for each moment of a rollout."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.types.rollout import Rollout
+from lightning_core.types.span import Span
+
+if TYPE_CHECKING:
+    from lightning_core.agent import LitAgent
+    from lightning_core.runner import Runner
+    from lightning_core.tracer import Tracer
+
+
+class Hook:
+    """Base class of an object that is told of the four moments of each attempt.
+
+    Override the methods of the moments that matter, as coroutines or as plain methods; a method may leave out
+    arguments that it does not need. What it raises is logged and kept apart from the rollout. `rollout` has its
+    attempt as `rollout.attempt`.
+
+    A plugin with functions named as those in `lightning_core.hookspecs` is told the same, and of runs and steps too.
+    """
+
+    async def on_rollout_start(self, *, agent: "LitAgent[Any]", runner: "Runner", rollout: Rollout) -> None:
+        """Take note that an attempt is about to be traced; see `lightning_rollout_start`."""
+
+    async def on_trace_start(
+        self, *, agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout
+    ) -> None:
+        """Take note that the agent is about to run, within its trace; see `lightning_trace_start`."""
+
+    async def on_trace_end(
+        self, *, agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout
+    ) -> None:
+        """Take note that the agent has ended, within its trace; see `lightning_trace_end`."""
+
+    async def on_rollout_end(
+        self, *, agent: "LitAgent[Any]", runner: "Runner", rollout: Rollout, spans: Sequence[Span]
+    ) -> None:
+        """Take note that an attempt's outcome is stored; see `lightning_rollout_end`."""

@@ -1,0 +1,93 @@
+import gc
+from typing import Any
+
+import pytest
+
+from lightning_core.agent import LitAgent
+from lightning_core.errors import AgentError, InvalidAgent
+from lightning_core.trainer import Trainer
+from lightning_core.types import NamedResources, Rollout, RolloutMode
+
+MODES: list[RolloutMode | None] = ["train", "val", "test", None]
+
+
+async def results(agent: LitAgent[Any]) -> list[Any]:
+    """What the agent's method of each mode returns: train, val, test, none."""
+    rollout = Rollout(rollout_id="ro-1", input="task", start_time=0)
+    returned = []
+    for mode in MODES:
+        result = agent.method_for(mode)("task", {}, rollout)
+        returned.append(await result if agent.is_async() else result)
+    return returned
+
+
+async def test_rollout_does_every_mode() -> None:
+    class Solver(LitAgent[str]):
+        def rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return task
+
+    assert await results(Solver()) == ["task"] * 4
+    assert not Solver().is_async()
+
+
+async def test_validation_variant_does_val_and_test() -> None:
+    class Solver(LitAgent[str]):
+        def training_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "training"
+
+        def validation_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "validation"
+
+    assert await results(Solver()) == ["training", "validation", "validation", "training"]
+
+
+async def test_variant_that_is_missing_falls_back_to_rollout() -> None:
+    class Solver(LitAgent[str]):
+        def rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "any"
+
+        def validation_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "validation"
+
+    assert await results(Solver()) == ["any", "validation", "validation", "any"]
+
+
+async def test_async_variants_do_the_same() -> None:
+    class Solver(LitAgent[str]):
+        async def rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "any"
+
+        async def training_rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "training"
+
+    assert await results(Solver()) == ["training", "any", "any", "training"]
+    assert Solver().is_async()
+
+
+def test_agent_without_a_method_says_what_to_implement() -> None:
+    class Empty(LitAgent[str]): ...
+
+    with pytest.raises(InvalidAgent, match="Empty has to implement rollout or rollout_async"):
+        Empty().method_for("train")("task", {}, Rollout(rollout_id="ro-1", input="task", start_time=0))
+
+
+async def test_async_agent_that_lacks_a_mode_says_what_to_implement() -> None:
+    class Halved(LitAgent[str]):
+        async def training_rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
+            return "training"
+
+    with pytest.raises(InvalidAgent, match="Halved has to implement rollout_async"):
+        await Halved().method_for("val")("task", {}, Rollout(rollout_id="ro-1", input="task", start_time=0))
+
+
+def test_agent_knows_its_trainer_but_does_not_keep_it() -> None:
+    agent: LitAgent[Any] = LitAgent()
+    trainer = Trainer()
+    agent.set_trainer(trainer)
+    assert agent.trainer is agent.get_trainer() is trainer
+
+    del trainer
+    gc.collect()
+
+    with pytest.raises(AgentError, match=r"LitAgent has no trainer; run it through Trainer\.fit"):
+        agent.get_trainer()

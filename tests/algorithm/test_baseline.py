@@ -1,0 +1,118 @@
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_core.agent import rollout
+from lightning_core.algorithm import Baseline
+from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import NamedResources, PromptTemplate
+
+if TYPE_CHECKING:
+    from tests.algorithm.conftest import Running
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+class Reports(list[tuple[dict[str, float], int | None, NamedResources | None]]):
+    def __call__(
+        self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
+    ) -> None:
+        self.append((dict(metrics), step, best_resources))
+
+
+def baseline(store: InMemoryLightningStore, **options: Any) -> tuple[Baseline, Reports]:
+    algorithm, reports = Baseline(**options), Reports()
+    algorithm.set_store(store)
+    algorithm.set_reporter(reports)
+    return algorithm, reports
+
+
+@rollout
+async def echo(task: float) -> float:
+    return task
+
+
+async def test_baseline_reports_the_mean_rewards_of_both_datasets(
+    store: InMemoryLightningStore, running: "Running"
+) -> None:
+    algorithm, reports = baseline(store)
+    async with running(echo):
+        await algorithm.run([1, 2, 3], [0.5])
+
+    assert reports == [({"train_reward": 2.0, "val_reward": 0.5}, 1, None)]
+    assert [each.mode for each in await store.query_rollouts()] == ["train", "train", "train", "val"]
+
+
+async def test_baseline_goes_over_the_datasets_once_for_each_epoch(
+    store: InMemoryLightningStore, running: "Running"
+) -> None:
+    algorithm, reports = baseline(store, n_epochs=2)
+    async with running(echo):
+        await algorithm.run(val_dataset=[0.5, 1.5])
+
+    assert reports == [({"val_reward": 1.0}, 1, None), ({"val_reward": 1.0}, 2, None)]
+    assert len(await store.query_rollouts()) == 4
+
+
+async def test_baseline_uses_the_initial_resources_and_reports_them_as_the_best(
+    store: InMemoryLightningStore, running: "Running"
+) -> None:
+    @rollout
+    async def agent(task: Any, prompt_template: PromptTemplate) -> float:
+        return len(prompt_template.template)
+
+    resources: NamedResources = {"prompt": PromptTemplate(template="abcd")}
+    algorithm, reports = baseline(store)
+    algorithm.set_initial_resources(resources)
+    async with running(agent):
+        await algorithm.run(["task"])
+
+    assert reports == [({"train_reward": 4.0}, 1, resources)]
+
+
+async def test_baseline_leaves_out_the_mean_of_a_dataset_without_rewards(
+    store: InMemoryLightningStore, running: "Running"
+) -> None:
+    @rollout
+    async def agent(task: float) -> float:
+        if task == 0:
+            raise ValueError("zero")
+        return task
+
+    algorithm, reports = baseline(store)
+    async with running(agent):
+        await algorithm.run([0, 0], [0, 3])
+
+    assert reports == [({"val_reward": 3.0}, 1, None)]
+
+
+async def test_baseline_stops_when_nothing_gave_a_reward(store: InMemoryLightningStore, running: "Running") -> None:
+    @rollout
+    async def agent(task: float) -> float:
+        raise ValueError(f"task {task}")
+
+    algorithm, reports = baseline(store, n_epochs=3)
+    async with running(agent, n_runners=1):
+        with pytest.raises(NoRewards, match="epoch 1: none of 3 rollouts gave a reward; the first: ValueError: task 1"):
+            await algorithm.run([1, 2], [3])
+
+    assert reports == []
+
+
+@pytest.mark.parametrize("datasets", [(None, None), ([], None), ([], [])])
+async def test_baseline_without_a_sample_says_what_to_give(store: InMemoryLightningStore, datasets: Any) -> None:
+    algorithm, _ = baseline(store)
+    with pytest.raises(AlgorithmError, match="baseline has nothing to run; give a train_dataset or a val_dataset"):
+        await algorithm.run(*datasets)
+
+
+async def test_baseline_without_a_store_says_where_one_comes_from() -> None:
+    with pytest.raises(AlgorithmError, match="Baseline has no store; run it through a Trainer, or call set_store"):
+        await Baseline().run([1])
+
+
+def test_number_of_epochs_is_checked() -> None:
+    with pytest.raises(ValueError, match="n_epochs is 0; it is at least 1"):
+        Baseline(n_epochs=0)

@@ -1,0 +1,382 @@
+"""`agl train`: what it shows, what it writes, and what its exit status says."""
+
+import asyncio
+import importlib
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from lightning_core.cli import agl
+from lightning_core.cli.console import plain_console
+from lightning_core.cli.progress import ProgressDisplay
+from lightning_core.cli.summary import metric_lines, print_summary, write_result
+from lightning_core.errors import LightningError
+from lightning_core.plugins import Hooks
+from lightning_core.runs import Failure, FitResult, RolloutCounts
+from lightning_core.types import LLM, Attempt, PromptTemplate, Rollout
+
+AGENT = """
+from lightning_core import LLM, PromptTemplate, rollout
+from lightning_core.algorithm import algo, run_batch
+from lightning_core.errors import AlgorithmError
+
+@rollout
+async def solve(task):
+    if task < 0:
+        raise ValueError("no [bold]negative[/] tasks :smile:")
+    return float(task)
+
+@rollout
+async def obey(task, prompt_template):
+    return float("please" in prompt_template.format())
+
+BEST = {
+    "main_prompt": PromptTemplate(template="[red]please[/red] :smile: [/] " + "and " * 40 + "stop"),
+    "main_llm": LLM(endpoint="http://localhost/v1", model="small", api_key="sk-secret"),
+}
+
+@algo
+async def search(store, train_dataset, report):
+    resources_id = (await store.add_resources(BEST)).resources_id
+    batch = await run_batch(store, train_dataset, mode="train", resources_id=resources_id)
+    report({"[b]reward": batch.mean_reward}, step=1, best_resources=BEST)
+
+@algo
+async def diverge():
+    raise AlgorithmError("the search diverged at [b]step[/b] 3")
+
+@algo
+async def stumble():
+    return 1 / 0
+"""
+
+Train = Callable[..., Result]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the module above, which is forgotten afterwards."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "trained_agent.py").write_text(AGENT)
+    importlib.invalidate_caches()
+    yield tmp_path
+    sys.modules.pop("trained_agent", None)
+
+
+@pytest.fixture
+def train(folder: Path) -> Train:
+    """Run `agl train` with a config."""
+
+    def run(config: str, *options: str) -> Result:
+        (folder / "config.yaml").write_text(config)
+        return CliRunner().invoke(agl, ["train", str(folder / "config.yaml"), *options])
+
+    return run
+
+
+PLAIN = """
+agent: trained_agent:solve
+algorithm: baseline
+train_dataset: [1, 0]
+val_dataset: [1]
+"""
+IMPROVED = """
+agent: trained_agent:obey
+algorithm: trained_agent:search
+initial_resources:
+  main_prompt: {resource_type: prompt_template, template: "answer"}
+train_dataset: [1, 2]
+test_dataset: [3]
+"""
+
+
+def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
+    result = train(PLAIN)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    lines = [re.sub(r"\brun-\w+|\d+\.\d s", "~", line) for line in result.stdout.splitlines()]
+    assert lines == [
+        "[   ~] run ~ started",
+        "[   ~] step 1: train_reward 0.5, val_reward 1; 3 attempts succeeded, 0 failed, mean reward 0.667",
+        "[   ~] run ~ succeeded; 3 attempts succeeded, 0 failed, mean reward 0.667",
+        "",
+        "succeeded in ~: 3 rollouts succeeded, 0 failed, 0 retried",
+        "  train_reward: 0.5",
+        "  val_reward: 1",
+    ]
+
+
+def test_summary_shows_each_metric_before_and_after_and_the_best_prompt_to_the_letter(train: Train) -> None:
+    result = train(IMPROVED)
+    assert result.exit_code == 0
+    assert result.stdout.endswith(
+        "\n"
+        "  [b]reward: 1\n"
+        "  test_reward: 0.000 → 1.000 (+1.000)\n"
+        "\n"
+        "main_prompt, the best found:\n"
+        f"[red]please[/red] :smile: [/] {'and ' * 40}stop\n"
+    )
+
+
+def test_prompt_that_did_not_change_is_said_to_be_unchanged(train: Train) -> None:
+    text = PLAIN + 'initial_resources:\n  p: {resource_type: prompt_template, template: "Hello"}\n'
+    assert train(text).stdout.endswith("\n\np (unchanged)\nHello\n")
+
+
+def test_failures_are_shown_to_the_letter(train: Train) -> None:
+    result = train(PLAIN.replace("[1, 0]", "[1, -1, -2]"))
+    assert result.exit_code == 0
+    assert "3 rollouts succeeded" not in result.stdout
+    assert "2 rollouts succeeded, 2 failed, 0 retried" in result.stdout
+    assert "  failed 2x: ValueError: no [bold]negative[/] tasks :smile: (for one, ro-" in result.stdout
+
+
+def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -> None:
+    output = folder / "result.json"
+    result = train(IMPROVED, "--output", str(output))
+    assert result.stdout.endswith(f"\nresult written to {output}\n")
+    text = output.read_text(encoding="utf-8")
+    assert "sk-secret" not in text
+    record = json.loads(text)
+    assert record.pop("run_id").startswith("run-")
+    assert record.pop("duration_seconds") > 0
+    assert record == {
+        "status": "succeeded",
+        "best_resources": {
+            "main_prompt": {
+                "resource_type": "prompt_template",
+                "template": f"[red]please[/red] :smile: [/] {'and ' * 40}stop",
+                "engine": "f-string",
+            },
+            "main_llm": {
+                "resource_type": "llm",
+                "endpoint": "http://localhost/v1",
+                "model": "small",
+                "sampling_parameters": {},
+            },
+        },
+        "metrics": {"[b]reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0},
+        "rollouts": {"succeeded": 4, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0},
+        "failures": [],
+        "abandoned_agents": 0,
+        "dropped_spans": 0,
+    }
+
+
+def test_output_into_a_folder_that_is_not_there_is_refused_before_the_run(train: Train, folder: Path) -> None:
+    result = train(PLAIN, "--output", str(folder / "nowhere" / "result.json"))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"Error: --output {folder}/nowhere/result.json: there is no folder {folder.resolve()}/nowhere\n"
+    )
+    assert result.stdout == ""
+
+
+def test_config_that_is_wrong_is_wrong_use(train: Train, folder: Path) -> None:
+    result = train(PLAIN.replace("algorithm:", "alogrithm:"))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"Error: {folder}/config.yaml: the key 'algorithm' is missing",
+        f"{folder}/config.yaml:3: unknown key 'alogrithm'. Did you mean 'algorithm'?",
+    ]
+
+
+def test_name_that_nothing_has_is_wrong_use(train: Train) -> None:
+    result = train(PLAIN.replace("baseline", "baselien"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: no algorithm named 'baselien'; installed: ")
+    assert result.stderr.endswith(". Did you mean 'baseline'?\n")
+
+
+def test_config_that_is_not_there_is_wrong_use(folder: Path) -> None:
+    result = CliRunner().invoke(agl, ["train", str(folder / "nope.yaml")])
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: cannot read config file {folder}/nope.yaml: No such file or directory\n"
+
+
+def test_command_without_a_config_is_wrong_use() -> None:
+    result = CliRunner().invoke(agl, ["train"])
+    assert result.exit_code == 2
+    assert "Missing argument 'CONFIG'" in result.stderr
+
+
+def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
+    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
+    assert re.search(r"run run-\w+ failed; 0 attempts succeeded, 0 failed", result.stdout)
+
+
+def test_run_without_rewards_says_why(train: Train) -> None:
+    result = train(PLAIN.replace("[1, 0]", "[-1]").replace("val_dataset: [1]", ""))
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: epoch 1: none of 1 rollouts gave a reward; the first: ValueError: no [bold]negative[/] tasks :smile:\n"
+    )
+
+
+def test_what_nobody_expected_keeps_its_traceback(train: Train) -> None:
+    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:stumble\n")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_help_says_what_it_takes_and_what_the_exit_status_means() -> None:
+    result = CliRunner().invoke(agl, ["train", "--help"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: agl train [OPTIONS] CONFIG\n")
+    assert "--output FILE" in result.stdout
+    assert "The exit status is 0 when the run succeeded, 1 when it failed, 2 when the" in result.stdout
+    assert "agl train examples/quickstart/config.yaml" in result.stdout
+
+
+def test_terminal_shows_a_live_table_and_then_the_summary(folder: Path) -> None:
+    (folder / "config.yaml").write_text(IMPROVED)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "lightning_core", "train", str(folder / "config.yaml")],
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "60"},
+    ) as process:
+        os.close(theirs)
+        shown = read_terminal(ours)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert errors == b""
+    assert "\x1b[?25l" in shown  # the table hides the cursor, and shows it again
+    assert "\x1b[?25h" in shown
+    assert re.search(r"elapsed +\d+ s", shown)
+    assert re.search(r"\[b\]reward +1\b", shown)
+    assert "started" not in shown
+    assert "\x1b[1msucceeded\x1b[0m in " in shown
+    assert f"[red]please[/red] :smile: [/] {'and ' * 40}stop\r\n" in shown
+
+
+def read_terminal(descriptor: int) -> str:
+    shown = b""
+    try:
+        while data := os.read(descriptor, 65536):
+            shown += data
+    except OSError:  # Linux says so when the other end is closed
+        return shown.decode()
+    finally:
+        os.close(descriptor)
+    return shown.decode()
+
+
+def result_with(**fields: object) -> FitResult:
+    return FitResult(run_id="run-1", status="interrupted", **fields)  # type: ignore[arg-type]
+
+
+def printed(result: FitResult) -> str:
+    file = io.StringIO()
+    print_summary(Console(file=file, markup=False, emoji=False, highlight=False, soft_wrap=True), result, None)
+    return file.getvalue()
+
+
+def test_summary_of_an_interrupted_run_tells_what_was_left() -> None:
+    text = printed(
+        result_with(
+            rollouts=RolloutCounts(succeeded=5, failed=1, cancelled=2, unfinished=3, retried=1),
+            failures=[Failure(f"ValueError: {number}", 1, f"ro-{number}") for number in range(7)],
+            duration_seconds=12.34,
+            abandoned_agents=2,
+            dropped_spans=9,
+        )
+    )
+    assert text.splitlines() == [
+        "",
+        "interrupted in 12.3 s: 5 rollouts succeeded, 1 failed, 1 retried, 2 cancelled, 3 unfinished",
+        *(f"  failed 1x: ValueError: {number} (for one, ro-{number})" for number in range(5)),
+        "  and 2 more causes",
+        "  2 agents ran out of time and could not be stopped; 9 spans that they emitted later were dropped",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "lines"),
+    [
+        ({"reward_initial": 0.25, "reward": 0.75}, ["reward: 0.250 → 0.750 (+0.500)"]),
+        ({"reward": 0.5, "reward_initial": 0.75}, ["reward: 0.750 → 0.500 (-0.250)"]),
+        ({"reward_initial": 0.25}, ["reward_initial: 0.25"]),
+        ({"tokens": 123456.0, "loss": float("nan")}, ["tokens: 1.235e+05", "loss: nan"]),
+        ({}, []),
+    ],
+)
+def test_metric_with_an_initial_value_is_shown_with_its_change(metrics: dict[str, float], lines: list[str]) -> None:
+    assert metric_lines(metrics) == lines
+
+
+def test_number_that_json_does_not_have_is_null(tmp_path: Path) -> None:
+    write_result(tmp_path / "result.json", result_with(metrics={"loss": float("inf"), "reward": 0.5}))
+    text = (tmp_path / "result.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None, "reward": 0.5}
+
+
+def test_api_key_is_left_out_without_changing_the_result(tmp_path: Path) -> None:
+    llm = LLM(endpoint="http://localhost/v1", model="small", api_key="sk-secret")
+    write_result(tmp_path / "result.json", result_with(best_resources={"main_llm": llm}))
+    assert "api_key" not in (tmp_path / "result.json").read_text()
+    assert llm.api_key == "sk-secret"
+
+
+def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LightningError, match=rf"^cannot write the result to {tmp_path}: Is a directory$"):
+        write_result(tmp_path, result_with())
+
+
+def test_letter_that_the_output_does_not_have_is_shown_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    console = plain_console()
+    prompt = {"p": PromptTemplate(template="Größe")}
+    print_summary(console, result_with(metrics={"r_initial": 0.0, "r": 1.0}, best_resources=prompt), None)
+    sys.stdout.flush()
+    assert b"r: 0.000 \\u2192 1.000" in raw.getvalue()
+    assert b"Gr\\xf6\\xdfe" in raw.getvalue()
+
+
+async def test_lines_about_rollouts_come_at_most_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    display = ProgressDisplay(Console(file=file))
+    rollout = Rollout(rollout_id="ro-1", input=1, start_time=0.0)
+    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status="succeeded")
+    now = 100.0
+    monkeypatch.setattr("lightning_core.cli.progress.time.monotonic", lambda: now)
+    display.lightning_run_start("run-1")
+    for seconds in (1, 4, 5, 6, 11):
+        now = 100.0 + seconds
+        display.lightning_rollout_end(rollout, attempt, 1.0)
+    assert file.getvalue().splitlines() == [
+        "[   0.0 s] run run-1 started",
+        "[   5.0 s] 3 attempts succeeded, 0 failed, mean reward 1.000",
+        "[  11.0 s] 5 attempts succeeded, 0 failed, mean reward 1.000",
+    ]
+
+
+async def test_display_is_a_plugin_that_ends_its_table_when_the_run_could_not_start() -> None:
+    class Broken:
+        def lightning_run_start(self, run_id: str) -> None:
+            raise OSError("port 8080 is taken")
+
+    file = io.StringIO()
+    hooks = Hooks([ProgressDisplay(Console(file=file, force_terminal=True, width=60)), Broken()])
+    with pytest.raises(OSError, match="port 8080 is taken"):
+        await hooks.emit("lightning_run_start", run_id="run-1")
+    await hooks.emit("lightning_run_end", run_id="run-1", status="failed")
+    assert file.getvalue().count("\x1b[?25h") == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,0 +1,124 @@
+"""Datasets from files and from code."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.config import load_dataset
+from lightning_core.errors import BrokenPlugin, ConfigError, UnknownComponent
+from lightning_core.types import Dataset
+
+SAMPLES = [{"question": "1 + 1?", "answer": "2"}, {"question": "Größe?", "answer": "groß"}]
+
+
+def samples_of(dataset: Dataset[Any]) -> list[Any]:
+    return [dataset[index] for index in range(len(dataset))]
+
+
+FILES = {
+    "samples.jsonl": '{"question": "1 + 1?", "answer": "2"}\n\n{"question": "Größe?", "answer": "groß"}',
+    "samples.json": '[{"question": "1 + 1?", "answer": "2"},\n {"question": "Größe?", "answer": "groß"}]',
+    "samples.csv": 'question,answer\n1 + 1?,2\n"Größe?",groß\n',
+}
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("name", FILES)
+def test_each_kind_of_file_gives_its_samples(write: Callable[..., Path], folder: Path, name: str, mark: str) -> None:
+    write(name, mark + FILES[name])
+    assert samples_of(load_dataset(name, folder)) == SAMPLES
+
+
+def test_path_may_be_absolute_or_in_a_folder_below(write: Callable[..., Path], folder: Path) -> None:
+    (folder / "data").mkdir()
+    path = write("data/samples.json", FILES["samples.json"])
+    assert samples_of(load_dataset("data/samples.json", folder)) == SAMPLES
+    assert samples_of(load_dataset(str(path), Path("/nowhere"))) == SAMPLES
+
+
+def test_samples_themselves_are_a_dataset(folder: Path) -> None:
+    assert samples_of(load_dataset([1, "two"], folder)) == [1, "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.jsonl", None, "cannot read dataset {folder}/missing.jsonl: No such file or directory"),
+        ("a.jsonl", '{"a": 1}\n{"a": \n', "{folder}/a.jsonl:2: no valid JSON: Expecting value"),
+        ("a.json", "[1,\n 2,\n]", "{folder}/a.json:3: no valid JSON: "),
+        ("a.json", '{"a": 1}', "{folder}/a.json holds a dict; a dataset is a list of samples"),
+        ("a.csv", "a,b\n1,2\n1\n", "{folder}/a.csv:3: the row has 1 values, and there are 2 columns"),
+        ("a.csv", "a,b\n1,2,3\n", "{folder}/a.csv:2: the row has 3 values, and there are 2 columns"),
+        ("a.csv", 'a,b\n1,"2" 3\n', "{folder}/a.csv:2: no valid CSV: ',' expected after '\"'"),
+        ("a.csv", 'a,b\n1,"2\n', "{folder}/a.csv:2: no valid CSV: unexpected end of data"),
+        ("a.csv", "a,b,a\n1,2,3\n", "{folder}/a.csv:1: two columns have the same name: a, b, a"),
+        ("a.csv", "a,b\n", "dataset 'a.csv' is empty"),
+        ("a.jsonl", "", "dataset 'a.jsonl' is empty"),
+        ("a.json", "[]", "dataset 'a.json' is empty"),
+        ("a.jsonl", '"ä"'.encode("latin-1"), "dataset {folder}/a.jsonl is no UTF-8 text: "),
+        ("a.json", '["ä"]'.encode("latin-1"), "dataset {folder}/a.json is no UTF-8 text: "),
+        ("a.csv", "ä\n1\n".encode("latin-1"), "dataset {folder}/a.csv is no UTF-8 text: "),
+        ("a.txt", "1\n", "dataset 'a.txt' is neither a .jsonl, .json, .csv file nor a 'module:name'"),
+    ],
+)
+def test_file_that_is_no_dataset_says_where_and_what(
+    write: Callable[..., Path], folder: Path, name: str, content: str | bytes | None, message: str
+) -> None:
+    if content is not None:
+        write(name, content)
+    with pytest.raises(ConfigError) as raised:
+        load_dataset(name, folder)
+    assert str(raised.value).startswith(message.replace("{folder}", str(folder)))
+
+
+@pytest.fixture
+def my_data(write: Callable[..., Path], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        "my_data.py",
+        "SAMPLES = [1, 2]\nEMPTY = ()\nTEXT = 'abc'\nNUMBER = 5\n"
+        "def make(): return SAMPLES\ndef numbers(): yield 1\ndef mapping(): return {0: 'a'}\n",
+    )
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.usefixtures("my_data")
+@pytest.mark.parametrize("source", ["my_data:SAMPLES", "my_data:make"])
+def test_object_and_function_of_a_module_are_datasets(folder: Path, source: str) -> None:
+    assert samples_of(load_dataset(source, folder)) == [1, 2]
+
+
+@pytest.mark.usefixtures("my_data")
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("my_data:EMPTY", "dataset 'my_data:EMPTY' is empty"),
+        ("my_data:TEXT", "dataset 'my_data:TEXT' is a str; it has to be a list of samples, "),
+        ("my_data:NUMBER", "dataset 'my_data:NUMBER' is a int; it has to be a list of samples, "),
+        ("my_data:numbers", "dataset 'my_data:numbers' is a generator; it has to be a list of samples, "),
+        ("my_data:mapping", "dataset 'my_data:mapping' is a dict; it has to be a list of samples, "),
+    ],
+)
+def test_object_of_a_module_that_is_no_dataset_is_refused(folder: Path, source: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_dataset(source, folder)
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.usefixtures("my_data")
+def test_module_or_name_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(UnknownComponent, match=r"module 'my_data' has no 'SAMPLE'.*Did you mean 'SAMPLES'"):
+        load_dataset("my_data:SAMPLE", folder)
+    with pytest.raises(UnknownComponent, match="no module 'not_there'"):
+        load_dataset("not_there:SAMPLES", folder)
+
+
+def test_module_that_fails_at_import_keeps_its_cause(
+    write: Callable[..., Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    write("broken_data.py", "1 / 0\n")
+    with pytest.raises(BrokenPlugin, match="'broken_data' cannot be imported: ZeroDivisionError") as raised:
+        load_dataset("broken_data:SAMPLES", folder)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)

@@ -1,0 +1,128 @@
+"""What is said of a config file with wrong values."""
+
+from pathlib import Path
+
+import pytest
+
+from lightning_core.config import load_job
+from lightning_core.errors import ConfigError
+
+REQUIRED = "agent: my_agent:solve\nalgorithm: baseline\n"
+
+
+def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
+    """Return the lines of the error, without the folder."""
+    (folder / name).write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_job(folder / name)
+    return str(raised.value).replace(f"{folder}/", "").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alogrithm: x\n", "config.yaml:3: unknown key 'alogrithm'. Did you mean 'algorithm'?"),
+        ("zzz: x\n", "config.yaml:3: unknown key 'zzz'"),
+        ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0: Input should be greater than or equal to 1"),
+        ("n_runners: '4'\n", "config.yaml:3: n_runners is '4': Input should be a valid integer"),
+        ("n_runners: true\n", "config.yaml:3: n_runners is True: Input should be a valid integer"),
+        ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5: Input should be a valid integer"),
+        (
+            "store: 5\n",
+            "config.yaml:3: store is 5: "
+            "it has to be a name, 'package.module:Class', or a mapping with name and options",
+        ),
+        (
+            "runner: [agent]\n",
+            "config.yaml:3: runner is of type list: "
+            "it has to be a name, 'package.module:Class', or a mapping with name and options",
+        ),
+        (
+            "train_dataset: {a: 1}\n",
+            "config.yaml:3: train_dataset is of type dict: it has to be a file, 'module:name', or a list of samples",
+        ),
+        ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve': Input should be a valid list"),
+        ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5: Input should be a valid string"),
+    ],
+)
+def test_wrong_value_is_shown_with_its_line(folder: Path, text: str, message: str) -> None:
+    assert fault(folder, REQUIRED + text) == [message]
+
+
+def test_missing_key_is_named(folder: Path) -> None:
+    assert fault(folder, "agent: my_agent:solve\n") == ["config.yaml: the key 'algorithm' is missing"]
+
+
+def test_all_faults_are_told_at_once(folder: Path) -> None:
+    assert fault(folder, "algorithm: 5\nn_runner: 4\n") == [
+        "config.yaml: the key 'agent' is missing",
+        "config.yaml:1: algorithm is 5: "
+        "it has to be a name, 'package.module:Class', or a mapping with name and options",
+        "config.yaml:2: unknown key 'n_runner'. Did you mean 'n_runners'?",
+    ]
+
+
+def test_toml_is_told_without_a_line(folder: Path) -> None:
+    text = 'agent = "my_agent:solve"\nalgorithm = "baseline"\nn_runner = 4\n'
+    assert fault(folder, text, "config.toml") == ["config.toml: unknown key 'n_runner'. Did you mean 'n_runners'?"]
+
+
+PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (
+            "    resource_type: prompt_template\n    tempalte: Hello\n",
+            [
+                "config.yaml:4: the key 'initial_resources.main_prompt.template' is missing",
+                "config.yaml:6: unknown key 'initial_resources.main_prompt.tempalte'. Did you mean 'template'?",
+            ],
+        ),
+        (
+            "    resource_type: llm\n    endpoint: http://localhost/v1\n    model: small\n    apikey: secret\n",
+            ["config.yaml:8: unknown key 'initial_resources.main_prompt.apikey'. Did you mean 'api_key'?"],
+        ),
+        (
+            "    resource_type: prompt_template\n    template: [Hello]\n",
+            ["config.yaml:6: initial_resources.main_prompt.template is of type list: Input should be a valid string"],
+        ),
+        (
+            "    template: Hello\n",
+            [
+                "config.yaml:4: the key 'initial_resources.main_prompt.resource_type' is missing; "
+                "it is one of llm, proxy_llm, prompt_template"
+            ],
+        ),
+        (
+            "    resource_type: prompt_tempalte\n    template: Hello\n",
+            [
+                "config.yaml:5: initial_resources.main_prompt.resource_type is 'prompt_tempalte'; "
+                "it is one of llm, proxy_llm, prompt_template. Did you mean 'prompt_template'?"
+            ],
+        ),
+        (
+            "    Hello\n",
+            [
+                "config.yaml:4: initial_resources.main_prompt is 'Hello': "
+                "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
+            ],
+        ),
+    ],
+)
+def test_fault_inside_of_a_resource_names_its_key_and_line(folder: Path, text: str, messages: list[str]) -> None:
+    assert fault(folder, PROMPT + text) == messages
+
+
+def test_secrets_are_not_shown(folder: Path) -> None:
+    llm = "    resource_type: llm\n    endpoint: http://localhost/v1\n    model: [sk-123]\n    api_key: 123\n"
+    text = "\n".join(fault(folder, PROMPT + llm))
+    assert "api_key is of type int" in text
+    assert "123" not in text
+
+
+def test_long_values_are_shortened(folder: Path) -> None:
+    (message,) = fault(folder, REQUIRED + f"n_runners: {'x' * 500}\n")
+    assert message.startswith("config.yaml:3: n_runners is 'xxx")
+    assert len(message) < 160

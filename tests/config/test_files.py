@@ -1,0 +1,134 @@
+"""Reading config files, and knowing where in them what stands."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightning_core.config.files import ConfigFile, read_config
+from lightning_core.errors import ConfigError
+
+
+def read(folder: Path, text: str | bytes, name: str = "config.yaml") -> ConfigFile:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_config(path)
+
+
+def test_values_come_with_their_lines(tmp_path: Path) -> None:
+    file = read(tmp_path, "# mine\nagent: a:b\nalgorithm:\n  name: apo\n  seeds: [1,\n    2]\n")
+    assert file.values == {"agent": "a:b", "algorithm": {"name": "apo", "seeds": [1, 2]}}
+    assert file.where(("agent",)) == f"{file.path}:2"
+    assert file.where(("algorithm", "name")) == f"{file.path}:4"
+    assert file.where(("algorithm", "seeds", 1)) == f"{file.path}:6"
+
+
+def test_place_that_is_not_there_is_where_it_would_be(tmp_path: Path) -> None:
+    file = read(tmp_path, "agent: a:b\nalgorithm:\n  name: apo\n")
+    assert file.where(("algorithm", "beam_width", 0)) == f"{file.path}:2"
+    assert file.where(("n_runners",)) == str(file.path)
+
+
+def test_toml_is_read_as_well_without_lines(tmp_path: Path) -> None:
+    file = read(tmp_path, 'agent = "a:b"\n[algorithm]\nname = "apo"\n', "config.toml")
+    assert file.values == {"agent": "a:b", "algorithm": {"name": "apo"}}
+    assert file.where(("algorithm", "name")) == str(file.path)
+
+
+@pytest.mark.parametrize(("name", "text"), [("config.yaml", "agent: ä"), ("config.toml", "agent = 'ä'")])
+def test_byte_order_mark_in_front_is_no_part_of_it(tmp_path: Path, name: str, text: str) -> None:
+    assert read(tmp_path, "\ufeff" + text, name).values == {"agent": "ä"}
+
+
+def test_anchors_and_merged_mappings_are_taken_as_yaml_means_them(tmp_path: Path) -> None:
+    file = read(tmp_path, "base: &base {name: apo, seed: 1}\nalgorithm:\n  <<: *base\n  seed: 2\nagain: *base\n")
+    assert file.values["algorithm"] == {"name": "apo", "seed": 2}
+    assert file.values["again"] == {"name": "apo", "seed": 1}
+    assert file.where(("algorithm", "seed")) == f"{file.path}:4"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agent: a\nstore: m\nagent: b\n", ":3: the key 'agent' is there twice, first on line 1"),
+        ("algorithm:\n  seed: 1\n  seed: 2\n", ":3: the key 'seed' is there twice, first on line 2"),
+        ("samples: [{a: 1, a: 2}]\n", ":1: the key 'a' is there twice, first on line 1"),
+        ("agent: a\n5: 6\n", ":2: a key is a string; put quotes around 5"),
+        ("agent: a\non: 6\n", ":2: a key is a string; put quotes around on"),
+        ("algorithm: {5: 6}\n", ":1: a key is a string; put quotes around 5"),
+        ("? [a, b]\n: c\n", ":1: a key is a string; put quotes around it"),
+        ("a: &loop\n  b: *loop\n", ":2: the alias stands inside of what it names"),
+        ("agent: [1,\n  2\n", ":3: no valid YAML: expected ',' or ']', but got '<stream end>'"),
+        ("agent: a\n\tstore: m\n", ":2: no valid YAML: found character '\\t' that cannot start any token"),
+        ("agent: !!python/name:os.system\n", ":1: no valid YAML: could not determine a constructor for the tag"),
+        ("day: 2024-13-45\n", ": no valid YAML: month must be in 1..12"),
+        ("a: 1\n---\nb: 2\n", ":2: no valid YAML: but found another document"),
+        ("agent: \x00\n", ": no valid YAML: unacceptable character"),
+        ("", ": a config file is a mapping of keys to values, as in: agent: my_agent:solve"),
+        ("# nothing\n", ": a config file is a mapping of keys to values"),
+        ("- agent: a\n", ": a config file is a mapping of keys to values"),
+        ("my_agent\n", ": a config file is a mapping of keys to values"),
+    ],
+)
+def test_malformed_yaml_says_where_and_what(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text)
+    assert str(raised.value).startswith(f"{tmp_path / 'config.yaml'}{message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agent = a\n", "Invalid value (at line 1, column 9)"),
+        ("agent = 'a'\nagent = 'b'\n", "Cannot overwrite a value (at line 2"),
+        ("[algorithm\n", "Expected ']' at the end of a table declaration (at line 1"),
+    ],
+)
+def test_malformed_toml_says_where_and_what(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, text, "config.toml")
+    assert str(raised.value).startswith(f"{tmp_path / 'config.toml'}: no valid TOML: {message}")
+
+
+def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_config(tmp_path / "config.yaml")
+    assert str(raised.value) == f"cannot read config file {tmp_path / 'config.yaml'}: No such file or directory"
+
+
+def test_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read config file .*: Is a directory"):
+        read_config(tmp_path)
+
+
+def test_other_encodings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read config file .*: it is no UTF-8 text: .* position 7"):
+        read(tmp_path, "agent: ä".encode("latin-1"))
+
+
+def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a config file ends in \.yaml, \.yml or \.toml, not in '\.json'"):
+        read(tmp_path, "{}", "config.json")
+
+
+@settings(max_examples=25)
+@given(
+    st.dictionaries(
+        st.text("abc", min_size=1),
+        st.recursive(st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text("abc", min_size=1), inner)),
+        min_size=1,
+    )
+)
+def test_every_value_has_a_line(tmp_path_factory: pytest.TempPathFactory, values: dict[str, object]) -> None:
+    file = read(tmp_path_factory.mktemp("config"), yaml.safe_dump(values))
+    assert file.values == values
+
+    def check(value: object, place: tuple[str | int, ...]) -> None:
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, inner in items:
+            assert (*place, key) in file.lines
+            check(inner, (*place, key))
+
+    check(file.values, ())

@@ -1,0 +1,140 @@
+"""From a config file to a run."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lightning_core.algorithm import Baseline
+from lightning_core.config import load_job
+from lightning_core.errors import ConfigError, InvalidComponent, UnknownComponent
+from lightning_core.execution import LocalStrategy
+from lightning_core.runner import LitAgentRunner
+from lightning_core.types import PromptTemplate
+
+WriteFile = Callable[..., Path]
+
+
+def test_yaml_config_says_all_that_trainer_and_fit_take(write: WriteFile) -> None:
+    write("train.jsonl", "1\n0\n")
+    write(
+        "my_hooks.py", "starts = []\nclass Watch:\n    def lightning_run_start(self, run_id): starts.append(run_id)\n"
+    )
+    job = load_job(
+        write(
+            "config.yaml",
+            """
+agent: my_agent:solve
+algorithm: {name: baseline, n_epochs: 2}
+store: {name: memory, run_id: mine}
+tracer: otel
+runner: {name: agent, heartbeat_interval: 3}
+strategy: local
+n_runners: 4
+max_rollouts: 50
+initial_resources:
+  main_prompt: {resource_type: prompt_template, template: "Hello {name}", engine: f-string}
+train_dataset: train.jsonl
+val_dataset: [1]
+test_dataset: [0.5]
+hooks: ["my_hooks:Watch"]
+""",
+        )
+    )
+    trainer = job.trainer
+    assert isinstance(trainer.algorithm, Baseline)
+    assert trainer.algorithm.n_epochs == 2
+    assert isinstance(trainer.strategy, LocalStrategy)
+    assert trainer.strategy.n_runners == 4
+    runner = trainer.make_runner()
+    assert isinstance(runner, LitAgentRunner)
+    assert (runner.heartbeat_interval, runner.max_rollouts) == (3, 50)
+    assert trainer.initial_resources == {"main_prompt": PromptTemplate(template="Hello {name}")}
+    result = job.fit()
+    assert result.run_id == "mine"
+    assert result.metrics == {"train_reward": 0.5, "val_reward": 1.0, "test_reward_initial": 0.5, "test_reward": 0.5}
+    assert sys.modules["my_hooks"].starts == ["mine"]
+
+
+def test_toml_config_says_the_same(write: WriteFile) -> None:
+    job = load_job(
+        write(
+            "config.toml",
+            'agent = "my_agent:solve"\ntrain_dataset = [1, 0]\n[algorithm]\nname = "baseline"\nn_epochs = 2\n'
+            '[initial_resources.main_prompt]\nresource_type = "prompt_template"\ntemplate = "Hello {name}"\n',
+        )
+    )
+    assert job.trainer.initial_resources == {"main_prompt": PromptTemplate(template="Hello {name}")}
+    assert job.fit().metrics == {"train_reward": 0.5}
+
+
+def test_modules_beside_the_config_come_before_all_others(write: WriteFile, folder: Path) -> None:
+    config = write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\n")
+    load_job(config)
+    load_job(config)
+    assert sys.path[0] == str(folder)
+    assert sys.path.count(str(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("agent", "message"),
+    [
+        ("my_agent:slove", ":1: agent: module 'my_agent' has no 'slove', which 'my_agent:slove' names. Did you mean"),
+        ("not_there:solve", ":1: agent: no module 'not_there', which 'not_there:solve' names; is it installed, "),
+        ("my_agent", ":1: agent: 'my_agent' does not name an object; the form is 'package.module:attribute'"),
+        (
+            "my_agent:NOT_AN_AGENT",
+            ":1: agent 'my_agent:NOT_AN_AGENT' is a int; decorate the function with @rollout, or name an instance",
+        ),
+        ("lightning_core:LitAgent", ":1: agent 'lightning_core:LitAgent' is the class LitAgent; "),
+    ],
+)
+def test_agent_that_is_none_says_so_with_its_line(write: WriteFile, folder: Path, agent: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_job(write("config.yaml", f"agent: {agent}\nalgorithm: baseline\n"))
+    assert str(raised.value).startswith(f"{folder / 'config.yaml'}{message}")
+
+
+def test_module_that_fails_at_import_says_where(write: WriteFile, folder: Path) -> None:
+    write("broken_agent.py", "import broken_helper\n")
+    write("broken_helper.py", "import json\n\njson.loads('{')\n")
+    with pytest.raises(ConfigError) as raised:
+        load_job(write("config.yaml", "algorithm: baseline\nagent: broken_agent:solve\n"))
+    message = str(raised.value)
+    assert message.startswith(
+        f"{folder / 'config.yaml'}:2: agent: module 'broken_agent' cannot be imported: JSONDecode"
+    )
+    assert message.endswith(f"({folder / 'broken_helper.py'}:3)")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train_dataset: missing.jsonl", ":3: train_dataset: cannot read dataset "),
+        ("val_dataset: my_agent:nope", ":3: val_dataset: module 'my_agent' has no 'nope'"),
+        ("test_dataset: []", ":3: test_dataset: dataset [] is empty"),
+        ('hooks: ["my_agent:nope"]', ":3: hooks: module 'my_agent' has no 'nope'"),
+        ("algorithms: baseline", ":3: unknown key 'algorithms'. Did you mean 'algorithm'?"),
+    ],
+)
+def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
+    write: WriteFile, folder: Path, line: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_job(write("config.yaml", f"agent: my_agent:solve\nalgorithm: baseline\n{line}\n"))
+    assert str(raised.value).startswith(f"{folder / 'config.yaml'}{message}")
+
+
+def test_value_that_a_component_refuses_is_told_with_the_file(write: WriteFile, folder: Path) -> None:
+    text = "agent: my_agent:solve\nalgorithm: {name: baseline, n_epochs: 0}\n"
+    with pytest.raises(ConfigError) as raised:
+        load_job(write("config.yaml", text))
+    assert str(raised.value) == f"{folder / 'config.yaml'}: n_epochs is 0; it is at least 1"
+
+
+def test_unknown_component_and_option_are_told_as_the_trainer_does(write: WriteFile) -> None:
+    with pytest.raises(UnknownComponent, match=r"^no runner named 'agnet'; installed: agent\. Did you mean 'agent'\?$"):
+        load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\nrunner: agnet\n"))
+    with pytest.raises(InvalidComponent, match="algorithm 'baseline' has no option 'epochs'"):
+        load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: {name: baseline, epochs: 1}\n"))

@@ -1,0 +1,89 @@
+"""Two distributions that offer a component of the same name."""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightning_core.errors import BrokenPlugin
+
+if TYPE_CHECKING:
+    from tests.registry.conftest import Site
+
+PROBLEM = (
+    "store 'quick' is offered by alpha 1.0 (alpha_stores:Quick) and by beta 2.0 (beta_stores:Quick); "
+    "block one of them (AGL_PLUGINS_BLOCK=alpha or AGL_PLUGINS_BLOCK=beta), "
+    "or give its path instead of its name: 'beta_stores:Quick'"
+)
+
+
+@pytest.fixture
+def rivals(site: "Site") -> "Site":
+    """Two distributions, each with a store `quick` and one of its own."""
+    for name, version in (("alpha", "1.0"), ("beta", "2.0")):
+        site.distribution(
+            name, version, f"[lightning_core.stores]\nquick = {name}_stores:Quick\n{name} = {name}_stores:Own\n"
+        )
+        site.module(f"{name}_stores", "class Quick: ...\nclass Own: ...\n")
+    return site
+
+
+def test_a_duplicate_name_names_both_distributions_and_how_to_choose(rivals: "Site") -> None:
+    with pytest.raises(BrokenPlugin) as caught:
+        rivals.registry(blocked=()).load("stores", "quick")
+    assert str(caught.value) == PROBLEM
+
+
+def test_duplicates_are_listed_as_such_and_concern_no_other_component(rivals: "Site") -> None:
+    registry = rivals.registry(blocked=())
+    assert [(each.name, each.distribution, each.state) for each in registry.components("stores")] == [
+        ("alpha", "alpha", "ok"),
+        ("beta", "beta", "ok"),
+        ("quick", "alpha", "duplicate"),
+        ("quick", "beta", "duplicate"),
+    ]
+    assert registry.load("stores", "beta").__module__ == "beta_stores"
+
+
+def test_both_ways_to_choose_that_the_message_tells_work(rivals: "Site") -> None:
+    assert rivals.registry(blocked=["alpha"]).load("stores", "quick").__module__ == "beta_stores"
+    quick = rivals.registry(blocked=["beta"]).load("stores", "quick")
+    assert quick.__module__ == "alpha_stores"
+    assert isinstance(rivals.registry(blocked=()).build("stores", "alpha_stores:Quick", expected=quick), quick)
+
+
+def test_the_core_is_never_proposed_to_be_blocked(site: "Site") -> None:
+    site.distribution("lightning-core", "1.0", "[lightning_core.stores]\nmemory = core_stores:Memory\n")
+    site.distribution("somebodys", "0.1", "[lightning_core.stores]\nmemory = own_stores:Memory\n")
+    with pytest.raises(BrokenPlugin, match=r"; block one of them \(AGL_PLUGINS_BLOCK=somebodys\), or give its path"):
+        site.registry(blocked=()).load("stores", "memory")
+
+
+def test_a_block_that_would_hit_both_is_not_proposed(site: "Site") -> None:
+    site.distribution("quick", "1.0", "[lightning_core.stores]\nquick = one:Quick\n")
+    site.distribution("lightning-core", "1.0", "[lightning_core.stores]\nquick = two:Quick\n")
+    with pytest.raises(BrokenPlugin, match=r"\(one:Quick\); give its path instead of its name: 'one:Quick'$"):
+        site.registry(blocked=()).load("stores", "quick")
+
+
+def test_one_that_does_not_fit_the_core_is_no_rival(site: "Site") -> None:
+    site.distribution("alpha", "1.0", "[lightning_core.stores]\nquick = alpha_stores:Quick\n")
+    site.distribution(
+        "beta", "2.0", "[lightning_core.stores]\nquick = beta_stores:Quick\n", requires=["lightning-core>=99"]
+    )
+    site.module("alpha_stores", "class Quick: ...\n")
+    assert site.registry(blocked=()).load("stores", "quick").__module__ == "alpha_stores"
+
+
+def test_a_distribution_that_is_found_twice_is_one(site: "Site") -> None:
+    site.distribution("alpha", "1.0", "[lightning_core.stores]\nquick = alpha_stores:Quick\n")
+    (site.folder / "alpha-1.0.egg-info").mkdir()
+    for name, copy in (("METADATA", "PKG-INFO"), ("entry_points.txt", "entry_points.txt")):
+        text = (site.folder / "alpha-1.0.dist-info" / name).read_text()
+        (site.folder / "alpha-1.0.egg-info" / copy).write_text(text)
+    assert [each.state for each in site.registry(blocked=()).components("stores")] == ["ok"]
+
+
+def test_hook_plugins_share_a_name_because_nobody_asks_for_them_by_it(site: "Site") -> None:
+    for name in ("alpha", "beta"):
+        site.distribution(name, "1.0", f"[lightning_core]\nprogress = {name}_hooks:plugin\n")
+    assert [each.state for each in site.registry(blocked=()).components("hooks")] == ["ok", "ok"]

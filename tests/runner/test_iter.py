@@ -1,0 +1,438 @@
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_core.agent import rollout
+from lightning_core.emitter import emit_message, emit_reward
+from lightning_core.errors import LightningError, StoreClosed
+from lightning_core.plugins import Hooks
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import RunAgent
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+@rollout
+async def succeeds(task: Any) -> float:
+    return 1.0
+
+
+class AwaitedStore(InMemoryLightningStore):
+    """Tells when a runner waits for work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def dequeue_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout | None:
+        self.asked.set()
+        return await super().dequeue_rollout(*args, **kwargs)
+
+
+class Endings:
+    """Told of each attempt that ended."""
+
+    def __init__(self, store: InMemoryLightningStore) -> None:
+        self._store = store
+        self.told: list[tuple[Any, ...]] = []
+        self.stored: list[str] = []
+        """The attempt's status in the store when the hook was called."""
+
+    async def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, reward: float | None) -> None:
+        stored = await self._store.get_latest_attempt(rollout.rollout_id)
+        assert stored is not None
+        self.stored.append(stored.status)
+        self.told.append((rollout.input, rollout.status, attempt.status, reward))
+
+
+# How far it goes
+
+
+async def test_runner_stops_after_max_rollouts(store: InMemoryLightningStore) -> None:
+    for number in range(3):
+        await store.enqueue_rollout(number)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
+    with runner.run_context(agent=succeeds, store=store):
+        await runner.iter()
+
+    assert [each.status for each in await store.query_rollouts()] == ["succeeded", "succeeded", "queuing"]
+
+
+async def test_runner_waits_for_work() -> None:
+    store = AwaitedStore()
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=succeeds, store=store):
+        running = asyncio.create_task(runner.iter())
+        await store.asked.wait()
+        queued = await store.enqueue_rollout("task")
+        await running
+
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
+    assert ended.status == "succeeded"
+
+
+def test_limits_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_rollouts is 0; it is at least 1, or None for no limit"):
+        LitAgentRunner(OtelTracer(), max_rollouts=0)
+    with pytest.raises(ValueError, match="heartbeat_interval is 0; it is more than 0 seconds"):
+        LitAgentRunner(OtelTracer(), heartbeat_interval=0)
+
+
+async def test_runner_that_waits_for_work_is_cancelled_at_once() -> None:
+    store = AwaitedStore()
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=succeeds, store=store):
+        running = asyncio.create_task(runner.iter())
+        await store.asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def test_runner_that_is_cancelled_cancels_its_agent_and_keeps_what_it_recorded(
+    store: InMemoryLightningStore,
+) -> None:
+    started, cleaned_up = asyncio.Event(), asyncio.Event()
+
+    @rollout
+    async def agent(task: Any) -> None:
+        emit_message("begun")
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            emit_message("cleaned up")
+            cleaned_up.set()
+
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=agent, store=store):
+        running = asyncio.create_task(runner.iter())
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert cleaned_up.is_set()
+    spans = await store.query_spans(queued.rollout_id)
+    assert [span.attributes["agentlightning.message.body"] for span in spans] == ["begun", "cleaned up"]
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "running"  # neither its success nor its failure: somebody stopped the run
+
+
+# Retries, and results that come too late
+
+
+async def test_failed_attempt_is_tried_again_as_often_as_allowed(run_agent: "RunAgent") -> None:
+    attempts = []
+
+    @rollout
+    def agent(task: Any, rollout: AttemptedRollout) -> float:
+        attempts.append(rollout.attempt.sequence_id)
+        if len(attempts) < 3:
+            raise ValueError("flaky")
+        return 1.0
+
+    ran = await run_agent(agent, attempts=3, config=RolloutConfig(max_attempts=3, retry_condition=["failed"]))
+
+    assert attempts == [1, 2, 3]
+    assert (ran.rollout.status, ran.attempt.sequence_id, ran.reward) == ("succeeded", 3, 1.0)
+
+
+async def test_rollout_fails_when_no_attempt_is_left(run_agent: "RunAgent", store: InMemoryLightningStore) -> None:
+    @rollout
+    def agent(task: Any) -> None:
+        raise ValueError("always")
+
+    ran = await run_agent(agent, attempts=2, config=RolloutConfig(max_attempts=2, retry_condition=["failed"]))
+
+    assert ran.rollout.status == "failed"
+    attempts = await store.query_attempts(ran.rollout.rollout_id)
+    assert [each.status for each in attempts] == ["failed", "failed"]
+
+
+async def test_failure_that_is_not_in_the_retry_condition_is_final(run_agent: "RunAgent") -> None:
+    @rollout
+    def agent(task: Any) -> None:
+        raise ValueError("once")
+
+    ran = await run_agent(agent, config=RolloutConfig(max_attempts=5, retry_condition=["timeout"]))
+
+    assert (ran.rollout.status, ran.attempt.sequence_id) == ("failed", 1)
+
+
+async def test_result_of_an_attempt_that_was_given_up_changes_nothing(
+    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first attempt returns when the second one has succeeded."""
+    second_is_done = asyncio.Event()
+
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> float:
+        if rollout.attempt.sequence_id == 2:
+            return 1.0
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="timeout")
+        await second_is_done.wait()
+        return 0.0
+
+    class Watcher(Endings):
+        async def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, reward: float | None) -> None:
+            await super().lightning_rollout_end(rollout, attempt, reward)
+            second_is_done.set()
+
+    endings = Watcher(store)
+    hooks = Hooks([endings])
+    config = RolloutConfig(max_attempts=2, retry_condition=["timeout"])
+    queued = await store.enqueue_rollout("task", config=config)
+
+    async def run(worker_id: int) -> None:
+        runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+        with runner.run_context(agent=agent, store=store, worker_id=worker_id, hooks=hooks):
+            await runner.iter()
+
+    await asyncio.gather(run(0), run(1))
+
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
+    assert ended.status == "succeeded"
+    attempts = await store.query_attempts(queued.rollout_id)
+    assert [each.status for each in attempts] == ["timeout", "succeeded"]
+    assert endings.told == [("task", "succeeded", "succeeded", 1.0)]
+    assert "lightning.late_result" in caplog.text
+
+
+async def test_agent_whose_rollout_was_cancelled_does_not_revive_it(
+    store: InMemoryLightningStore, run_agent: "RunAgent"
+) -> None:
+    @rollout
+    async def agent(task: Any, rollout: Rollout) -> float:
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+        return 1.0
+
+    ran = await run_agent(agent)
+
+    assert (ran.rollout.status, ran.attempt.status) == ("cancelled", "succeeded")
+
+
+# The worker's signs of life
+
+
+class CountingStore(InMemoryLightningStore):
+    """Tells when the next heartbeat has arrived."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.heartbeats: asyncio.Queue[str] = asyncio.Queue()
+
+    async def update_worker(self, worker_id: str, *args: Any, **kwargs: Any) -> Worker:
+        worker = await super().update_worker(worker_id, *args, **kwargs)
+        self.heartbeats.put_nowait(worker_id)
+        return worker
+
+
+async def test_heartbeats_keep_a_silent_agent_alive() -> None:
+    clock = FakeClock()
+    store = CountingStore(clock=clock)
+
+    @rollout
+    async def agent(task: Any) -> float:
+        for _ in range(5):
+            while not store.heartbeats.empty():
+                store.heartbeats.get_nowait()
+            await store.heartbeats.get()
+            await clock.advance(20)
+        return 1.0
+
+    queued = await store.enqueue_rollout("task", config=RolloutConfig(unresponsive_seconds=50))
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.001)
+    with runner.run_context(agent=agent, store=store, worker_id=7):
+        await runner.iter()
+
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
+    assert ended.status == "succeeded"
+    worker = await store.get_worker_by_id("worker-7")
+    assert worker is not None
+    assert (worker.status, worker.heartbeat_stats) == ("idle", {"abandoned_agents": 0, "dropped_spans": 0})
+
+
+async def test_runner_that_cannot_send_heartbeats_works_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(InMemoryLightningStore):
+        async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
+            raise ConnectionError("the line is dead")
+
+    store = Deaf()
+    for number in range(3):
+        await store.enqueue_rollout(number)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=3)
+    with runner.run_context(agent=succeeds, store=store):
+        await runner.iter()
+
+    assert [each.status for each in await store.query_rollouts()] == ["succeeded"] * 3
+    assert "lightning.heartbeat_failed worker_id=worker-0" in caplog.text
+
+
+async def test_heartbeat_that_hangs_holds_nobody_up() -> None:
+    class Slow(InMemoryLightningStore):
+        async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    store = Slow()
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=succeeds, store=store):
+        await runner.iter()
+
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
+    assert ended.status == "succeeded"
+
+
+# A store that fails
+
+
+async def test_runner_whose_store_is_closed_ends_with_that_error() -> None:
+    store = AwaitedStore()
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=succeeds, store=store):
+        running = asyncio.create_task(runner.iter())
+        await store.asked.wait()
+        await store.aclose()
+        with pytest.raises(StoreClosed):
+            await running
+
+
+async def test_runner_that_cannot_record_an_outcome_ends_with_that_error() -> None:
+    class Failing(InMemoryLightningStore):
+        async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
+            raise ConnectionError("the database is gone")
+
+    store = Failing()
+    await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer())
+    with (
+        runner.run_context(agent=succeeds, store=store),
+        pytest.raises(ConnectionError, match="the database is gone"),
+    ):
+        await runner.iter()
+
+
+async def test_attempt_whose_spans_cannot_be_stored_fails_with_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(InMemoryLightningStore):
+        async def add_many_spans(self, spans: Any) -> list[Span]:
+            raise OSError("no space left")
+
+    store = Full()
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=succeeds, store=store):
+        await runner.iter()
+
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "failed"
+    assert attempt.metadata == {"failure": {"type": "OSError", "message": "no space left"}}
+    assert "lightning.attempt_lost" in caplog.text
+
+
+# Hooks
+
+
+async def test_hook_is_told_of_each_attempt_when_its_outcome_is_stored(
+    store: InMemoryLightningStore, run_agent: "RunAgent"
+) -> None:
+    endings = Endings(store)
+    failures = iter([ValueError("flaky")])
+
+    @rollout
+    def agent(task: Any) -> float:
+        for failure in failures:
+            raise failure
+        emit_message("before")
+        return 0.5
+
+    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    await run_agent(agent, "task", attempts=2, config=config, hooks=Hooks([endings]))
+
+    assert endings.told == [("task", "requeuing", "failed", None), ("task", "succeeded", "succeeded", 0.5)]
+    assert endings.stored == ["failed", "succeeded"]
+
+
+async def test_hook_is_given_the_reward_of_spans_that_were_returned(
+    store: InMemoryLightningStore, run_agent: "RunAgent"
+) -> None:
+    endings = Endings(store)
+
+    @rollout
+    def agent(task: Any) -> list[Any]:
+        emit_reward(0.1)
+        return [emit_reward(0.7, propagate=False)]
+
+    ran = await run_agent(agent, "task", hooks=Hooks([endings]))
+
+    assert endings.told == [("task", "succeeded", "succeeded", ran.reward)]
+    assert ran.reward == 0.7
+
+
+async def test_hook_that_raises_disturbs_neither_the_rollout_nor_the_runner(
+    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def lightning_rollout_end(self) -> None:
+            raise RuntimeError("broken hook")
+
+    endings = Endings(store)
+    hooks = Hooks([Broken(), endings])
+    for number in range(2):
+        await store.enqueue_rollout(number)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
+    with runner.run_context(agent=succeeds, store=store, hooks=hooks):
+        await runner.iter()
+
+    assert [each.status for each in await store.query_rollouts()] == ["succeeded", "succeeded"]
+    assert len(endings.told) == 2
+    assert [(failure.hook, failure.count) for failure in hooks.failures] == [("lightning_rollout_end", 2)]
+    assert caplog.text.count("lightning.plugin_failed") == 1
+
+
+# Its own life
+
+
+async def test_runner_that_is_not_set_up_says_so(store: InMemoryLightningStore) -> None:
+    runner = LitAgentRunner(OtelTracer())
+    with pytest.raises(LightningError, match="this runner has no store; call init_worker, or use run_context"):
+        _ = runner.store
+    with pytest.raises(LightningError, match="this runner has no agent; call init, or use run_context"):
+        _ = runner.agent
+
+
+async def test_run_context_undoes_what_it_did_even_after_an_error(store: InMemoryLightningStore) -> None:
+    tracer = OtelTracer()
+    runner = LitAgentRunner(tracer)
+    with pytest.raises(ZeroDivisionError), runner.run_context(agent=succeeds, store=store) as entered:
+        _ = 1 / (entered is not runner)
+
+    with pytest.raises(LightningError, match="no store"):
+        _ = runner.store
+    with pytest.raises(LightningError, match="not initialised"):
+        _ = tracer.provider
+
+
+def test_logger_of_a_runner_is_quiet_when_all_goes_well(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        store = InMemoryLightningStore()
+        await store.enqueue_rollout("task")
+        runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+        with runner.run_context(agent=succeeds, store=store):
+            await runner.iter()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(run())
+    assert [record for record in caplog.records if record.name.startswith("lightning_core")] == []

@@ -1,0 +1,79 @@
+"""Measuring the outcome of a run on held-out samples."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lightning_core import rollout
+from lightning_core.errors import NoRewards
+from lightning_core.runner import LitAgentRunner
+from lightning_core.runs.held_out import measure_held_out
+from lightning_core.store.memory import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import NamedResources, PromptTemplate, Resource
+
+
+def prompt(template: str) -> NamedResources:
+    return {"main_prompt": PromptTemplate(template=template)}
+
+
+@rollout
+async def agent(task: float, resources: dict[str, Resource]) -> float:
+    template = resources.get("main_prompt")
+    if not isinstance(template, PromptTemplate):
+        return 0.0
+    return float(template.template) * task
+
+
+@asynccontextmanager
+async def running(store: InMemoryLightningStore) -> AsyncIterator[None]:
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=agent, store=store):
+        task = asyncio.create_task(runner.iter())
+        yield
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+@pytest.mark.parametrize(
+    ("initial", "best", "expected", "n_rollouts"),
+    [
+        (prompt("1"), prompt("2"), [{"test_reward_initial": 1.5}, {"test_reward": 3.0}], 4),
+        (prompt("2"), prompt("2"), [{"test_reward_initial": 3.0}, {"test_reward": 3.0}], 2),
+        (prompt("2"), None, [{"test_reward_initial": 3.0}], 2),
+        (None, prompt("2"), [{"test_reward": 3.0}], 2),
+        (None, None, [{"test_reward": 0.0}], 2),
+    ],
+)
+async def test_what_there_is_is_measured_once(
+    initial: NamedResources | None,
+    best: NamedResources | None,
+    expected: Sequence[dict[str, float]],
+    n_rollouts: int,
+) -> None:
+    store = InMemoryLightningStore()
+    reports: list[dict[str, float]] = []
+    async with running(store):
+        await measure_held_out(
+            store, [1.0, 2.0], initial=initial, best=best, report=lambda metrics: reports.append(dict(metrics))
+        )
+    assert reports == expected
+    assert [each.mode for each in await store.query_rollouts()] == ["test"] * n_rollouts
+
+
+async def test_latest_resources_are_used_where_no_best_were_reported() -> None:
+    store = InMemoryLightningStore()
+    await store.add_resources(prompt("3"))
+    reports: list[dict[str, float]] = []
+    async with running(store):
+        await measure_held_out(
+            store, [1.0], initial=None, best=None, report=lambda metrics: reports.append(dict(metrics))
+        )
+    assert reports == [{"test_reward": 3.0}]
+
+
+async def test_no_samples_are_an_error() -> None:
+    with pytest.raises(NoRewards, match="the test on held-out samples: there was nothing to run"):
+        await measure_held_out(InMemoryLightningStore(), [], initial=None, best=None, report=lambda metrics: None)

@@ -1,0 +1,315 @@
+"""What `Trainer.fit` does with an agent and an algorithm, and what it returns."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from lightning_core import LightningStore, PromptTemplate, Trainer, rollout
+from lightning_core.algorithm import algo, run_batch
+from lightning_core.algorithm.base import Reporter
+from lightning_core.emitter import emit_reward, find_final_reward
+from lightning_core.errors import InvalidAgent, LightningError
+from lightning_core.types import AttemptedRollout, NamedResources, Rollout, RolloutConfig
+
+PLAIN: NamedResources = {"main_prompt": PromptTemplate(template="Hello {name}")}
+POLITE: NamedResources = {"main_prompt": PromptTemplate(template="Good day {name}, please")}
+
+
+@rollout
+async def solve(task: float) -> float:
+    return task
+
+
+@rollout
+async def greet(task: str, prompt_template: PromptTemplate) -> float:
+    return float("please" in prompt_template.format(name=task))
+
+
+@algo
+async def politeness(store: LightningStore, train_dataset: Sequence[Any], report: Reporter) -> None:
+    resources_id = (await store.add_resources(POLITE)).resources_id
+    batch = await run_batch(store, train_dataset, mode="train", resources_id=resources_id)
+    report({"train_reward": batch.mean_reward or 0.0}, step=1, best_resources=POLITE)
+
+
+def test_result_says_what_came_of_the_run() -> None:
+    trainer = Trainer(algorithm="baseline", initial_resources=PLAIN, n_runners=2)
+    result = trainer.fit(greet, ["Ada", "Alan"], val_dataset=["Grace"])
+    assert result.status == "succeeded"
+    assert result.run_id == trainer.store.run_id
+    assert result.best_resources == PLAIN
+    assert result.metrics == {"train_reward": 0.0, "val_reward": 0.0}
+    assert (result.rollouts.succeeded, result.rollouts.failed, result.rollouts.retried) == (3, 0, 0)
+    assert result.failures == []
+    assert result.duration_seconds > 0
+
+
+def test_trainer_without_an_algorithm_says_so() -> None:
+    with pytest.raises(LightningError, match=r"has no algorithm; name one, as in Trainer\(algorithm='baseline'\)"):
+        Trainer().fit(solve, [1.0])
+
+
+def test_function_that_is_no_agent_is_refused() -> None:
+    def plain(task: float) -> float:
+        return task
+
+    with pytest.raises(InvalidAgent, match=r"plain.* is no agent; decorate the function with @rollout"):
+        Trainer(algorithm="baseline").fit(plain, [1.0])  # type: ignore[arg-type]
+
+
+async def test_fit_in_a_running_loop_names_the_one_to_use_there() -> None:
+    trainer = Trainer(algorithm="baseline")
+    with pytest.raises(LightningError, match=r"running event loop; use: await trainer\.fit_async"):
+        trainer.fit(solve, [1.0])
+    assert (await trainer.fit_async(solve, [1.0])).metrics == {"train_reward": 1.0}
+
+
+def test_each_fit_is_a_run_of_its_own() -> None:
+    trainer = Trainer(algorithm="baseline", store={"name": "memory", "run_id": "mine"})
+    results = [trainer.fit(solve, [reward] * 2) for reward in (1.0, 0.5, 0.0)]
+    assert [result.run_id for result in results] == ["mine", "mine-2", "mine-3"]
+    assert [result.metrics["train_reward"] for result in results] == [1.0, 0.5, 0.0]
+    assert [result.rollouts.succeeded for result in results] == [2, 2, 2]
+    assert trainer.store.run_id == "mine-3"
+
+
+async def test_trainer_runs_one_fit_at_a_time() -> None:
+    trainer = Trainer(algorithm="baseline")
+    first = asyncio.create_task(trainer.fit_async(solve, [1.0]))
+    await asyncio.sleep(0)
+    with pytest.raises(LightningError, match="runs already; make another Trainer"):
+        await trainer.fit_async(solve, [1.0])
+    assert (await first).status == "succeeded"
+    assert (await trainer.fit_async(solve, [1.0])).run_id.endswith("-2")
+
+
+def test_newest_metrics_and_newest_best_resources_are_kept() -> None:
+    @algo
+    async def reports(report: Reporter) -> None:
+        report({"reward": 0.1, "first": 1.0}, step=1, best_resources=PLAIN)
+        report({"reward": 0.9}, step=2, best_resources=POLITE)
+        report({"reward": 0.5}, step=3)
+
+    result = Trainer(algorithm=reports).fit(solve)
+    assert result.metrics == {"reward": 0.5, "first": 1.0}
+    assert result.best_resources == POLITE
+
+
+def test_sync_algorithm_reports_from_a_thread_of_its_own() -> None:
+    threads: list[threading.Thread] = []
+
+    @algo
+    def reports(report: Reporter) -> None:
+        threads.append(threading.current_thread())
+        report({"reward": 1}, step=1, best_resources=POLITE)
+
+    result = Trainer(algorithm=reports).fit(solve)
+    assert result.metrics == {"reward": 1.0}
+    assert result.best_resources == POLITE
+    assert threads[0] is not threading.main_thread()
+    assert not threads[0].is_alive()
+
+
+def test_plain_function_around_a_coroutine_function_is_awaited() -> None:
+    async def improve(report: Reporter) -> None:
+        await asyncio.sleep(0)
+        report({"reward": 1.0})
+
+    @algo
+    def wrapped(report: Reporter) -> Any:
+        return improve(report)
+
+    assert Trainer(algorithm=wrapped).fit(solve).metrics == {"reward": 1.0}
+
+
+def test_best_resources_are_as_they_were_when_reported() -> None:
+    @algo
+    async def reports(report: Reporter) -> None:
+        prompt = PromptTemplate(template="good")
+        report({}, best_resources={"main_prompt": prompt})
+        prompt.template = "changed"
+
+    result = Trainer(algorithm=reports).fit(solve)
+    assert result.best_resources == {"main_prompt": PromptTemplate(template="good")}
+
+
+def test_report_after_the_run_changes_nothing() -> None:
+    reporters: list[Reporter] = []
+
+    @algo
+    async def keeps(report: Reporter) -> None:
+        reporters.append(report)
+
+    result = Trainer(algorithm=keeps).fit(solve)
+    reporters[0]({"late": 1.0}, step=1)
+    assert result.metrics == {}
+
+
+def test_initial_and_best_resources_are_measured_on_samples_that_the_algorithm_has_not_seen() -> None:
+    trainer = Trainer(algorithm=politeness, initial_resources=PLAIN)
+    result = trainer.fit(greet, ["Ada"], test_dataset=["Alan", "Grace"])
+    assert result.metrics == {"train_reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0}
+    assert asyncio.run(inputs_by_mode(trainer.store)) == {"train": ["Ada"], "test": ["Alan", "Grace"] * 2}
+
+
+def test_best_resources_that_are_the_initial_ones_are_measured_once() -> None:
+    result = Trainer(algorithm="baseline", initial_resources=POLITE).fit(greet, ["Ada"], test_dataset=["Alan"])
+    assert result.metrics == {"train_reward": 1.0, "test_reward_initial": 1.0, "test_reward": 1.0}
+    assert result.rollouts.succeeded == 2
+
+
+def test_agent_without_resources_is_measured_as_it_is() -> None:
+    result = Trainer(algorithm="baseline").fit(solve, [0.0], test_dataset=[1.0, 0.5])
+    assert result.metrics == {"train_reward": 0.0, "test_reward": 0.75}
+
+
+async def inputs_by_mode(store: LightningStore) -> dict[str | None, list[Any]]:
+    found: dict[str | None, list[Any]] = {}
+    for each in await store.query_rollouts():
+        found.setdefault(each.mode, []).append(each.input)
+    return found
+
+
+def test_rollouts_are_counted_by_how_they_ended() -> None:
+    busy, go = asyncio.Event(), asyncio.Event()
+
+    @rollout
+    async def agent(task: str, rollout: Rollout) -> float:
+        if task == "wait":
+            busy.set()
+            await go.wait()
+        assert isinstance(rollout, AttemptedRollout)
+        if task == "fail" or (task == "retry" and rollout.attempt.sequence_id == 1):
+            raise ValueError("not today")
+        return 1.0
+
+    @algo
+    async def schedule(store: LightningStore) -> None:
+        async def enqueue(task: str, config: RolloutConfig | None = None) -> str:
+            return (await store.enqueue_rollout(task, config=config)).rollout_id
+
+        waiting = await enqueue("wait")
+        await busy.wait()
+        retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        others = [await enqueue("retry", retry), await enqueue("fail"), await enqueue("fail", retry)]
+        await store.update_rollout(await enqueue("cancelled"), status="cancelled")
+        go.set()
+        await store.wait_for_rollouts(rollout_ids=[waiting, *others])
+        go.clear()
+        busy.clear()
+        await enqueue("wait")
+        await enqueue("queued")
+        await busy.wait()
+
+    counts = Trainer(algorithm=schedule).fit(agent).rollouts
+    assert (counts.succeeded, counts.failed, counts.cancelled) == (2, 2, 1)
+    assert counts.unfinished == 2
+    assert counts.retried == 2
+
+
+def test_calls_in_the_default_executor_belong_to_their_own_rollout() -> None:
+    @rollout
+    async def agent(task: float) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, emit_reward, task)
+
+    async def rewards(store: LightningStore) -> list[tuple[Any, float | None]]:
+        return [
+            (each.input, find_final_reward(await store.query_spans(each.rollout_id)))
+            for each in await store.query_rollouts()
+        ]
+
+    trainer = Trainer(algorithm="baseline", n_runners=8)
+    trainer.fit(agent, [float(number) for number in range(40)])
+    found = asyncio.run(rewards(trainer.store))
+    assert len(found) == 40
+    assert all(reward == given for given, reward in found)
+
+
+def test_failures_are_grouped_by_cause_the_most_frequent_first() -> None:
+    @rollout
+    def agent(task: int) -> float:
+        if task == 0:
+            raise TimeoutError("the model is slow")
+        if task < 4:
+            raise ValueError("no key")
+        return 1.0
+
+    trainer = Trainer(algorithm="baseline", n_runners=3)
+    failures = trainer.fit(agent, range(6)).failures
+    assert [(each.cause, each.count) for each in failures] == [
+        ("ValueError: no key", 3),
+        ("TimeoutError: the model is slow", 1),
+    ]
+    example = asyncio.run(trainer.store.get_rollout_by_id(failures[0].example))
+    assert example is not None
+    assert example.input in (1, 2, 3)
+
+
+async def test_cancelling_fit_async_ends_the_run_and_leaves_nothing_running() -> None:
+    started, cleaned_up = asyncio.Event(), asyncio.Event()
+
+    @rollout
+    async def agent(task: float) -> float:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.set()
+        return task
+
+    fit = asyncio.create_task(Trainer(algorithm="baseline", n_runners=3).fit_async(agent, [1.0] * 5))
+    await started.wait()
+    fit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fit
+    assert cleaned_up.is_set()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_cancelled_algorithm_that_goes_on_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_core.execution.local.END_GRACE_SECONDS", 0.05)
+    started, refused, release = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @algo
+    async def stubborn() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            refused.set()
+        await release.wait()
+
+    fit = asyncio.create_task(Trainer(algorithm=stubborn).fit_async(solve))
+    await started.wait()
+    fit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fit
+    assert refused.is_set()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    release.set()
+    await asyncio.gather(*left)
+    assert [task.get_name() for task in left] == ["algorithm"]
+
+
+async def test_abandoned_sync_algorithm_is_logged_and_reports_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    started, done, go = asyncio.Event(), threading.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    @algo
+    def slow(report: Reporter) -> None:
+        loop.call_soon_threadsafe(started.set)
+        go.wait(10)
+        report({"late": 1.0})
+        done.set()
+
+    fit = asyncio.create_task(Trainer(algorithm=slow).fit_async(solve))
+    await started.wait()
+    fit.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fit
+    assert "lightning.algorithm_abandoned" in caplog.text
+    go.set()
+    assert await asyncio.to_thread(done.wait, 10)
