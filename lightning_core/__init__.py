@@ -211,7 +211,7 @@ _PLACES = {
     "runner": "LitAgentRunner Runner",
     "runs": "FitResult",
     "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics "
-        "LightningStoreThreaded",
+    "LightningStoreThreaded",
     "tracer": "OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer",
     "trainer": "Trainer",
     "types": (
