@@ -83,13 +83,14 @@ def peer_rollouts_per_second(peer: Any) -> float:
     """Run the same agent with agentlightning's runner, tracer and memory store."""
 
     @peer.rollout  # type: ignore[untyped-decorator]
-    async def agent(task: int) -> float:
+    async def agent(task: int, prompt_template: Any) -> float:
         for number in range(MESSAGES):
             peer.emit_message(f"step {number}")
         return float(task)
 
     async def run() -> float:
         store = peer.InMemoryLightningStore()
+        await store.add_resources({"prompt": peer.PromptTemplate(template="", engine="f-string")})
         runner = peer.LitAgentRunner(tracer=peer.OtelTracer(), max_rollouts=PEER_ROLLOUTS)
         with runner.run_context(agent=agent, store=store):
             began = time.perf_counter()
@@ -111,11 +112,10 @@ def main() -> None:
         rate = max(rollouts_per_second(n_runners) for _ in range(REPEATS))
         target = TARGETS.get(n_runners, "")
         print(
-            f"lightning-core loop: {rate:,.0f} rollouts/s with {n_runners} runners at {SPANS_PER_ROLLOUT} spans{target}",
-            flush=True,
+            f"lightning-core loop, n_runners={n_runners}: {rate:,.0f} rollouts/s at {SPANS_PER_ROLLOUT} spans{target}"
         )
     latency = statistics.median(first_rollout_latencies_ms())
-    print(f"lightning-core loop: {latency:.2f} ms from enqueue to agent, target: under {MAX_LATENCY_MS}", flush=True)
+    print(f"lightning-core loop: {latency:.2f} ms from enqueue to first rollout, target: under {MAX_LATENCY_MS}")
     try:
         import agentlightning as peer  # type: ignore[import-not-found]
     except ImportError as exc:
@@ -123,7 +123,7 @@ def main() -> None:
         return
     logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
     rate = max(peer_rollouts_per_second(peer) for _ in range(REPEATS))
-    print(f"agentlightning loop: {rate:,.0f} rollouts/s with 1 runner at {SPANS_PER_ROLLOUT} spans")
+    print(f"agentlightning loop, one runner: {rate:,.0f} rollouts/s at {SPANS_PER_ROLLOUT} spans")
 
 
 if __name__ == "__main__":

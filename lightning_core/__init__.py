@@ -7,6 +7,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning_core.adapter import (
+        Adapter as Adapter,
+    )
+    from lightning_core.adapter import (
+        LlmProxyTraceToTriplet as LlmProxyTraceToTriplet,
+    )
+    from lightning_core.adapter import (
+        OtelTraceAdapter as OtelTraceAdapter,
+    )
+    from lightning_core.adapter import (
+        TraceAdapter as TraceAdapter,
+    )
+    from lightning_core.adapter import (
+        TracerTraceToTriplet as TracerTraceToTriplet,
+    )
+    from lightning_core.adapter import (
+        TraceToMessages as TraceToMessages,
+    )
+    from lightning_core.adapter import (
+        TraceToTripletBase as TraceToTripletBase,
+    )
     from lightning_core.agent import (
         LitAgent as LitAgent,
     )
@@ -75,6 +96,8 @@ if TYPE_CHECKING:
     )
     from lightning_core.store import (
         LightningStoreStatistics as LightningStoreStatistics,
+    )
+    from lightning_core.store import (
         LightningStoreThreaded as LightningStoreThreaded,
     )
     from lightning_core.tracer import (
@@ -127,6 +150,8 @@ if TYPE_CHECKING:
     )
     from lightning_core.types import (
         FilterOptions as FilterOptions,
+    )
+    from lightning_core.types import (
         Hook as Hook,
     )
     from lightning_core.types import (
@@ -193,6 +218,9 @@ if TYPE_CHECKING:
         TraceStatus as TraceStatus,
     )
     from lightning_core.types import (
+        Triplet as Triplet,
+    )
+    from lightning_core.types import (
         Worker as Worker,
     )
     from lightning_core.types import (
@@ -200,6 +228,10 @@ if TYPE_CHECKING:
     )
 
 _PLACES = {
+    "adapter": (
+        "Adapter LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter TracerTraceToTriplet TraceToMessages "
+        "TraceToTripletBase"
+    ),
     "agent": "LitAgent rollout",
     "algorithm": "Algorithm Baseline algo",
     "emitter": (
@@ -216,9 +248,9 @@ _PLACES = {
     "trainer": "Trainer",
     "types": (
         "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset EnqueueRolloutRequest Event "
-        "FilterField FilterOptions Hook Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM Resource "
-        "ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span SpanContext "
-        "SpanCoreFields StatusCode TaskInput TraceState TraceStatus Worker WorkerStatus"
+        "FilterField FilterOptions Hook Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM "
+        "Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span SpanContext "
+        "SpanCoreFields StatusCode TaskInput TraceState TraceStatus Triplet Worker WorkerStatus"
     ),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names.split()}

@@ -102,7 +102,7 @@ class Hooks:
         """Tell every plugin that implements `hook`, one after the other, and return when all are done.
 
         There is no time limit. Cancellation reaches the implementation that is running; those after it are not
-        called.
+        called. The end of a run has its own method, `end_run`.
 
         Args:
             hook: The name of a hook.
@@ -121,12 +121,39 @@ class Hooks:
             await self._start(arguments["run_id"], listeners, arguments)
             return
         if hook == "lightning_run_end":
-            listeners = self._to_end(arguments["run_id"], listeners)
+            await self.end_run(**arguments)
+            return
         for listener in listeners:
             try:
                 await listener.tell(arguments)
             except Exception as exc:
                 self._record(listener.plugin, hook, exc)
+
+    async def end_run(self, run_id: str, status: str, *, timeout_seconds: float = 30.0) -> None:
+        """Tell every plugin that a run ended: each of them, whatever the others do, and also when this is cancelled.
+
+        Args:
+            run_id: The run; one that never started, or has ended, tells nobody.
+            status: How it ended.
+            timeout_seconds: How long all of them together may take. One that takes longer is cancelled, logged and
+                listed in `failures`; those after it still get a moment.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        cancelled: asyncio.CancelledError | None = None
+        for listener in self._to_end(run_id, self._listeners["lightning_run_end"]):
+            # A task of its own: a cancellation of the run that is over does not reach into it.
+            task = loop.create_task(listener.tell({"run_id": run_id, "status": status}), name=f"end {listener.plugin}")
+            try:
+                await asyncio.wait((task,), timeout=max(_MOMENT_SECONDS, deadline - loop.time()))
+            except asyncio.CancelledError as exc:
+                cancelled, deadline = exc, loop.time()
+                await asyncio.wait((task,), timeout=_MOMENT_SECONDS)
+            error = _error_of(task)
+            if error is not None:
+                self._record(listener.plugin, "lightning_run_end", error)
+        if cancelled is not None:
+            raise cancelled
 
     async def _start(self, run_id: str, listeners: "Sequence[_Listener]", arguments: Mapping[str, Any]) -> None:
         started: set[str] = set()
@@ -157,6 +184,19 @@ class Hooks:
                 _add(manager, registry.load_component(component), component.name)
             except Exception as exc:
                 self._record(component.name, None, exc)
+
+
+_MOMENT_SECONDS = 0.3
+"""What a plugin gets at the least to end a run, in seconds."""
+
+
+def _error_of(task: "asyncio.Task[None]") -> Exception | None:
+    """Return what a task failed with; one that has not ended is cancelled, and that is its error."""
+    if not task.done():
+        task.cancel()
+        return TimeoutError("it took too long to end, and was cancelled")
+    error = None if task.cancelled() else task.exception()
+    return error if isinstance(error, Exception) else None
 
 
 @dataclass(frozen=True, slots=True)

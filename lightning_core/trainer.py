@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+END_SECONDS = 30.0
+"""How long plugins may take to end a run; after Ctrl-C each gets a moment."""
+
 
 class Trainer:
     """Wires an algorithm, a store, runners and a tracer together, and runs them on an agent.
@@ -38,6 +42,7 @@ class Trainer:
         algorithm: What tunes the resources. `fit` needs one.
         store: Where everything is kept.
         tracer: What records what the agent does.
+        adapter: What makes training data of spans, for algorithms that want it.
         runner: What runs the agent. One instance is one runner, so with several runners it is given otherwise.
         strategy: Where the algorithm and the runners live.
         n_runners: How many rollouts run at the same time; None for the strategy's default.
@@ -57,6 +62,7 @@ class Trainer:
         algorithm: object = None,
         store: object = "memory",
         tracer: object = "otel",
+        adapter: object = "triplet",
         runner: object = "agent",
         strategy: object = "local",
         n_runners: int | None = None,
@@ -65,6 +71,9 @@ class Trainer:
         hooks: object = (),
         registry: Registry | None = None,
     ) -> None:
+        # Here, so that whoever imports the trainer does not pay for adapters.
+        from lightning_core.adapter import TraceAdapter
+
         self._registry = default_registry() if registry is None else registry
         self._runner_spec = runner
         self.max_rollouts = max_rollouts
@@ -74,6 +83,7 @@ class Trainer:
         )
         self.store: LightningStore = self._build("stores", store, LightningStore)
         self.tracer: Tracer = self._build("tracers", tracer, Tracer)
+        self.adapter: TraceAdapter[Any] = self._build("adapters", adapter, TraceAdapter)
         self.strategy: ExecutionStrategy = self._build(
             "strategies",
             strategy,
@@ -86,6 +96,7 @@ class Trainer:
         self._first_run_id = self.store.run_id
         self._fits = 0
         self._is_running = False
+        self._lock = threading.Lock()
 
     def fit(
         self,
@@ -147,7 +158,7 @@ class Trainer:
             options["max_rollouts"] = self.max_rollouts
         return self._build("runners", self._runner_spec, Runner, options)
 
-    def start_run(self) -> LightningStore:
+    def _start_run(self) -> LightningStore:
         """Return the store of a new run: the trainer's own for its first one, the same store's next run later."""
         if self._fits:
             self.store = self.store.for_run(f"{self._first_run_id}-{self._fits + 1}")
@@ -157,10 +168,11 @@ class Trainer:
     @contextmanager
     def _new_run(self, agent: object, **datasets: Dataset[Any] | None) -> Iterator["_Run"]:
         """Make a run, which has the trainer to itself during the block: its parts have one store and one reporter."""
-        if self._is_running:
-            raise LightningError("this trainer runs already; make another Trainer for a run beside it")
-        run = _Run(self, agent, **datasets)
-        self._is_running = True
+        with self._lock:
+            if self._is_running:
+                raise LightningError("this trainer runs already; make another Trainer for a run beside it")
+            run = _Run(self, agent, **datasets)
+            self._is_running = True
         try:
             yield run
         finally:
@@ -213,7 +225,7 @@ class _Run:
         self._agent = agent
         self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
         self._test_dataset = test_dataset
-        self._store = trainer.start_run()
+        self._store = trainer._start_run()
         self._progress = Progress()
         self._started = time.monotonic()
 
@@ -230,7 +242,8 @@ class _Run:
             status = "interrupted"
             raise
         finally:
-            await hooks.emit("lightning_run_end", run_id=run_id, status=status)
+            limit = 0.0 if status == "interrupted" else END_SECONDS
+            await hooks.end_run(run_id, status, timeout_seconds=limit)
         return await self.result(status)
 
     async def result(self, status: RunStatus) -> FitResult:
@@ -253,6 +266,7 @@ class _Run:
         algorithm = self._algorithm
         algorithm.set_trainer(self._trainer)
         algorithm.set_store(store)
+        algorithm.set_adapter(self._trainer.adapter)
         algorithm.set_initial_resources(self._trainer.initial_resources)
         algorithm.set_reporter(self._progress)
         try:

@@ -359,3 +359,53 @@ async def test_an_installed_plugin_that_cannot_be_loaded_is_reported_and_left_ou
     ]
     await hooks.emit("lightning_step_end", step=1, metrics={})
     assert EVENTS == ["installed 1"]
+
+
+class Ending:
+    """Records that it was told of the end."""
+
+    def __init__(self, end: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.ended: list[str] = []
+        self._end = end
+
+    async def lightning_run_start(self, run_id: str) -> None:
+        pass
+
+    async def lightning_run_end(self, run_id: str, status: str) -> None:
+        if self._end is not None:
+            await self._end()
+        self.ended.append(status)
+
+
+async def test_every_plugin_is_told_of_the_end_of_a_cancelled_run_whatever_the_others_do() -> None:
+    async def await_something_cancelled() -> None:
+        task = asyncio.create_task(asyncio.sleep(60))
+        task.cancel()
+        await task
+
+    broken, last = Ending(await_something_cancelled), Ending()
+    hooks = Hooks([broken, last])
+
+    async def run() -> None:
+        await hooks.emit("lightning_run_start", run_id="r")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await hooks.end_run("r", "interrupted", timeout_seconds=0)
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert last.ended == ["interrupted"]
+    assert [(failure.plugin, failure.hook) for failure in hooks.failures] == [("Ending", "lightning_run_end")]
+
+
+async def test_a_plugin_that_takes_too_long_to_end_a_run_is_left_behind() -> None:
+    hanging, last = Ending(asyncio.Event().wait), Ending()  # type: ignore[arg-type]  # returns True, never
+    hooks = Hooks([hanging, last])
+    await hooks.emit("lightning_run_start", run_id="r")
+    await asyncio.wait_for(hooks.end_run("r", "succeeded", timeout_seconds=0), timeout=5)
+    assert last.ended == ["succeeded"]
+    assert isinstance(hooks.failures[0].error, TimeoutError)

@@ -11,6 +11,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
+    from lightning_core.adapter.base import TraceAdapter
     from lightning_core.trainer import Trainer
 
 
@@ -32,6 +33,7 @@ class Algorithm(ABC):
     """
 
     _store: LightningStore | None = None
+    _adapter: "TraceAdapter[Any] | None" = None
     _initial_resources: NamedResources | None = None
     _reporter: Reporter | None = None
     _trainer: "weakref.ReferenceType[Trainer] | None" = None
@@ -88,6 +90,20 @@ class Algorithm(ABC):
         if self._store is None:
             raise AlgorithmError(f"{type(self).__name__} has no store; run it through a Trainer, or call set_store")
         return self._store
+
+    def set_adapter(self, adapter: "TraceAdapter[Any] | None") -> None:
+        """Attach what makes training data of spans."""
+        self._adapter = adapter
+
+    def get_adapter(self) -> "TraceAdapter[Any]":
+        """Return what makes training data of spans.
+
+        Raises:
+            AlgorithmError: When none is attached.
+        """
+        if self._adapter is None:
+            raise AlgorithmError(f"{type(self).__name__} has no adapter; run it through a Trainer, or call set_adapter")
+        return self._adapter
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
         """Attach the resources to start from."""

@@ -11,7 +11,7 @@ from lightning_core.errors import AlgorithmError, InvalidComponent
 from lightning_core.registry import did_you_mean
 from lightning_core.types import Dataset
 
-_PARAMETERS = ("store", "train_dataset", "val_dataset", "initial_resources", "report")
+_PARAMETERS = ("store", "train_dataset", "val_dataset", "adapter", "initial_resources", "report")
 
 
 class FunctionalAlgorithm(Algorithm):
@@ -53,6 +53,8 @@ class FunctionalAlgorithm(Algorithm):
         given: dict[str, Any] = {"initial_resources": self.get_initial_resources(), "report": self.report, **datasets}
         if "store" in self._wanted:
             given["store"] = self.get_store()
+        if "adapter" in self._wanted:
+            given["adapter"] = self.get_adapter()
         result: Awaitable[None] | None = self._function(**{name: given[name] for name in self._wanted})
         return result
 
@@ -60,8 +62,8 @@ class FunctionalAlgorithm(Algorithm):
 def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, sync or async.
 
-    The function has any of these parameters, by name: `store`, `train_dataset`, `val_dataset`, `initial_resources`
-    and `report` (which is `Algorithm.report`). Other parameters keep their defaults.
+    The function has any of these parameters, by name: `store`, `train_dataset`, `val_dataset`, `adapter`,
+    `initial_resources` and `report` (which is `Algorithm.report`). Other parameters keep their defaults.
 
     Raises:
         InvalidComponent: When it has another parameter without a default.

@@ -53,6 +53,7 @@ class Config(BaseModel):
     algorithm: Component
     store: Component = "memory"
     tracer: Component = "otel"
+    adapter: Component = "triplet"
     runner: Component = "agent"
     strategy: Component = "local"
     n_runners: Count | None = None
@@ -98,9 +99,11 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
     file = read_config(path)
     config = _validate(file)
     folder = file.path.resolve().parent
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
     agent = _load(file, ("agent",), config.agent)
+    _check_origin(file, config.agent, folder)
     if not isinstance(agent, LitAgent):
         what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
         raise ConfigError(
@@ -114,6 +117,7 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
             algorithm=config.algorithm,
             store=config.store,
             tracer=config.tracer,
+            adapter=config.adapter,
             runner=config.runner,
             strategy=config.strategy,
             n_runners=config.n_runners,
@@ -124,6 +128,18 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
     except ValueError as exc:  # an option with a value that its component refuses
         raise ConfigError(f"{file.path}: {exc}") from exc
     return Job(trainer, agent, **datasets)
+
+
+def _check_origin(file: ConfigFile, path: str, folder: Path) -> None:
+    """Refuse a module of another folder where the config's folder has one of that name."""
+    name = path.partition(":")[0].partition(".")[0]
+    own = next((place for place in (folder / f"{name}.py", folder / name / "__init__.py") if place.is_file()), None)
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if own is not None and loaded is not None and Path(loaded).resolve() != own.resolve():
+        raise ConfigError(
+            f"{file.where(('agent',))}: agent {path!r} is meant to be in {own}, but this process has loaded "
+            f"{loaded} under that name; run each config in a process of its own, or give the modules other names"
+        )
 
 
 _DATASETS = ("train_dataset", "val_dataset", "test_dataset")

@@ -246,4 +246,4 @@ def default_registry() -> Registry:
 
 
 def _how_to_install(distribution: str) -> str:
-    return f"Install it from a checkout of Lightning Core: pip install ./plugins/{distribution}"
+    return f"Install it from a checkout of Lightning Core that has it: pip install ./plugins/{distribution}"

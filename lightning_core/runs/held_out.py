@@ -29,6 +29,7 @@ async def measure_held_out(
     Raises:
         NoRewards: When no rollout of a measurement gave a reward.
     """
+    latest = await store.get_latest_resources()
     initial_reward = None if initial is None else await _mean_reward(store, dataset, initial)
     if initial_reward is not None:
         report({"test_reward_initial": initial_reward})
@@ -36,6 +37,9 @@ async def measure_held_out(
         report({"test_reward": initial_reward})
     elif best is not None or initial is None:
         report({"test_reward": await _mean_reward(store, dataset, best)})
+    if latest is not None:
+        # A measurement changes nothing: what was the latest version is so again.
+        await store.update_resources(latest.resources_id, latest.resources)
 
 
 async def _mean_reward(store: LightningStore, dataset: Dataset[Any], resources: NamedResources | None) -> float:

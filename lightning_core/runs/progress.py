@@ -1,6 +1,7 @@
 """What an algorithm reports while it runs: kept for the result, and passed on to the hooks."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -9,6 +10,14 @@ from numbers import Real
 from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
 from lightning_core.types import NamedResources, Resource
+
+logger = logging.getLogger(__name__)
+
+FINISH_SECONDS = 30.0
+"""How long hooks may take to hear of the last steps."""
+
+STOP_SECONDS = 0.2
+"""How long a hook that is cancelled may take to end."""
 
 
 class Progress:
@@ -64,7 +73,7 @@ class Progress:
             with self._lock:
                 self._loop = None
             task.cancel()
-            await asyncio.wait((task,))
+            await asyncio.wait((task,), timeout=STOP_SECONDS)
 
     async def _finish(self, telling: "asyncio.Task[None]") -> None:
         """Take no more steps, and wait until hooks have been told of those that were taken."""
@@ -72,7 +81,9 @@ class Progress:
             if self._loop is not None and self._steps is not None:
                 self._loop.call_soon_threadsafe(self._steps.put_nowait, None)
             self._loop = None
-        await telling
+        await asyncio.wait((telling,), timeout=FINISH_SECONDS)
+        if not telling.done():
+            logger.warning("lightning.step_hooks_abandoned; they took longer than %g s", FINISH_SECONDS)
 
 
 def _number(name: str, value: object) -> float:

@@ -138,3 +138,19 @@ def test_unknown_component_and_option_are_told_as_the_trainer_does(write: WriteF
         load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\nrunner: agnet\n"))
     with pytest.raises(InvalidComponent, match="algorithm 'baseline' has no option 'epochs'"):
         load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: {name: baseline, epochs: 1}\n"))
+
+
+def test_an_agent_module_that_another_folder_has_taken_the_name_of_is_refused(
+    write: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other" / "my_agent.py"
+    other.parent.mkdir()
+    other.write_text(write("my_agent_source.py", "solve = 1\n").read_text())
+    taken = type(sys)("my_agent")
+    taken.__file__ = str(other)
+    monkeypatch.setitem(sys.modules, "my_agent", taken)
+    taken.solve = None  # type: ignore[attr-defined]
+    write("my_agent.py", "from lightning_core import rollout\n@rollout\ndef solve(task): return 1.0\n")
+    config = write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n")
+    with pytest.raises(ConfigError, match="run each config in a process of its own"):
+        load_job(config)

@@ -77,3 +77,13 @@ async def test_latest_resources_are_used_where_no_best_were_reported() -> None:
 async def test_no_samples_are_an_error() -> None:
     with pytest.raises(NoRewards, match="the test on held-out samples: there was nothing to run"):
         await measure_held_out(InMemoryLightningStore(), [], initial=None, best=None, report=lambda metrics: None)
+
+
+async def test_a_measurement_leaves_the_latest_resources_as_they_were() -> None:
+    store = InMemoryLightningStore()
+    tuned = await store.add_resources(prompt("7"))
+    async with running(store):
+        await measure_held_out(store, [1.0], initial=prompt("1"), best=prompt("2"), report=lambda metrics: None)
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert (latest.resources_id, latest.resources) == (tuned.resources_id, prompt("7"))

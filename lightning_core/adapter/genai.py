@@ -1,0 +1,79 @@
+"""The names under which model calls are recorded, by whatever source, in one place.
+
+A source of our own writes the names of OpenTelemetry's GenAI conventions, and for the engine's tokens
+`PROMPT_TOKEN_IDS`, `RESPONSE_TOKEN_IDS` and `RESPONSE_LOGPROBS`.
+"""
+
+from lightning_core.semconv import LightningSpanAttributes
+
+# What the engine saw and produced.
+PROMPT_TOKEN_IDS = "prompt_token_ids"
+"""The prompt's token ids: a list of integers."""
+RESPONSE_TOKEN_IDS = "response_token_ids"
+"""The answer's token ids: a list of integers, or one such list for each choice."""
+RESPONSE_LOGPROBS = "response_logprobs"
+"""The log-probability of each token of the answer: a list of numbers, or one such list for each choice."""
+LOGPROBS_CONTENT = "logprobs.content"
+"""The same for the first choice, as OpenAI's API gives it: JSON of a list of objects with `logprob`."""
+
+# OpenTelemetry's GenAI conventions.
+OPERATION_NAME = "gen_ai.operation.name"
+INFERENCE_OPERATIONS = frozenset({"chat", "completion", "generate_content", "responses", "text_completion"})
+"""The values of `OPERATION_NAME` that mean a model call; others are agents, tools and embeddings."""
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+TOOL_DEFINITIONS = "gen_ai.tool.definitions"
+ERROR_TYPE = "error.type"
+DETAILS_EVENT = "gen_ai.client.inference.operation.details"
+"""The event that carries the messages where the span itself does not."""
+MESSAGE_EVENTS = {
+    "gen_ai.system.message": "system",
+    "gen_ai.user.message": "user",
+    "gen_ai.assistant.message": "assistant",
+    "gen_ai.tool.message": "tool",
+}
+"""The events of the conventions up to 1.36, one a message, and the role that each stands for."""
+CHOICE_EVENT = "gen_ai.choice"
+"""The event of the conventions up to 1.36 that carries one choice of the answer."""
+CONTENT_EVENTS = frozenset({"gen_ai.content.prompt", "gen_ai.content.completion"})
+"""The events of the conventions up to 1.27, which carry `PROMPT` and `COMPLETION` as JSON."""
+
+# AgentOps and Traceloop, and so the spans of agentlightning 0.3.
+PROMPT = "gen_ai.prompt"
+"""Prefix of the request's messages: `gen_ai.prompt.0.role`, `gen_ai.prompt.0.content`, ..."""
+COMPLETION = "gen_ai.completion"
+"""Prefix of the choices: `gen_ai.completion.0.content`, `gen_ai.completion.0.tool_calls.0.name`, ..."""
+REQUEST = "gen_ai.request"
+"""Prefix of the request's parameters."""
+RESPONSE = "gen_ai.response"
+"""Prefix of what is known of the response."""
+REQUEST_TYPES = ("gen_ai.request.type", "llm.request.type")
+TOOL_PREFIXES = ("gen_ai.request.functions", "gen_ai.request.tools", "llm.request.functions")
+TOOL_SPAN = "tool"
+"""Prefix of what a tool's span says: `tool.name`, `tool.parameters`, `tool.call.id`, `tool.call.type`."""
+
+# Weave, as agentlightning 0.3 records it.
+OPERATION_INPUT = LightningSpanAttributes.OPERATION_INPUT.value
+"""Prefix of the request, as its JSON would be: `agentlightning.operation.input.messages.0.role`, ..."""
+OPERATION_OUTPUT = LightningSpanAttributes.OPERATION_OUTPUT.value
+"""Prefix of the response, as its JSON would be: `agentlightning.operation.output.choices.0.finish_reason`, ..."""
+OUTPUT_ID = f"{OPERATION_OUTPUT}.id"
+OUTPUT_MODEL = f"{OPERATION_OUTPUT}.model"
+OUTPUT_CHOICES = f"{OPERATION_OUTPUT}.choices"
+OUTPUT_PROMPT_TOKEN_IDS = f"{OPERATION_OUTPUT}.{PROMPT_TOKEN_IDS}"
+INPUT_CHAT = f"{OPERATION_INPUT}.messages"
+INPUT_TOOLS = f"{OPERATION_INPUT}.tools"
+
+# The LiteLLM proxy.
+LITELLM_REQUEST_SPAN = "litellm_request"
+LITELLM_RAW_SPAN = "raw_gen_ai_request"
+"""Its attributes are `llm.<provider>.<field of the provider's answer>`, as Python or JSON text."""
+LITELLM_RAW_PREFIX = "llm."
+
+CHAT_CALL_NAME = "openai.chat.completion"
+"""The name that AgentOps gives to the span of a chat call."""

@@ -1,0 +1,217 @@
+"""From spans to training rows: consecutive calls become one row where the engine's tokens are exactly continuous."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lightning_core.adapter.base import TraceAdapter
+from lightning_core.adapter.calls import ModelCall, calls_of
+from lightning_core.adapter.order import in_order
+from lightning_core.adapter.prefix import OpenRows
+from lightning_core.adapter.rewards import match_by_sequence
+from lightning_core.adapter.selection import CallSelector
+from lightning_core.emitter import NamedReward, find_final_reward
+from lightning_core.types import Span
+
+RefusalReason = Literal["failed", "no_token_ids", "bad_token_ids", "empty_answer"]
+"""Why an answer is in no row: see `docs/adapters.md`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCall:
+    """The part of a row that is one answer of one call."""
+
+    call: ModelCall
+    """The call, with its source spans."""
+    choice: int
+    """Which of its answers, from 0."""
+    start: int
+    """Where the answer begins in the row's `response_ids`, from 0."""
+    stop: int
+    """Where it ends there; the last token is before it."""
+    rewards: tuple[NamedReward, ...]
+    """The rewards of the call, the primary one first; none when nobody said. Its choices share them."""
+
+    @property
+    def reward(self) -> float | None:
+        """The primary reward of the call."""
+        return self.rewards[0].value if self.rewards else None
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One training row. `response_ids`, `mask` and `logprobs` are of one length."""
+
+    prompt_ids: list[int] = field(repr=False)
+    """The prompt of the first call."""
+    response_ids: list[int] = field(repr=False)
+    """The answers, and between two of them what came in between."""
+    mask: list[int] = field(repr=False)
+    """1 for a token that the model produced, 0 for one that came in between."""
+    logprobs: list[float | None] = field(repr=False)
+    """The engine's log-probability; None where masked, or not recorded."""
+    calls: list[RowCall]
+    """The answers that it is made of, in order."""
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """The primary reward of each call, in order."""
+        return tuple(part.reward for part in self.calls)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """The spans that recorded its calls, in order."""
+        return tuple(span for part in self.calls for span in part.call.spans)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedAnswer:
+    """An answer of which no row could be made."""
+
+    call: ModelCall
+    """The call, with its source spans."""
+    choice: int
+    """Which of its answers, from 0."""
+    reason: RefusalReason
+    """What is wrong with it."""
+    detail: str
+    """The same in words, with the span's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectories:
+    """What an attempt gives to learn from."""
+
+    rows: tuple[Trajectory, ...]
+    """In the order in which they began."""
+    refused: tuple[RefusedAnswer, ...]
+    """What is in none of them, and why; in the order of the attempt."""
+    final_reward: float | None
+    """The primary reward of the attempt's last reward span; None when it has none."""
+
+    @property
+    def lacks_token_ids(self) -> bool:
+        """Whether an answer is missing because the engine's tokens were not recorded, or are damaged."""
+        return any(refusal.reason in ("no_token_ids", "bad_token_ids") for refusal in self.refused)
+
+
+class TraceToTrajectories(TraceAdapter[Trajectories]):
+    """Makes training rows of the model calls of an attempt.
+
+    Where a prompt begins with exactly the tokens of a row (the prompt of its first call, and all that followed), the
+    call continues that row: the rest of the prompt is masked, its answer is not. Elsewhere a new row begins. Of
+    several rows that a prompt begins with, the longest is continued, of equal ones the newest. No produced token is
+    trained twice, and none is made from text. Time and memory are linear in the tokens.
+
+    `docs/adapters.md` says what becomes of failed, empty, repeated, parallel and branching calls.
+
+    Args:
+        llm_call_match: A regular expression, searched in span names; None for every model call.
+        agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
+        exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
+        repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
+
+    Raises:
+        ValueError: When one of the two is not a regular expression.
+    """
+
+    def __init__(
+        self,
+        *,
+        llm_call_match: str | None = None,
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        repair_hierarchy: bool = True,
+    ) -> None:
+        self._selector = CallSelector(
+            repair_hierarchy=repair_hierarchy,
+            llm_call_match=llm_call_match,
+            agent_match=agent_match,
+            exclude_llm_call_in_reward=exclude_llm_call_in_reward,
+        )
+
+    def adapt(self, source: Sequence[Span], /) -> Trajectories:
+        """Return the rows of an attempt, and the answers that are in none.
+
+        Args:
+            source: The spans of one attempt, in any order.
+
+        Raises:
+            ValueError: When a span has a reward without a name or a number.
+        """
+        if not source:
+            return Trajectories((), (), None)
+        spans = in_order(source)
+        calls = calls_of([selected.spans for selected in self._selector.select(self._selector.tree(spans))])
+        rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, spans)
+        rows, refused = merge_calls(calls, rewards)
+        return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans))
+
+
+def merge_calls(
+    calls: Sequence[ModelCall], rewards: Mapping[int, tuple[NamedReward, ...]]
+) -> tuple[list[Trajectory], list[RefusedAnswer]]:
+    """Make rows of calls.
+
+    Args:
+        calls: In the order of the attempt.
+        rewards: By a call's `order`, its rewards.
+
+    Returns:
+        The rows, and the answers that are in none of them.
+    """
+    merging = _Merging(rewards)
+    for call in calls:
+        merging.take(call)
+    return merging.rows, merging.refused
+
+
+class _Merging:
+    def __init__(self, rewards: Mapping[int, tuple[NamedReward, ...]]) -> None:
+        self.rows: list[Trajectory] = []
+        self.refused: list[RefusedAnswer] = []
+        self._open: OpenRows[Trajectory] = OpenRows()
+        self._rewards = rewards
+
+    def take(self, call: ModelCall) -> None:
+        if call.error is not None:
+            self._refuse(call, 0, "failed", f"it failed: {call.error}")
+            return
+        for number, choice in enumerate(call.choices):
+            if call.prompt_token_ids is None or choice.token_ids is None:
+                missing = "the prompt" if call.prompt_token_ids is None else f"choice {number}"
+                self._refuse(call, number, "no_token_ids", f"no token ids of {missing} were recorded")
+            elif not choice.token_ids:
+                self._refuse(call, number, "empty_answer", f"choice {number} has no token")
+            elif not self._join(call, number, call.prompt_token_ids, choice.token_ids):
+                self._refuse(call, number, "bad_token_ids", "a token id is not an integer")
+
+    def _join(self, call: ModelCall, number: int, prompt: Sequence[int], answer: Sequence[int]) -> bool:
+        match = self._open.find(prompt)
+        between = prompt[match.length :]
+        if not _all_integers(between) or not _all_integers(answer):
+            return False
+        row = match.row
+        if row is None:
+            row = Trajectory(list(prompt), [], [], [], [])
+            self.rows.append(row)
+            self._open.add(match, row, [*prompt[match.shared :], *answer])
+        else:
+            self._open.extend(match, [*between, *answer])
+            row.response_ids.extend(between)
+            row.mask.extend([0] * len(between))
+            row.logprobs.extend([None] * len(between))
+        start = len(row.response_ids)
+        row.response_ids.extend(answer)
+        row.mask.extend([1] * len(answer))
+        row.logprobs.extend(call.choices[number].logprobs or [None] * len(answer))
+        row.calls.append(RowCall(call, number, start, len(row.response_ids), self._rewards.get(call.order, ())))
+        return True
+
+    def _refuse(self, call: ModelCall, choice: int, reason: RefusalReason, why: str) -> None:
+        detail = f"the call of span {call.span_id} is in no row: {why}"
+        self.refused.append(RefusedAnswer(call, choice, reason, detail))
+
+
+def _all_integers(ids: Sequence[int]) -> bool:
+    return set(map(type, ids)) <= {int}

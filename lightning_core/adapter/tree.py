@@ -1,0 +1,241 @@
+"""The spans of an attempt as a tree: what lies within what."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lightning_core.adapter.enclosing import shortest_enclosing
+from lightning_core.adapter.order import in_order
+from lightning_core.types import Span
+
+_AGENT_NAME_ATTRIBUTES = (
+    "agent.name",
+    "gen_ai.agent.name",
+    "recipient_agent_type",
+    "langchain.chain.type",
+    "executor.id",
+)
+"""Under one of these, agent frameworks say whose span it is."""
+
+
+class TraceTree:
+    """A span and what lies within it.
+
+    Args:
+        id: The span's id.
+        span: The span.
+        children: What lies directly within it, in the order of the attempt.
+    """
+
+    def __init__(self, id: str, span: Span, children: "list[TraceTree] | None" = None) -> None:
+        self.id = id
+        self.span = span
+        self.children = children if children is not None else []
+
+    @classmethod
+    def from_spans(cls, spans: Sequence[Span]) -> "TraceTree":
+        """Make the tree of an attempt's spans.
+
+        A parent that is not among the spans gets a virtual span over its children. Where there are several roots,
+        they lie in a virtual one. Spans whose parents form a circle hang on one of them, which is a root.
+
+        Raises:
+            ValueError: When there is no span.
+        """
+        ordered = in_order(spans)
+        if not ordered:
+            raise ValueError("there is no span to make a tree of; give the spans of an attempt")
+        nodes = [cls(span.span_id, span) for span in ordered]
+        by_id = {node.id: node for node in reversed(nodes)}
+        missing: dict[str, list[TraceTree]] = {}
+        roots: list[TraceTree] = []
+        parents: dict[int, TraceTree] = {}
+        for node in nodes:
+            parent_id = node.span.parent_id
+            if parent_id is None:
+                roots.append(node)
+            elif parent_id in by_id:
+                parents[id(node)] = by_id[parent_id]
+            else:
+                missing.setdefault(parent_id, []).append(node)
+        for node in _in_circles(nodes, parents):
+            del parents[id(node)]
+            roots.append(node)
+        for node in nodes:
+            if id(node) in parents:
+                parents[id(node)].children.append(node)
+        roots += [
+            cls(parent_id, _virtual_span(parent_id, children), children) for parent_id, children in missing.items()
+        ]
+        if len(roots) == 1:
+            return roots[0]
+        return cls("virtual-root", _virtual_span("virtual-root", roots, name="virtual-root"), roots)
+
+    @property
+    def start_time(self) -> float | None:
+        """When the span began, in seconds since the epoch."""
+        return self.span.start_time
+
+    @property
+    def end_time(self) -> float | None:
+        """When the span ended, in seconds since the epoch."""
+        return self.span.end_time
+
+    def traverse(self) -> "list[TraceTree]":
+        """Return this node and all below it, a parent before its children."""
+        return [node for node, _ in self._walk()]
+
+    def names_tuple(self) -> tuple[str, list[Any]]:
+        """Return the span's name, with its agent's in brackets, and the same of each child."""
+        named: dict[int, tuple[str, list[Any]]] = {}
+        for node in reversed(self.traverse()):
+            agent = node.agent_name()
+            name = node.span.name if agent is None else f"{node.span.name} [{agent}]"
+            named[id(node)] = (name, [named[id(child)] for child in node.children])
+        return named[id(self)]
+
+    def agent_name(self) -> str | None:
+        """Return the name of the agent whose span this is, as its framework gives it; None for other spans."""
+        attributes = self.span.attributes
+        for name in _AGENT_NAME_ATTRIBUTES:
+            if attributes.get(name) is not None:
+                return str(attributes[name])
+        found = None
+        if attributes.get("agentops.span.kind") == "agent":
+            found = attributes.get("operation.name")
+        elif attributes.get("type") == "agent":
+            found = attributes.get("agentlightning.operation.input.name")
+        elif self.span.name.startswith("langchain.Chain."):
+            found = attributes.get("lc_name")
+        return None if found is None else str(found)
+
+    def repair_hierarchy(self) -> None:
+        """Move each span that floats under the root into the shortest span that was open all the while.
+
+        Where several tracers record one attempt, the spans of one do not know those of the other: a model call lies
+        beside the agent that made it. The root is the first node that has several children; only its own children
+        are moved. Spans without times stay. Takes time n log n for n spans.
+        """
+        root = self
+        while len(root.children) == 1:
+            root = root.children[0]
+        if not root.children:
+            return
+        new_parents = _new_parents(root.children, root.traverse()[1:])
+        parents = {id(child): node for node in root.traverse() for child in node.children}
+        for child, parent in new_parents:
+            parents[id(child)] = parent
+        floating = [child for child, _ in new_parents]
+        # A span can outlast its parent, and so two spans can each be in a span below the other one.
+        in_circles = {id(node) for node in _in_circles(floating, parents)}
+        for child, parent in new_parents:
+            if id(child) not in in_circles:
+                parent.children.append(child)
+        moved = {id(child) for child in floating} - in_circles
+        root.children = [child for child in root.children if id(child) not in moved]
+
+    def mermaid(self, interested_span_match: str | None = None) -> str:
+        """Draw the tree as the text of a Mermaid flowchart.
+
+        Args:
+            interested_span_match: A regular expression; only spans whose name it matches, and those above, are drawn.
+        """
+        nodes, edges = self._drawn(interested_span_match)
+        lines = ["flowchart TD"]
+        lines += [f'    n{place}["{_mermaid_text(label)}"]' for place, label in enumerate(nodes)]
+        lines += [f"    n{parent} --> n{child}" for parent, child in edges]
+        return "\n".join(lines) + "\n"
+
+    def graphviz(self, interested_span_match: str | None = None) -> str:
+        """Draw the tree as the text of a Graphviz digraph; the argument is that of `mermaid`."""
+        nodes, edges = self._drawn(interested_span_match)
+        lines = ["digraph trace {"]
+        lines += [f'    n{place} [label="{_graphviz_text(label)}"];' for place, label in enumerate(nodes)]
+        lines += [f"    n{parent} -> n{child};" for parent, child in edges]
+        return "\n".join([*lines, "}"]) + "\n"
+
+    def _walk(self) -> "Iterator[tuple[TraceTree, TraceTree | None]]":
+        """Yield each node with its parent, without recursion: traces may be thousands of spans deep."""
+        pending: list[tuple[TraceTree, TraceTree | None]] = [(self, None)]
+        while pending:
+            node, parent = pending.pop()
+            yield node, parent
+            pending.extend((child, node) for child in reversed(node.children))
+
+    def _drawn(self, interesting: str | None) -> tuple[list[str], list[tuple[int, int]]]:
+        walked = list(self._walk())
+        kept = {id(node) for node, _ in walked if interesting is None or re.search(interesting, node.span.name)}
+        for node, parent in reversed(walked):
+            if id(node) in kept and parent is not None:
+                kept.add(id(parent))
+        places: dict[int, int] = {}
+        labels: list[str] = []
+        edges: list[tuple[int, int]] = []
+        for node, parent in walked:
+            if id(node) not in kept:
+                continue
+            places[id(node)] = len(labels)
+            agent = node.agent_name()
+            labels.append(f"{node.id[-8:]} ({node.span.name})" + (f" [{agent}]" if agent is not None else ""))
+            if parent is not None:
+                edges.append((places[id(parent)], places[id(node)]))
+        return labels, edges
+
+
+def _virtual_span(span_id: str, children: Sequence[TraceTree], name: str | None = None) -> Span:
+    first = children[0].span
+    starts = [child.start_time for child in children if child.start_time is not None]
+    ends = [child.end_time for child in children if child.end_time is not None]
+    return Span.from_attributes(
+        attributes={},
+        rollout_id=first.rollout_id,
+        attempt_id=first.attempt_id,
+        sequence_id=first.sequence_id,
+        trace_id=first.trace_id,
+        span_id=span_id,
+        name=name,
+        start_time=min(starts, default=None),
+        end_time=max(ends, default=None),
+    )
+
+
+def _in_circles(nodes: Sequence[TraceTree], parents: dict[int, TraceTree]) -> list[TraceTree]:
+    """Return one of the nodes for each circle of parents."""
+    given = {id(node) for node in nodes}
+    seen: dict[int, int] = {}
+    found: list[TraceTree] = []
+    for number, start in enumerate(nodes):
+        node: TraceTree | None = start
+        while node is not None and id(node) not in seen:
+            seen[id(node)] = number
+            node = parents.get(id(node))
+        if node is not None and seen[id(node)] == number:
+            while id(node) not in given:
+                node = parents[id(node)]
+            found.append(node)
+    return found
+
+
+def _new_parents(floating: Sequence[TraceTree], candidates: Sequence[TraceTree]) -> list[tuple[TraceTree, TraceTree]]:
+    """Pair each floating node, which is a candidate too, with the shortest candidate around it, if there is one."""
+    moving = {id(node) for node in floating}
+    nodes: list[TraceTree] = []
+    intervals: list[tuple[float, float]] = []
+    for node in candidates:
+        if node.start_time is not None and node.end_time is not None:
+            nodes.append(node)
+            intervals.append((node.start_time, node.end_time))
+    return [
+        (node, nodes[place])
+        for node, place in zip(nodes, shortest_enclosing(intervals), strict=True)
+        if place is not None and id(node) in moving
+    ]
+
+
+def _mermaid_text(label: str) -> str:
+    # Mermaid has no escapes, but takes HTML's entities in its own spelling.
+    return label.replace("#", "#35;").replace('"', "#quot;").replace("\n", " ")
+
+
+def _graphviz_text(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

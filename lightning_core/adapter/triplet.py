@@ -1,0 +1,215 @@
+"""From the spans that a tracer recorded to triplets."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightning_core.adapter import genai
+from lightning_core.adapter.attributes import decoded, entries, nested
+from lightning_core.adapter.base import TraceAdapter
+from lightning_core.adapter.calls import ModelCall, call_of
+from lightning_core.adapter.chat import chat_messages
+from lightning_core.adapter.rewards import RewardMatchPolicy, match_in_tree
+from lightning_core.adapter.selection import CallSelector, SelectedCall
+from lightning_core.adapter.tree import TraceTree
+from lightning_core.types import Span, Triplet
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+_LEFT_OUT = {"messages", "choices", genai.PROMPT_TOKEN_IDS, genai.RESPONSE_TOKEN_IDS}
+"""What stands elsewhere in a triplet, so not in its metadata."""
+
+
+class TraceToTripletBase(TraceAdapter[list[Triplet]]):
+    """An adapter whose result is a list of triplets."""
+
+
+class TracerTraceToTriplet(TraceToTripletBase):
+    """Makes a triplet of each model call that a tracer recorded.
+
+    A triplet has
+
+    - `prompt`: `token_ids`, `raw_content` (the messages as recorded) and `image_urls`;
+    - `response`: `token_ids`, `raw_content` (the choices as recorded), and `logprobs` where they were recorded;
+    - `reward`: the primary one, or None;
+    - `metadata`: `request`, `response`, `response_id`, `agent_name`, and `error` when the call failed.
+
+    `token_ids` are the span's own list or tuple, for a prompt may be long; do not change them. They are an empty list
+    where the engine gave none. Of several choices the first one counts. A call that several sources recorded is one.
+
+    Args:
+        repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
+        llm_call_match: A regular expression, searched in span names: the model calls. Spans of the GenAI conventions
+            and of the LiteLLM proxy are matched under the name `openai.chat.completion` too.
+        agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
+        exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
+        reward_match: How a reward finds its call.
+
+    Raises:
+        ValueError: When an option has a value that it does not take.
+    """
+
+    def __init__(
+        self,
+        repair_hierarchy: bool = True,
+        llm_call_match: str = r"openai\.chat\.completion",
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        reward_match: RewardMatchPolicy | str = RewardMatchPolicy.FIRST_OCCURRENCE,
+        _skip_empty_token_spans: bool = False,
+    ) -> None:
+        self.repair_hierarchy = repair_hierarchy
+        self.llm_call_match = llm_call_match
+        self.agent_match = agent_match
+        self.exclude_llm_call_in_reward = exclude_llm_call_in_reward
+        self.reward_match = RewardMatchPolicy(reward_match)
+        self._skip_empty_token_spans = _skip_empty_token_spans
+        self._selector = CallSelector(
+            repair_hierarchy=repair_hierarchy,
+            llm_call_match=llm_call_match,
+            agent_match=agent_match,
+            exclude_llm_call_in_reward=exclude_llm_call_in_reward,
+        )
+
+    def adapt(self, source: "Sequence[Span] | Sequence[ReadableSpan]", /) -> list[Triplet]:
+        """Return the triplets of an attempt; none when it has no spans.
+
+        Args:
+            source: The spans of one attempt.
+
+        Returns:
+            A triplet for each call: that of a call around others before theirs, else in the order of the attempt.
+
+        Raises:
+            ValueError: When a span has a reward without a name or a number.
+        """
+        if not source:
+            return []
+        tree = self._selector.tree(_spans(source))
+        selected = self._selector.select(tree)
+        calls = [call_of(one.spans, order) for order, one in enumerate(selected)]
+        pairs = [(one, call) for one, call in zip(selected, calls, strict=True) if self._is_wanted(call)]
+        rewards = match_in_tree(
+            self.reward_match, tree, {id(one.node): number for number, (one, _) in enumerate(pairs)}
+        )
+        return [
+            _triplet(one, call, rewards[number][0].value if number in rewards else None)
+            for number, (one, call) in enumerate(pairs)
+        ]
+
+    def visualize(
+        self,
+        source: "Sequence[Span] | Sequence[ReadableSpan]",
+        /,
+        filename: str | Path | None = "trace_tree",
+        interested_span_match: str | None = None,
+        *,
+        syntax: Literal["mermaid", "graphviz"] = "mermaid",
+    ) -> TraceTree:
+        """Write a drawing of the spans, as text: a Mermaid flowchart (`.mmd`) or a Graphviz digraph (`.dot`).
+
+        Args:
+            source: The spans of one attempt.
+            filename: Where to, without the suffix; None to write nothing. A file of that name is replaced.
+            interested_span_match: A regular expression; only spans whose name it matches, and those above, are drawn.
+            syntax: The language of the text.
+
+        Returns:
+            The tree; its methods `mermaid` and `graphviz` return the text.
+
+        Raises:
+            ValueError: When there is no span, or `syntax` is neither of the two.
+        """
+        if syntax not in ("mermaid", "graphviz"):
+            raise ValueError(f"syntax={syntax!r} is not known; it is 'mermaid' or 'graphviz'")
+        tree = self._selector.tree(_spans(source))
+        if filename is not None:
+            drawn = getattr(tree, syntax)(interested_span_match)
+            Path(f"{filename}{'.mmd' if syntax == 'mermaid' else '.dot'}").write_text(drawn, encoding="utf-8")
+        return tree
+
+    def _is_wanted(self, call: ModelCall) -> bool:
+        return not self._skip_empty_token_spans or bool(call.prompt_token_ids and call.response_token_ids)
+
+
+def _spans(source: "Sequence[Span] | Sequence[ReadableSpan]") -> list[Span]:
+    return [span if isinstance(span, Span) else Span.from_opentelemetry(span, "", "", 0) for span in source]
+
+
+def _triplet(selected: SelectedCall, call: ModelCall, reward: float | None) -> Triplet:
+    recorded = _Recorded(call)
+    raw_prompt = recorded.first("prompt", genai.INPUT_CHAT, genai.INPUT_MESSAGES)
+    raw_answer = recorded.first("completion", genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES)
+    response: dict[str, Any] = {"token_ids": _own(call.response_token_ids), "raw_content": raw_answer}
+    logprobs = _logprobs(call)
+    if logprobs is not None:
+        response["logprobs"] = logprobs
+    metadata = {
+        "request": _without_content(recorded.first("request", genai.OPERATION_INPUT)),
+        "response": _without_content(recorded.first("response", genai.OPERATION_OUTPUT)),
+        "response_id": call.response_id,
+        "agent_name": selected.agent_name,
+    }
+    if call.error is not None:
+        metadata["error"] = call.error
+    prompt = {
+        "token_ids": _own(call.prompt_token_ids),
+        "raw_content": raw_prompt,
+        "image_urls": image_urls(raw_prompt),
+    }
+    return Triplet(prompt=prompt, response=response, reward=reward, metadata=metadata)
+
+
+class _Recorded:
+    """What the spans of a call say of it, in their own form."""
+
+    def __init__(self, call: ModelCall) -> None:
+        # All that is under `gen_ai` at once, for going through the attributes is most of an adapter's work.
+        self._sources = [(nested(span.attributes, "gen_ai"), span) for span in call.spans]
+
+    def first(self, section: str, *others: str) -> Any:
+        """Return what the first span that has it says under `gen_ai.<section>`, or else under another prefix."""
+        for tree, span in self._sources:
+            if isinstance(tree, dict) and section in tree:
+                return tree[section]
+            found = nested(span.attributes, *others)
+            if found is not None:
+                return found
+        return None
+
+
+def _own(token_ids: Sequence[int] | None) -> Sequence[int]:
+    return token_ids if token_ids is not None else []
+
+
+def _without_content(fields: Any) -> Any:
+    if not isinstance(fields, dict):
+        return fields
+    return {name: value for name, value in fields.items() if name not in _LEFT_OUT}
+
+
+def _logprobs(call: ModelCall) -> Any:
+    """Return them as they were recorded, which may say more than the numbers."""
+    for span in call.spans:
+        found = decoded(span.attributes.get(genai.LOGPROBS_CONTENT))
+        if isinstance(found, list):
+            return found
+    return call.logprobs
+
+
+def image_urls(raw_content: Any) -> list[str]:
+    """Return the URLs of the images in recorded messages, in the order in which they stand there."""
+    given = decoded(raw_content)
+    if isinstance(given, dict) and not any(name.isdigit() for name in given):
+        given = [given]
+    urls: list[str] = []
+    for message in entries(given):
+        if not isinstance(message, dict):
+            continue
+        told = chat_messages([message], role="user") if "parts" in message else [message]
+        for part in (part for one in told for part in entries(decoded(one.get("content")))):
+            image = part.get("image_url") if isinstance(part, dict) and part.get("type") == "image_url" else None
+            if isinstance(image, dict) and isinstance(image.get("url"), str):
+                urls.append(image["url"])
+    return urls
