@@ -110,7 +110,7 @@ def deadline(record: RolloutRecord) -> Deadline | None:
     attempt, config = record.latest, record.rollout.config
     if attempt is None or attempt.status not in ACTIVE_ATTEMPT or given_up(record, attempt):
         return None
-    last_sign = attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
+    last_sign = _last_sign(attempt)
     limits: list[Deadline] = []
     if config.timeout_seconds is not None:
         limits.append(Deadline(attempt.start_time + config.timeout_seconds, "timeout"))
@@ -153,9 +153,10 @@ def fault(
         InvalidTransition: When the attempt has ended by itself.
     """
     attempt = record.attempt(attempt_id)
-    if attempt.attempt_id in record.faults:
+    ended_before = attempt.status in FINAL_ATTEMPT
+    if attempt.attempt_id in record.faults or (ended_before and "fault" in (attempt.metadata or {})):
         return record
-    if attempt.status in FINAL_ATTEMPT:
+    if ended_before:
         raise InvalidTransition(
             f"attempt {attempt.attempt_id} of rollout {attempt.rollout_id} is {attempt.status!r}; "
             "a fault cannot end it any more"
@@ -232,15 +233,17 @@ def span_arrived(record: RolloutRecord, now: float, attempt_id: str) -> RolloutR
 
 
 def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds: float | None = None) -> RolloutRecord:
-    """Note that the worker of an attempt is alive, and from now on has to say so again within its lease.
+    """Note that the worker of an attempt was alive then, and has to say so again within its lease.
+
+    One from before the attempt began changes nothing, and none makes the last sign of life earlier than it was.
 
     Raises:
         NotFound: When the rollout has no such attempt.
     """
     attempt = record.attempt(attempt_id)
-    if given_up(record, attempt) or attempt.status not in ACTIVE_ATTEMPT:
+    if given_up(record, attempt) or attempt.status not in ACTIVE_ATTEMPT or now < attempt.start_time:
         return record
-    alive = _with_attempt(record, attempt.model_copy(update={"last_heartbeat_time": now}))
+    alive = _with_attempt(record, attempt.model_copy(update={"last_heartbeat_time": max(now, _last_sign(attempt))}))
     return alive if lease_seconds is None else replace(alive, lease_seconds=lease_seconds)
 
 
@@ -344,6 +347,10 @@ def with_request(record: RolloutRecord, request_id: str | None) -> RolloutRecord
     if request_id is None:
         return record
     return replace(record, requests=(*record.requests, request_id)[-MAX_REQUESTS:])
+
+
+def _last_sign(attempt: Attempt) -> float:
+    return attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
 
 
 def _with_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:

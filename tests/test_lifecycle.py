@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidTransition, NotFound
-from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, FINAL_ATTEMPT, QUEUED, RolloutRecord
+from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, FINAL_ATTEMPT, MAX_FAULTS, QUEUED, Deadline, RolloutRecord
 from lightning_core.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
 
 ATTEMPT_STATUSES: tuple[AttemptStatus, ...] = get_args(AttemptStatus)
@@ -22,8 +22,9 @@ def queued(**config: Any) -> RolloutRecord:
     return RolloutRecord("run-1", rollout)
 
 
-def begun(record: RolloutRecord, now: float = 0.0) -> RolloutRecord:
-    return lifecycle.begin_attempt(record, now, attempt_id=f"at-{len(record.attempts) + 1}", worker_id="w-1")
+def begun(record: RolloutRecord, now: float = 0.0, lease_seconds: float | None = None) -> RolloutRecord:
+    name = f"at-{len(record.attempts) + 1}"
+    return lifecycle.begin_attempt(record, now, attempt_id=name, worker_id="w-1", lease_seconds=lease_seconds)
 
 
 def with_attempt(status: AttemptStatus, config: RolloutConfig = RETRIES) -> RolloutRecord:
@@ -38,7 +39,8 @@ def statuses(record: RolloutRecord) -> tuple[str, list[str]]:
 
 def dump(record: RolloutRecord) -> tuple[Any, ...]:
     attempts = [attempt.model_dump() for attempt in record.attempts]
-    return record.run_id, record.rollout.model_dump(), attempts, record.revision
+    kept = record.revision, record.lease_seconds, record.faults, record.requests
+    return record.run_id, record.rollout.model_dump(), attempts, *kept
 
 
 # Each transition by itself
@@ -189,24 +191,168 @@ def test_an_attempt_that_runs_while_its_rollout_is_queued_again_is_given_up() ->
 
 
 @pytest.mark.parametrize(
-    ("config", "last_sign", "expected"),
+    ("config", "lease", "last_sign", "expected"),
     [
-        ({}, None, None),
-        ({"timeout_seconds": 5}, 3.0, (5.0, "timeout")),
-        ({"unresponsive_seconds": 5}, None, (5.0, "unresponsive")),
-        ({"unresponsive_seconds": 5}, 3.0, (8.0, "unresponsive")),
-        ({"timeout_seconds": 7, "unresponsive_seconds": 5}, 1.0, (6.0, "unresponsive")),
-        ({"timeout_seconds": 7, "unresponsive_seconds": 5}, 3.0, (7.0, "timeout")),
-        ({"timeout_seconds": 5, "unresponsive_seconds": 5}, None, (5.0, "timeout")),
+        ({}, None, None, None),
+        ({"timeout_seconds": 5}, None, 3.0, Deadline(5.0, "timeout")),
+        ({"unresponsive_seconds": 5}, None, None, Deadline(5.0, "unresponsive")),
+        ({"unresponsive_seconds": 5}, None, 3.0, Deadline(8.0, "unresponsive")),
+        ({"timeout_seconds": 7, "unresponsive_seconds": 5}, None, 1.0, Deadline(6.0, "unresponsive")),
+        ({"timeout_seconds": 7, "unresponsive_seconds": 5}, None, 3.0, Deadline(7.0, "timeout")),
+        ({"timeout_seconds": 5, "unresponsive_seconds": 5}, None, None, Deadline(5.0, "timeout")),
+        ({}, 4, None, Deadline(4.0, "unresponsive", is_fault=True)),
+        ({}, 4, 3.0, Deadline(7.0, "unresponsive", is_fault=True)),
+        ({"timeout_seconds": 6}, 4, 1.0, Deadline(5.0, "unresponsive", is_fault=True)),
+        ({"timeout_seconds": 6}, 4, 3.0, Deadline(6.0, "timeout")),
+        ({"unresponsive_seconds": 3}, 4, 3.0, Deadline(6.0, "unresponsive")),
+        # Where an agent's limit and the lease end together, it is the agent's.
+        ({"timeout_seconds": 4}, 4, None, Deadline(4.0, "timeout")),
+        ({"unresponsive_seconds": 4}, 4, None, Deadline(4.0, "unresponsive")),
     ],
 )
-def test_the_deadline_is_the_earlier_limit(
-    config: dict[str, Any], last_sign: float | None, expected: tuple[float, str] | None
+def test_the_deadline_is_the_earliest_limit(
+    config: dict[str, Any], lease: float | None, last_sign: float | None, expected: Deadline | None
 ) -> None:
-    record = begun(queued(**config))
+    record = begun(queued(**config), lease_seconds=lease)
     if last_sign is not None:
         record = lifecycle.heartbeat(record, last_sign, "at-1")
     assert lifecycle.deadline(record) == expected
+
+
+# Leases
+
+
+@pytest.mark.parametrize("sign", ["heartbeat", "span", "running"])
+def test_a_sign_of_life_renews_a_lease(sign: str) -> None:
+    record = begun(queued(), lease_seconds=4)
+    if sign == "heartbeat":
+        record = lifecycle.heartbeat(record, 3.0, "at-1")
+    elif sign == "span":
+        record = lifecycle.span_arrived(record, 3.0, "at-1")
+    else:
+        record = lifecycle.set_attempt_status(record, 3.0, "at-1", "running")
+    assert lifecycle.deadline(record) == Deadline(7.0, "unresponsive", is_fault=True)
+
+
+def test_a_heartbeat_begins_a_lease_where_there_was_none() -> None:
+    record = begun(queued())
+    assert lifecycle.deadline(lifecycle.heartbeat(record, 3.0, "at-1")) is None
+    assert lifecycle.deadline(lifecycle.heartbeat(record, 3.0, "at-1", 4.0)) == Deadline(7.0, "unresponsive", True)
+
+
+def test_a_heartbeat_that_comes_late_makes_nothing_earlier() -> None:
+    record = lifecycle.span_arrived(begun(queued(), 2.0, lease_seconds=4), 5.0, "at-1")
+    assert dump(lifecycle.heartbeat(record, 3.0, "at-1")) == dump(record)
+    assert lifecycle.heartbeat(record, 1.0, "at-1", 4.0) is record  # sent before the attempt began
+
+
+def test_a_lost_lease_is_a_fault() -> None:
+    record = lifecycle.span_arrived(begun(queued(), lease_seconds=4.5), 3.0, "at-1")
+    assert lifecycle.expire(record, 7.4) is record
+    lost = lifecycle.expire(record, 7.5)
+    assert statuses(lost) == ("requeuing", ["unresponsive"])
+    assert lost.faults == ("at-1",)
+    assert lost.attempts[0].end_time == 7.5
+    assert lost.attempts[0].metadata == {"fault": "its worker gave no sign of life for 4.5 s"}
+    assert lifecycle.expire(lost, 100.0) is lost
+
+
+def test_a_lease_belongs_to_one_attempt() -> None:
+    record = begun(begun(queued(), lease_seconds=4), 3.0)
+    assert record.lease_seconds is None
+    assert lifecycle.expire(record, 100.0) is record
+    leased = lifecycle.claim(queued(), 1.0, attempt_id="at-1", worker_id="w-1", lease_seconds=6)
+    assert lifecycle.deadline(leased) == Deadline(7.0, "unresponsive", is_fault=True)
+
+
+# Faults
+
+
+@pytest.mark.parametrize("status", ATTEMPT_STATUSES)
+def test_a_fault_ends_what_has_not_ended_by_itself(status: AttemptStatus) -> None:
+    record = with_attempt(status)
+    if status in FINAL_ATTEMPT:
+        message = f"attempt at-1 of rollout ro-1 is '{status}'; a fault cannot end it any more"
+        with pytest.raises(InvalidTransition, match=message):
+            lifecycle.fault(record, 2.0, "at-1", "the proxy died")
+        return
+    ended = lifecycle.fault(record, 2.0, "latest", "the proxy died")
+    assert statuses(ended) == ("requeuing", ["failed"])
+    assert (ended.attempts[0].end_time, ended.attempts[0].metadata) == (2.0, {"fault": "the proxy died"})
+    assert ended.faults == ("at-1",)
+    assert ended.rollout.end_time is None
+
+
+def test_three_faults_are_survived_and_the_fourth_fails_the_rollout() -> None:
+    record = queued()
+    for number in (1, 2, 3, 4):
+        record = lifecycle.fault(begun(record), float(number), "latest", "the proxy died")
+        assert record.rollout.status == ("requeuing" if number < 4 else "failed")
+    assert record.rollout.end_time == 4.0
+
+
+@pytest.mark.parametrize("ends", ["f!", "!f!", "!!f!", "f!!!", "ff", "!f!!f", "fff"])
+def test_faults_do_not_use_up_attempts(ends: str) -> None:
+    record = queued(max_attempts=3, retry_condition=["failed"])
+    for end in ends:
+        assert record.rollout.status in QUEUED
+        if end == "!":
+            record = lifecycle.fault(begun(record), 1.0, "latest", "the proxy died")
+        else:
+            record = lifecycle.set_attempt_status(begun(record), 1.0, "latest", "failed")
+    assert record.rollout.status == ("failed" if ends.count("f") == 3 else "requeuing")
+
+
+def test_a_fault_is_no_failure_that_a_retry_condition_has_to_name() -> None:
+    assert statuses(lifecycle.fault(begun(queued(max_attempts=1)), 1.0, "at-1", "x")) == ("requeuing", ["failed"])
+
+
+def test_a_second_fault_of_an_attempt_is_one_effect() -> None:
+    record = lifecycle.fault(begun(queued()), 1.0, "at-1", "the proxy died")
+    assert lifecycle.fault(record, 2.0, "at-1", "it is dead") is record
+    newer = begun(record, 2.0)
+    assert lifecycle.fault(newer, 3.0, "at-1", "it is dead") is newer
+
+
+def test_an_attempt_that_a_fault_ended_is_given_up_while_its_rollout_is_queued() -> None:
+    record = lifecycle.expire(begun(queued(), lease_seconds=4), 4.0)
+    assert lifecycle.given_up(record, record.attempts[0])
+    assert lifecycle.span_arrived(record, 5.0, "at-1") is record
+    assert lifecycle.heartbeat(record, 5.0, "at-1", 4.0) is record
+    for late in ("running", "succeeded", "failed"):
+        with pytest.raises(InvalidTransition, match=f"is 'unresponsive'; it cannot become '{late}'"):
+            lifecycle.set_attempt_status(record, 5.0, "at-1", late)
+    assert lifecycle.with_attempt_fields(record, "at-1", {"metadata": {"result": 1}}).rollout == record.rollout
+
+
+@pytest.mark.parametrize("how", ["replaced", "queued again", "cancelled"])
+def test_a_fault_of_an_attempt_that_was_given_up_changes_itself_only(how: str) -> None:
+    record = begun(queued())
+    if how == "replaced":
+        record = begun(record, 1.0)
+    else:
+        record = lifecycle.set_rollout_status(record, 1.0, "requeuing" if how == "queued again" else "cancelled")
+    ended = lifecycle.fault(record, 2.0, "at-1", "the proxy died")
+    assert ended.rollout == record.rollout
+    assert ended.faults == ()
+    assert (ended.attempts[0].status, ended.attempts[0].metadata) == ("failed", {"fault": "the proxy died"})
+    assert ended.attempts[1:] == record.attempts[1:]
+    assert lifecycle.fault(ended, 3.0, "at-1", "it is dead") is ended
+
+
+def test_a_fault_keeps_what_the_attempt_said_before() -> None:
+    record = lifecycle.with_attempt_fields(begun(queued()), "at-1", {"metadata": {"gpu": 3}})
+    ended = lifecycle.fault(record, 1.0, "at-1", "the proxy died")
+    assert ended.attempts[0].metadata == {"gpu": 3, "fault": "the proxy died"}
+    assert record.attempts[0].metadata == {"gpu": 3}
+
+
+def test_the_newest_requests_are_remembered() -> None:
+    record = queued()
+    assert lifecycle.with_request(record, None) is record
+    for number in range(lifecycle.MAX_REQUESTS + 2):
+        record = lifecycle.with_request(record, f"r-{number}")
+    assert record.requests == tuple(f"r-{number}" for number in range(2, lifecycle.MAX_REQUESTS + 2))
 
 
 def test_an_unknown_attempt_is_named_with_the_known_ones() -> None:
@@ -249,6 +395,7 @@ configs = st.builds(
     retry_condition=st.lists(st.sampled_from(["failed", "timeout", "unresponsive"]), unique=True),
 )
 positions = st.integers(min_value=0, max_value=9)
+leases = st.none() | st.integers(1, 12)
 
 
 class Histories(RuleBasedStateMachine):
@@ -279,22 +426,34 @@ class Histories(RuleBasedStateMachine):
             if old.attempt_id != about or old.status in FINAL_ATTEMPT:
                 assert (old.status, old.end_time) == (new.status, new.end_time)
         if about is not None and after.rollout.status == "requeuing" != record.rollout.status:
-            assert len(after.attempts) < after.rollout.config.max_attempts
-            assert after.attempts[-1].status in after.rollout.config.retry_condition
+            if after.faults != record.faults:
+                assert after.faults == (*record.faults, about)
+            else:
+                assert len(after.attempts) - len(after.faults) < after.rollout.config.max_attempts
+                assert after.attempts[-1].status in after.rollout.config.retry_condition
         self.record = after
 
     def some_attempt(self, position: int) -> str:
         return self.record.attempts[-1 - position % len(self.record.attempts)].attempt_id
 
-    @rule()
-    def claim(self) -> None:
+    @rule(lease=leases)
+    def claim(self, lease: float | None) -> None:
         name = f"at-{len(self.record.attempts) + 1}"
-        self.happen(lambda record: lifecycle.claim(record, self.now, attempt_id=name, worker_id=None), repeatable=False)
+        self.happen(
+            lambda record: lifecycle.claim(record, self.now, attempt_id=name, worker_id=None, lease_seconds=lease),
+            repeatable=False,
+        )
 
-    @precondition(lambda self: len(self.record.attempts) < 6)
-    @rule()
-    def start_attempt(self) -> None:
-        self.happen(lambda record: begun(record, self.now), repeatable=False)
+    @precondition(lambda self: len(self.record.attempts) < 8)
+    @rule(lease=leases)
+    def start_attempt(self, lease: float | None) -> None:
+        self.happen(lambda record: begun(record, self.now, lease), repeatable=False)
+
+    @precondition(lambda self: self.record.attempts)
+    @rule(position=positions)
+    def fault(self, position: int) -> None:
+        name = self.some_attempt(position)
+        self.happen(lambda record: lifecycle.fault(record, self.now, name, "the proxy died"), about=name)
 
     @precondition(lambda self: self.record.attempts)
     @rule(position=positions)
@@ -303,10 +462,10 @@ class Histories(RuleBasedStateMachine):
         self.happen(lambda record: lifecycle.span_arrived(record, self.now, name), about=name)
 
     @precondition(lambda self: self.record.attempts)
-    @rule(position=positions)
-    def heartbeat(self, position: int) -> None:
+    @rule(position=positions, lease=leases, age=st.integers(0, 5))
+    def heartbeat(self, position: int, lease: float | None, age: int) -> None:
         name = self.some_attempt(position)
-        self.happen(lambda record: lifecycle.heartbeat(record, self.now, name), about=name)
+        self.happen(lambda record: lifecycle.heartbeat(record, self.now - age, name, lease), about=name)
 
     @precondition(lambda self: self.record.attempts)
     @rule(position=positions, status=st.sampled_from(ATTEMPT_STATUSES))
@@ -359,12 +518,21 @@ class Histories(RuleBasedStateMachine):
         if due is None:
             assert lifecycle.expire(record, float("inf")) is record
             return
-        at, status = due
-        assert lifecycle.expire(record, at - 0.5) is record
-        expired = lifecycle.expire(record, at)
+        assert lifecycle.expire(record, due.at - 0.5) is record
+        expired = lifecycle.expire(record, due.at)
         assert expired.latest is not None
-        assert (expired.latest.status, expired.latest.end_time) == (status, at)
+        assert (expired.latest.status, expired.latest.end_time) == (due.status, due.at)
+        assert (expired.latest.attempt_id in expired.faults) == due.is_fault
         assert lifecycle.deadline(expired) is None
+
+    @invariant()
+    def three_faults_are_survived_and_each_has_ended_another_attempt(self) -> None:
+        record = self.record
+        assert len(set(record.faults)) == len(record.faults) <= MAX_FAULTS + 1
+        assert all(record.attempt(name).status in ("failed", "unresponsive") for name in record.faults)
+        assert all(lifecycle.given_up(record, record.attempt(name)) for name in record.faults)
+        if len(record.faults) > MAX_FAULTS:
+            assert record.rollout.status == "failed"
 
 
 TestHistories = Histories.TestCase

@@ -95,7 +95,7 @@ class StoreBackend(ABC):
         """Take up to `limit` records from the head of the queue and write `begin(record)` for each.
 
         No record is given to two callers, whoever they are and however many. A request that was given some before is
-        given the same, as they are now.
+        given the same, as they are now, without those that were deleted.
 
         Returns:
             The records as written, oldest in the queue first.
@@ -125,11 +125,18 @@ class StoreBackend(ABC):
 
         Returns:
             For each span its sequence id, or None when the attempt already has a span of that id.
+
+        Raises:
+            NotFound: When one of the rollouts has been deleted. None of the spans is kept.
         """
 
     @abstractmethod
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
-        """Return the next sequence id of each `(rollout_id, attempt_id)`, each time another one, from 1."""
+        """Return the next sequence id of each `(rollout_id, attempt_id)`, each time another one, from 1.
+
+        Raises:
+            NotFound: When one of the rollouts has been deleted.
+        """
 
     @abstractmethod
     async def find_spans(

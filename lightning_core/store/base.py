@@ -77,7 +77,8 @@ class LightningStore(ABC):
     durations are in seconds.
 
     A request whose answer was lost may be repeated: with the same `request_id` it has one effect, and the answer says
-    how that stands. (Spans are told apart by their ids, and need none.)
+    how that stands. (Spans are told apart by their ids, and need none.) A record remembers its 8 newest requests; what
+    is deleted is forgotten, with the requests that made or changed it.
 
     Every method raises `NotFound` for an id that the run does not have (unless it returns None for it), `StoreClosed`
     after `aclose`, and `InvalidRequest` for an argument out of its range. Those three, and `InvalidTransition`, are
@@ -207,6 +208,9 @@ class LightningStore(ABC):
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         """Claim up to `limit` queued rollouts, as `dequeue_rollout` does; waits only while there is none at all.
+
+        Heartbeats of a worker renew the lease on the attempt that it was given last. Whoever executes several at once
+        renews the others with `update_attempt(last_heartbeat_time=...)`.
 
         Returns:
             The claimed rollouts, oldest in the queue first; none for a `limit` below 1.
@@ -356,7 +360,14 @@ class LightningStore(ABC):
         """End an attempt for a reason that is not the agent's: the worker, the store or the model was out of reach.
 
         The rollout is queued again without using up one of its attempts, at most three times. The attempt keeps the
-        reason in its metadata, under `fault`. A second fault of the same attempt is one effect.
+        reason in its metadata, under `fault`. A second fault of the same attempt is one effect, and one of an attempt
+        that was given up ends nothing but itself.
+
+        Args:
+            rollout_id: The rollout.
+            attempt_id: The attempt, by its own id: `"latest"` is another one as soon as somebody begins it.
+            reason: What happened, in a few words.
+            request_id: Makes a repetition of this request harmless.
 
         Raises:
             InvalidTransition: When the attempt has ended by itself.

@@ -24,7 +24,7 @@ from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.copies import copy_attempt, copy_rollout, copy_span, copy_value, numbered
 from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, make_query, select
-from lightning_core.store.records import Records, make_id
+from lightning_core.store.records import Records, make_id, own_attempt
 from lightning_core.store.waits import Waits
 from lightning_core.store.watchdog import Watchdogs
 from lightning_core.types import (
@@ -152,8 +152,8 @@ class StoreFacade(LightningStore):
         begin = await self._records.beginning(worker_id, request_id=request_id)
         [new] = self._records.new([request], request_id=request_id)
         [record] = await self._backend.insert([begin(new)])
-        await self._records.assign(record)
-        return _attempted(record)
+        await self._records.assign(record, request_id=request_id)
+        return _attempted(record, request_id)
 
     async def enqueue_rollout(
         self,
@@ -201,8 +201,8 @@ class StoreFacade(LightningStore):
                 worker_id, lambda worker: worker.model_copy(update={"last_dequeue_time": now})
             )
         claimed = await self._claim(limit, worker_id, request_id)
-        if claimed or wait_seconds == 0:
-            return claimed
+        if claimed is not None or wait_seconds == 0:
+            return claimed or []
         until = None if wait_seconds is None else self._clock.now() + wait_seconds
         unanswered = False
         ticket = self._waits.for_work()
@@ -211,8 +211,8 @@ class StoreFacade(LightningStore):
                 claimed = await self._claim(limit, worker_id, request_id)
                 unanswered = False
                 seconds = None if until is None else until - self._clock.now()
-                if claimed or (seconds is not None and seconds <= 0):
-                    return claimed
+                if claimed is not None or (seconds is not None and seconds <= 0):
+                    return claimed or []
                 async with self._watchdogs.on_duty():
                     await self._clock.wait(ticket.future, seconds)
                 if ticket.future.done():
@@ -226,8 +226,8 @@ class StoreFacade(LightningStore):
         await self._look()
         begin = await self._records.beginning(worker_id, request_id=request_id)
         record = await self._records.change(rollout_id, begin, request_id=request_id)
-        await self._records.assign(record)
-        return _attempted(record)
+        await self._records.assign(record, request_id=request_id)
+        return _attempted(record, request_id)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         await self._look()
@@ -363,8 +363,7 @@ class StoreFacade(LightningStore):
 
         record = await self._records.change(rollout_id, change, request_id=request_id)
         attempt = record.attempt(changed)
-        if attempt.status not in lifecycle.ACTIVE_ATTEMPT or not lifecycle.given_up(record, attempt):
-            await self._records.follow(attempt)
+        await self._records.follow(record, attempt, request_id=request_id)
         return copy_attempt(attempt)
 
     async def report_fault(
@@ -377,7 +376,7 @@ class StoreFacade(LightningStore):
             request_id=request_id,
         )
         attempt = record.attempt(attempt_id)
-        await self._records.follow(attempt)
+        await self._records.follow(record, attempt, request_id=request_id)
         return copy_attempt(attempt)
 
     # Spans
@@ -578,13 +577,17 @@ class StoreFacade(LightningStore):
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
         await self._look()
+        ended = []
         for rollout_id in rollout_ids:
             record = await self._backend.get(self._run_id, rollout_id)
-            if record is not None and record.rollout.status not in lifecycle.ENDED:
+            if record is None:
+                continue
+            if record.rollout.status not in lifecycle.ENDED:
                 raise InvalidTransition(
                     f"rollout {rollout_id} is {record.rollout.status!r}; cancel it before it is deleted"
                 )
-        return await self._backend.delete_rollouts(self._run_id, rollout_ids)
+            ended.append(rollout_id)
+        return await self._backend.delete_rollouts(self._run_id, ended)
 
     async def delete_run(self) -> None:
         self._check_open()
@@ -607,9 +610,10 @@ class StoreFacade(LightningStore):
         self._check_open()
         await self._records.expire()
 
-    async def _claim(self, limit: int, worker_id: str | None, request_id: str | None) -> list[AttemptedRollout]:
+    async def _claim(self, limit: int, worker_id: str | None, request_id: str | None) -> list[AttemptedRollout] | None:
         await self._look()
-        return [_attempted(each) for each in await self._records.claim(limit, worker_id, request_id=request_id)]
+        claimed = await self._records.claim(limit, worker_id, request_id=request_id)
+        return None if claimed is None else [_attempted(record, request_id) for record in claimed]
 
     async def _check_resources(self, resources_ids: set[str | None]) -> None:
         for resources_id in resources_ids - {None}:
@@ -637,9 +641,11 @@ def _request(
         raise InvalidRequest(f"{fault['loc'][0]} is {fault['input']!r}: {fault['msg']}") from exc
 
 
-def _attempted(record: RolloutRecord) -> AttemptedRollout:
+def _attempted(record: RolloutRecord, request_id: str | None) -> AttemptedRollout:
+    """Return the rollout with the attempt that the request began, also when there is a newer one by now."""
     rollout = copy_rollout(record)
     assert isinstance(rollout, AttemptedRollout)
+    rollout.attempt = copy_attempt(own_attempt(record, request_id))
     return rollout
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from lightning_core import lifecycle
-from lightning_core.errors import StoreFull
+from lightning_core.errors import InvalidRequest, NotFound, StoreFull
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
@@ -81,9 +81,24 @@ class _Run:
         self.attempt_count -= len(record.attempts)
         self.span_count -= sum(len(spans.items) for spans in self.spans.pop(rollout_id, {}).values())
         for request_id in self.claimed_by.pop(rollout_id, ()):
-            self.claims.pop(request_id, None)
+            self.claims[request_id].remove(rollout_id)
+            if not self.claims[request_id]:
+                del self.claims[request_id]
         for index in (self.ordinals, self.tickets, self.timed):
             index.pop(rollout_id, None)
+
+    def check_there(self, run_id: str, rollout_ids: Iterable[str]) -> None:
+        for rollout_id in rollout_ids:
+            if rollout_id not in self.records:
+                raise NotFound(f"run {run_id} has no rollout {rollout_id!r}")
+
+    def count_new(self, spans: Iterable[Span]) -> int:
+        """Count the different spans that are not there yet."""
+        different = {(span.rollout_id, span.attempt_id, span.span_id) for span in spans}
+        kept = (
+            (self.spans.get(rollout_id, {}).get(attempt_id), span_id) for rollout_id, attempt_id, span_id in different
+        )
+        return sum(there is None or span_id not in there.ids for there, span_id in kept)
 
     def candidates(self, query: Query) -> Iterable[RolloutRecord]:
         """Return what a query has to look at, in the order of insertion."""
@@ -133,6 +148,9 @@ class MemoryBackend(StoreBackend):
     """Keeps everything in dictionaries, under one lock that is never held across an await."""
 
     def __init__(self, *, max_rollouts: int | None = None, max_spans: int | None = None) -> None:
+        for name, limit in (("max_rollouts", max_rollouts), ("max_spans", max_spans)):
+            if limit is not None and limit < 0:
+                raise InvalidRequest(f"{name} is {limit}; it is None (no limit) or a number from 0 on")
         self._max_rollouts = max_rollouts
         self._max_spans = max_spans
         self._lock = threading.RLock()
@@ -156,14 +174,14 @@ class MemoryBackend(StoreBackend):
         """
         kept, new = [], []
         with self._lock:
-            self._check_space("rollouts", len(records), self._max_rollouts)
             for record in records:
-                run = self._runs[record.run_id]
-                present = run.records.get(record.rollout.rollout_id)
-                if present is None:
-                    run.write(record)
-                    new.append(record)
+                present = self._runs[record.run_id].records.get(record.rollout.rollout_id)
                 kept.append(present or record)
+                if present is None:
+                    new.append(record)
+            self._check_space("rollouts", len(new), self._max_rollouts)
+            for record in new:
+                self._runs[record.run_id].write(record)
         self._announce(new)
         return kept
 
@@ -229,11 +247,18 @@ class MemoryBackend(StoreBackend):
             return self._runs[run_id].next_deadline()
 
     async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
-        """Keep spans of existing attempts, and number those whose `sequence_id` is 0."""
+        """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
+
+        Raises:
+            NotFound: When a rollout is gone.
+            StoreFull: When they would be more than `max_spans`.
+        """
         stored: list[int | None] = []
         with self._lock:
-            self._check_space("spans", len(spans), self._max_spans)
             run = self._runs[run_id]
+            run.check_there(run_id, {span.rollout_id for span in spans})
+            if self._max_spans is not None:
+                self._check_space("spans", run.count_new(spans), self._max_spans)
             for span in spans:
                 kept = run.spans[span.rollout_id].setdefault(span.attempt_id, _Spans())
                 if span.span_id in kept.ids:
@@ -253,6 +278,7 @@ class MemoryBackend(StoreBackend):
         reserved = []
         with self._lock:
             run = self._runs[run_id]
+            run.check_there(run_id, (rollout_id for rollout_id, _ in attempts))
             for rollout_id, attempt_id in attempts:
                 kept = run.spans[rollout_id].setdefault(attempt_id, _Spans())
                 kept.last_sequence_id += 1

@@ -32,6 +32,15 @@ def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -
     return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def own_attempt(record: RolloutRecord, request_id: str | None) -> Attempt:
+    """Return the attempt that a request began; the newest one for a request without an id."""
+    return record.attempt("latest" if request_id is None else make_id("at", record.rollout.rollout_id, request_id))
+
+
+def _executes(record: RolloutRecord, attempt: Attempt) -> bool:
+    return attempt.status in lifecycle.ACTIVE_ATTEMPT and not lifecycle.given_up(record, attempt)
+
+
 class Records:
     """The rollout records of one run.
 
@@ -78,19 +87,23 @@ class Records:
             record = await self.get(rollout_id)
             if request_id is not None and request_id in record.requests:
                 return record
-            changed = change(record)
+            # A request that changes nothing now is remembered, too: repeated later, it might.
+            changed = lifecycle.with_request(change(record), request_id)
             if changed is record:
                 return record
-            if await self._backend.replace(record, lifecycle.with_request(changed, request_id)):
+            if await self._backend.replace(record, changed):
                 return changed
 
     async def expire(self) -> None:
         """End what is due."""
         now = self._clock.now()
         for record in await self._backend.due(self._run_id, now):
-            changed = await self.change(record.rollout.rollout_id, lambda record: lifecycle.expire(record, now))
+            try:
+                changed = await self.change(record.rollout.rollout_id, lambda record: lifecycle.expire(record, now))
+            except NotFound:  # deleted since
+                continue
             if changed.latest is not None:
-                await self.follow(changed.latest)
+                await self.follow(changed, changed.latest)
 
     def new(self, requests: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None) -> list[RolloutRecord]:
         """Make records of new rollouts, which are not written yet."""
@@ -133,20 +146,25 @@ class Records:
 
         return begin
 
-    async def claim(self, limit: int, worker_id: str | None, *, request_id: str | None = None) -> list[RolloutRecord]:
-        """Begin an attempt of up to `limit` queued rollouts; a repeated request gets what it got before."""
+    async def claim(
+        self, limit: int, worker_id: str | None, *, request_id: str | None = None
+    ) -> list[RolloutRecord] | None:
+        """Begin an attempt of up to `limit` queued rollouts.
+
+        Returns:
+            The records; to a repeated request those that it got before and that were not taken from it. None when
+            there was nothing to claim.
+        """
         begin = await self.beginning(worker_id, request_id=request_id)
         claimed = await self._backend.claim(self._run_id, limit, begin, request_id=request_id)
+        if not claimed:
+            return None
         if request_id is not None:
-            # A repeated request may come late: what somebody else has claimed since is not this one's any more.
-            claimed = [record for record in claimed if self._is_of(record, request_id)]
+            # A repeated request may come late: what has ended or was taken from it since is not for it to execute.
+            claimed = [record for record in claimed if _executes(record, own_attempt(record, request_id))]
         for record in claimed:
-            await self.assign(record)
+            await self.assign(record, request_id=request_id)
         return claimed
-
-    def _is_of(self, record: RolloutRecord, request_id: str) -> bool:
-        latest = record.latest
-        return latest is not None and latest.attempt_id == make_id("at", record.rollout.rollout_id, request_id)
 
     async def spans_arrived(self, rollout_id: str, attempt_id: str, *, any_new: bool) -> None:
         """Let an attempt follow its spans, and its worker follow an attempt that is revived.
@@ -164,9 +182,10 @@ class Records:
                 return record
             return lifecycle.span_arrived(record, now, attempt_id)
 
-        attempt = (await self.change(rollout_id, change)).attempt(attempt_id)
+        record = await self.change(rollout_id, change)
+        attempt = record.attempt(attempt_id)
         if before == "unresponsive" and attempt.status == "running":
-            await self.follow(attempt)
+            await self.follow(record, attempt)
 
     async def heartbeat(self, worker_id: str, fields: dict[str, Any], *, request_id: str | None = None) -> Worker:
         """Record a worker's sign of life, which is one of its attempt, too, and renews the lease on it."""
@@ -177,25 +196,31 @@ class Records:
             request_id=request_id,
         )
         rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
-        if rollout_id is not None and attempt_id is not None:
+        at = worker.last_heartbeat_time  # of a repeated request that of the first one, which may have got no further
+        if rollout_id is not None and attempt_id is not None and at is not None:
             try:
                 await self.change(
-                    rollout_id, lambda record: lifecycle.heartbeat(record, now, attempt_id, self._lease_seconds)
+                    rollout_id, lambda record: lifecycle.heartbeat(record, at, attempt_id, self._lease_seconds)
                 )
             except NotFound:  # deleted under its worker
                 return worker
         return worker
 
-    async def assign(self, record: RolloutRecord) -> None:
-        """Let the worker of a new attempt know of it."""
-        if record.latest is not None and record.latest.worker_id is not None:
-            await self.follow(record.latest)
+    async def assign(self, record: RolloutRecord, *, request_id: str | None = None) -> None:
+        """Let the worker of the attempt that a request began know of it."""
+        attempt = own_attempt(record, request_id)
+        await self.follow(record, attempt, request_id=None if request_id is None else attempt.attempt_id)
 
-    async def follow(self, attempt: Attempt) -> None:
-        """Let the worker's record follow its attempt."""
-        if attempt.worker_id is not None:
+    async def follow(self, record: RolloutRecord, attempt: Attempt, *, request_id: str | None = None) -> None:
+        """Let the worker's record follow its attempt, once for each request.
+
+        An attempt that was given up and still runs is not followed.
+        """
+        if attempt.worker_id is not None and (attempt.end_time is not None or _executes(record, attempt)):
             now = self._clock.now()
-            await self.change_worker(attempt.worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now))
+            await self.change_worker(
+                attempt.worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now), request_id=request_id
+            )
 
     async def change_worker(
         self, worker_id: str, change: Callable[[Worker], Worker], *, request_id: str | None = None

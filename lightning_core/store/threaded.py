@@ -21,7 +21,10 @@ class LightningStoreThreaded(_Complete):
 
     Every call runs in the loop of the store, one after the other or interleaved as that loop has it. The caller's loop
     waits without a thread; cancelling the call cancels it there. A call made in the store's own loop goes straight
-    through, so there is nothing to wait for oneself.
+    through, so that nobody waits for itself. `for_run`, which waits for nothing, runs where it is called.
+
+    The loop has to outlive the calls: once it is closed, and for what it cancels when it ends, callers get
+    `StoreClosed`. A loop that is only stopped never answers; close the store before.
 
     Args:
         store: The store.
@@ -47,8 +50,26 @@ class LightningStoreThreaded(_Complete):
         if asyncio.get_running_loop() is self._loop:
             return await method(*args, **kwargs)
         if not self._loop.is_running():
-            raise StoreClosed(f"the event loop of the store of run {self.run_id} does not run any more")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(method(*args, **kwargs), self._loop))
+            raise self._without_loop()
+        call = method(*args, **kwargs)
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError as exc:
+            call.close()
+            if self._loop.is_closed():  # since we looked
+                raise self._without_loop() from exc
+            raise
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # Nobody cancelled the caller: the other loop came to its end, and cancelled what still ran there.
+            raise self._without_loop() from None
+
+    def _without_loop(self) -> StoreClosed:
+        return StoreClosed(f"the event loop of the store of run {self.run_id} does not run any more")
 
 
 def _forward(name: str) -> Any:

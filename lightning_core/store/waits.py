@@ -48,7 +48,9 @@ class Waits:
         self._lock = threading.Lock()
         self._work: OrderedDict[Ticket, None] = OrderedDict()
         self._results: dict[str, dict[Ticket, None]] = {}
+        self._wanted: dict[Ticket, frozenset[str]] = {}
         self._pending: dict[Ticket, set[str]] = {}
+        """What a ticket wants and what has not ended."""
         self._bearable: dict[Ticket, int] = {}
         """How many of its pending rollouts a ticket does not wait for."""
         self._watchdogs: dict[Ticket, float] = {}
@@ -61,8 +63,8 @@ class Waits:
             if change.status in QUEUED and self._work:
                 called.append(self._work.popitem(last=False)[0])
             elif change.status is None or change.status in ENDED:
-                for ticket in tuple(self._results.get(change.rollout_id, ())):
-                    self._forget(ticket, change.rollout_id)
+                for ticket in self._results.get(change.rollout_id, ()):
+                    self._pending[ticket].discard(change.rollout_id)
                     if len(self._pending[ticket]) <= self._bearable[ticket] or change.status is None:
                         called.append(ticket)
             if change.deadline is not None:
@@ -93,12 +95,13 @@ class Waits:
 
         Look at them after this, before waiting.
         """
-        pending = set(rollout_ids)
+        wanted = frozenset(rollout_ids)
 
         def enter(ticket: Ticket) -> None:
-            self._pending[ticket] = pending
-            self._bearable[ticket] = len(pending) - enough
-            for rollout_id in pending:
+            self._wanted[ticket] = wanted
+            self._pending[ticket] = set(wanted)
+            self._bearable[ticket] = len(wanted) - enough
+            for rollout_id in wanted:
                 self._results.setdefault(rollout_id, {})[ticket] = None
 
         return self._enter(enter)
@@ -106,8 +109,7 @@ class Waits:
     def have_ended(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
         """Wait no longer for those of the ticket's rollouts that were found to have ended."""
         with self._lock:
-            for rollout_id in rollout_ids:
-                self._forget(ticket, rollout_id)
+            self._pending[ticket].difference_update(rollout_ids)
             called = len(self._pending[ticket]) <= self._bearable[ticket]
         if called:
             ticket.call()
@@ -115,9 +117,12 @@ class Waits:
     def leave_results(self, ticket: Ticket) -> None:
         """Stop waiting for results."""
         with self._lock:
-            for rollout_id in tuple(self._pending[ticket]):
-                self._forget(ticket, rollout_id)
-            del self._pending[ticket], self._bearable[ticket]
+            for rollout_id in self._wanted[ticket]:
+                waiting = self._results[rollout_id]
+                del waiting[ticket]
+                if not waiting:
+                    del self._results[rollout_id]
+            del self._wanted[ticket], self._pending[ticket], self._bearable[ticket]
 
     def for_deadline(self) -> Ticket:
         """Wait until a deadline appears at all; `expect` narrows it."""
@@ -146,13 +151,6 @@ class Waits:
         with self._lock:
             self._closed = True
         self.call_everyone()
-
-    def _forget(self, ticket: Ticket, rollout_id: str) -> None:
-        self._pending[ticket].discard(rollout_id)
-        waiting = self._results.get(rollout_id, {})
-        waiting.pop(ticket, None)
-        if not waiting:
-            self._results.pop(rollout_id, None)
 
     def _enter(self, register: Callable[[Ticket], None]) -> Ticket:
         ticket = Ticket()

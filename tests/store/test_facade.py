@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import StoreBackend
@@ -60,6 +61,38 @@ async def test_whoever_loses_a_race_decides_anew() -> None:
     store = StoreFacade(Contended())
     started = await store.start_rollout("a")
     assert (await store.update_attempt(started.rollout_id, "latest", status="succeeded")).status == "succeeded"
+
+
+async def test_what_is_deleted_when_it_is_due_troubles_nobody() -> None:
+    class Deleting(MemoryBackend):
+        async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+            found = await super().due(run_id, now)
+            await self.delete_rollouts(run_id, [record.rollout.rollout_id for record in found])
+            return found
+
+    clock = FakeClock()
+    store = StoreFacade(Deleting(), clock=clock)
+    started = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=5))
+    await clock.advance(5)
+    assert await store.get_rollout_by_id(started.rollout_id) is None
+
+
+@pytest.mark.parametrize("lease_seconds", [0, -1])
+def test_a_lease_has_a_length(lease_seconds: float) -> None:
+    with pytest.raises(InvalidRequest, match=f"lease_seconds is {lease_seconds}; it is more than 0"):
+        StoreFacade(MemoryBackend(), lease_seconds=lease_seconds)
+
+
+async def test_a_store_and_its_views_give_leases_of_the_length_that_was_asked_for() -> None:
+    clock = FakeClock()
+    store = StoreFacade(MemoryBackend(), clock=clock, lease_seconds=4)
+    for of in (store, store.for_run("another-run")):
+        await of.update_worker("w-1")
+        started = await of.start_rollout("a", worker_id="w-1")
+        await clock.advance(3.9)
+        assert (await of.query_rollouts(status_in=["preparing"])).total == 1
+        await clock.advance(0.1)
+        assert [item.rollout_id for item in await of.query_rollouts(status_in=["requeuing"])] == [started.rollout_id]
 
 
 async def test_nothing_runs_on_when_nobody_waits() -> None:

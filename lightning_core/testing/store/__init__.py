@@ -1,10 +1,14 @@
 """The conformance suite of stores."""
 
 from lightning_core.testing.store.attempts import AttemptBehaviour
+from lightning_core.testing.store.cancellation import CancellationBehaviour
 from lightning_core.testing.store.copies import CopyBehaviour
 from lightning_core.testing.store.deadlines import DeadlineBehaviour
+from lightning_core.testing.store.deletion import DeletionBehaviour
+from lightning_core.testing.store.leases import LeaseBehaviour
 from lightning_core.testing.store.queries import QueryBehaviour
 from lightning_core.testing.store.queue import QueueBehaviour
+from lightning_core.testing.store.requests import RequestBehaviour
 from lightning_core.testing.store.resources import ResourceBehaviour
 from lightning_core.testing.store.runs import RunBehaviour
 from lightning_core.testing.store.spans import SpanBehaviour
@@ -18,6 +22,8 @@ class StoreSuite(
     QueueBehaviour,
     AttemptBehaviour,
     DeadlineBehaviour,
+    LeaseBehaviour,
+    CancellationBehaviour,
     SpanBehaviour,
     ResourceBehaviour,
     WorkerBehaviour,
@@ -25,6 +31,8 @@ class StoreSuite(
     WaitingBehaviour,
     CopyBehaviour,
     RunBehaviour,
+    DeletionBehaviour,
+    RequestBehaviour,
 ):
     """Proves that a store keeps every promise of `LightningStore`.
 
@@ -43,8 +51,9 @@ class StoreSuite(
                 await store.aclose()
                 return MyStore(store.database, clock=clock, run_id=store.run_id)
 
-    The store has to take all its time from `clock`. The suite closes what was made; a fixture of your own may clean
-    up after it. A test that needs a capability which the store does not have is skipped, and says so.
+    The store has to take all its time from `clock`, and its leases last 30 seconds, as they do by default. The suite
+    closes what was made; a fixture of your own may clean up after it. A test that needs a capability which the store
+    does not have is skipped, and says so.
 
     The tests are grouped by idea in the base classes; a test that a store cannot pass yet can be overridden there by
     its name, with the reason.

@@ -16,6 +16,9 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 20.0
 """Real time after which a wait that should have ended is an error. No test waits for it to pass."""
 
+LEASE_SECONDS = 30.0
+"""How long a worker that sends heartbeats may be silent in a store that was not told otherwise."""
+
 
 class StoreBehaviour:
     """Makes the store that the tests of a group use."""

@@ -7,7 +7,15 @@ import pytest
 from lightning_core.errors import NotFound, StoreClosed
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of
+from lightning_core.testing.store.base import (
+    LEASE_SECONDS,
+    StoreBehaviour,
+    begin,
+    claim,
+    rollout_status,
+    soon,
+    span_of,
+)
 from lightning_core.types import PromptTemplate
 
 
@@ -47,6 +55,32 @@ class RunBehaviour(StoreBehaviour):
         worker = await store.get_worker_by_id("w-1")
         assert worker is not None
         assert worker.heartbeat_stats is None
+        await other.aclose()
+
+    async def test_each_run_has_its_own_latest_resources(self, store: LightningStore) -> None:
+        other = store.for_run("another-run")
+        mine = await store.update_resources("rs-1", {"p": PromptTemplate(template="mine")})
+        theirs = await other.update_resources("rs-1", {"p": PromptTemplate(template="theirs")})
+        await other.update_resources("rs-2", {"p": PromptTemplate(template="theirs, too")})
+        assert (mine.version, theirs.version) == (1, 1)
+        assert await store.get_latest_resources() == mine
+        assert await other.get_resources_by_id("rs-1") == theirs
+        started = {of.run_id: await begin(of) for of in (store, other)}
+        assert [item.resources_id for item in started.values()] == ["rs-1", "rs-2"]
+        with pytest.raises(NotFound, match="run run-under-test has no resources 'rs-2'"):
+            await store.update_rollout(started[store.run_id].rollout_id, resources_id="rs-2")
+        await other.aclose()
+
+    async def test_each_run_has_its_own_workers_and_leases(self, store: LightningStore, clock: FakeClock) -> None:
+        other = store.for_run("another-run")
+        await store.update_worker("w-1", {"of": "mine"})
+        mine, theirs = await begin(store, worker_id="w-1"), await begin(other, worker_id="w-1")
+        await clock.advance(LEASE_SECONDS)
+        assert await rollout_status(store, mine.rollout_id) == "requeuing"
+        assert await rollout_status(other, theirs.rollout_id) == "preparing"
+        workers = [await of.get_worker_by_id("w-1") for of in (store, other)]
+        assert [worker.status for worker in workers if worker is not None] == ["unknown", "busy"]
+        assert [worker.heartbeat_stats for worker in workers if worker is not None] == [{"of": "mine"}, None]
         await other.aclose()
 
     async def test_a_view_of_the_same_run_shows_the_same(self, store: LightningStore) -> None:
@@ -135,6 +169,7 @@ class RunBehaviour(StoreBehaviour):
             store.query_attempts(rollout_id),
             store.get_latest_attempt(rollout_id),
             store.update_attempt(rollout_id, attempt_id, status="failed"),
+            store.report_fault(rollout_id, attempt_id, "the proxy died"),
             store.add_span(span_of(started)),
             store.add_many_spans([]),
             store.get_next_span_sequence_id(rollout_id, attempt_id),
@@ -150,6 +185,8 @@ class RunBehaviour(StoreBehaviour):
             store.query_workers(),
             store.save_state("apo", 1),
             store.load_state("apo"),
+            store.delete_rollouts([rollout_id]),
+            store.delete_run(),
             view.enqueue_rollout("a"),
         ):
             with pytest.raises(StoreClosed, match="is closed"):

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from lightning_core.errors import NotFound
+from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, claim, require, soon
+from lightning_core.testing.store.base import StoreBehaviour, begin, claim, require, soon, turn
 from lightning_core.types import EnqueueRolloutRequest
 
 
@@ -77,6 +77,62 @@ class WaitingBehaviour(StoreBehaviour):
         assert not waiter.done()
         await store.update_attempt(started.rollout_id, "latest", status="failed")
         assert [item.status for item in await soon(waiter)] == ["failed"]
+
+    async def test_a_wait_for_some_ends_with_as_many(self, store: LightningStore) -> None:
+        ids = [(await begin(store, number)).rollout_id for number in range(4)]
+        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, min_ended=2))
+        await store.update_rollout(ids[3], status="succeeded")
+        await turn(5)
+        assert not waiter.done()
+        await store.update_rollout(ids[1], status="cancelled")
+        assert [item.rollout_id for item in await soon(waiter)] == [ids[1], ids[3]]
+
+    async def test_a_wait_for_some_gives_all_that_have_ended(self, store: LightningStore) -> None:
+        ids = [(await begin(store, number)).rollout_id for number in range(4)]
+        for rollout_id in ids[1:]:
+            await store.update_rollout(rollout_id, status="succeeded")
+        for min_ended in (0, 2):
+            ended = await soon(store.wait_for_rollouts(rollout_ids=ids, min_ended=min_ended))
+            assert [item.rollout_id for item in ended] == ids[1:]
+
+    async def test_a_wait_for_none_does_not_wait(self, store: LightningStore) -> None:
+        ids = [(await begin(store)).rollout_id]
+        assert list(await soon(store.wait_for_rollouts(rollout_ids=ids, min_ended=0))) == []
+
+    async def test_a_wait_for_some_ends_at_its_time(self, store: LightningStore, clock: FakeClock) -> None:
+        ids = [(await begin(store, number)).rollout_id for number in range(3)]
+        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=10, min_ended=2))
+        await soon(clock.until_waiting())
+        await store.update_rollout(ids[2], status="succeeded")
+        await clock.advance(10)
+        assert [item.rollout_id for item in await soon(waiter)] == [ids[2]]
+
+    async def test_an_id_given_twice_counts_once(self, store: LightningStore) -> None:
+        one, two = [(await begin(store, number)).rollout_id for number in range(2)]
+        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[one, one, two], min_ended=2))
+        await store.update_rollout(one, status="succeeded")
+        await turn(5)
+        assert not waiter.done()
+        await store.update_rollout(two, status="succeeded")
+        assert {item.rollout_id for item in await soon(waiter)} == {one, two}
+
+    @pytest.mark.parametrize("min_ended", [-1, 3])
+    async def test_more_than_there_are_cannot_be_waited_for(self, store: LightningStore, min_ended: int) -> None:
+        one, two = [(await begin(store, number)).rollout_id for number in range(2)]
+        with pytest.raises(
+            InvalidRequest, match=f"min_ended is {min_ended}; it is from 0 to 2, the number of rollouts"
+        ):
+            await soon(store.wait_for_rollouts(rollout_ids=[one, two, one], min_ended=min_ended))
+
+    async def test_waits_for_different_numbers_of_the_same_end_one_after_the_other(self, store: LightningStore) -> None:
+        ids = [(await begin(store, number)).rollout_id for number in range(5)]
+        waiters = [
+            asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, min_ended=number)) for number in range(1, 6)
+        ]
+        for number, rollout_id in enumerate(ids):
+            await store.update_rollout(rollout_id, status="succeeded")
+            assert len(await soon(waiters[number])) >= number + 1
+            assert not any(waiter.done() for waiter in waiters[number + 1 :])
 
     async def test_waiters_do_not_disturb_each_other(self, store: LightningStore) -> None:
         require(store, "async_safe")

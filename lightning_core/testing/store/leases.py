@@ -1,0 +1,302 @@
+"""Leases of workers that send heartbeats, and faults, which are nobody's failure."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import (
+    LEASE_SECONDS,
+    StoreBehaviour,
+    attempt_statuses,
+    begin,
+    claim,
+    rollout_status,
+    soon,
+    span_of,
+)
+from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, RolloutConfig
+
+JUST_BEFORE = LEASE_SECONDS - 0.1
+
+
+async def claimed_by_a_living_worker(store: LightningStore, **config: Any) -> AttemptedRollout:
+    """Queue a rollout, and claim it as a worker that has sent a heartbeat, so that it holds a lease."""
+    await store.enqueue_rollout("leased", config=RolloutConfig(**config))
+    await store.update_worker("w-1")
+    return await claim(store, "w-1")
+
+
+async def newest_attempt(store: LightningStore, rollout_id: str) -> Attempt:
+    """Return the newest attempt of a rollout that has one."""
+    attempt = await store.get_latest_attempt(rollout_id)
+    assert attempt is not None
+    return attempt
+
+
+class LeaseBehaviour(StoreBehaviour):
+    """A worker that falls silent loses its attempt; a fault takes nothing from the rollout."""
+
+    async def test_a_silent_worker_loses_its_attempt_when_its_lease_ends(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        claimed = await claimed_by_a_living_worker(store)
+        await clock.advance(JUST_BEFORE)
+        assert await rollout_status(store, claimed.rollout_id) == "preparing"
+        await clock.advance(0.1)
+        assert await rollout_status(store, claimed.rollout_id) == "requeuing"
+        lost = await newest_attempt(store, claimed.rollout_id)
+        assert (lost.status, lost.end_time) == ("unresponsive", clock.now())
+        assert lost.metadata == {"fault": f"its worker gave no sign of life for {LEASE_SECONDS:g} s"}
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("unknown", None)
+
+    @pytest.mark.parametrize("how", ["claim", "start_rollout", "start_attempt"])
+    async def test_every_attempt_of_a_living_worker_is_leased(
+        self, store: LightningStore, clock: FakeClock, how: str
+    ) -> None:
+        await store.update_worker("w-1")
+        if how == "start_rollout":
+            started = await begin(store, worker_id="w-1")
+        else:
+            queued = await store.enqueue_rollout("a")
+            started = await (claim(store, "w-1") if how == "claim" else store.start_attempt(queued.rollout_id, "w-1"))
+        await clock.advance(LEASE_SECONDS)
+        assert await rollout_status(store, started.rollout_id) == "requeuing"
+
+    async def test_a_worker_that_never_sent_a_heartbeat_holds_no_lease(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        await store.update_worker("another")
+        await store.enqueue_rollout("a")
+        await store.enqueue_rollout("b")
+        named, nameless = await claim(store, "w-1"), await claim(store)
+        await clock.advance(100 * LEASE_SECONDS)
+        for claimed in (named, nameless):
+            assert await rollout_status(store, claimed.rollout_id) == "preparing"
+            assert (await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")).metadata is None
+
+    async def test_the_first_heartbeat_after_a_claim_begins_a_lease(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        started = await begin(store, worker_id="w-1")
+        await clock.advance(10 * LEASE_SECONDS)
+        await store.update_worker("w-1")
+        await clock.advance(JUST_BEFORE)
+        assert await rollout_status(store, started.rollout_id) == "preparing"
+        await clock.advance(0.1)
+        assert await rollout_status(store, started.rollout_id) == "requeuing"
+
+    @pytest.mark.parametrize("sign", ["heartbeat", "span", "running", "attempt"])
+    async def test_a_sign_of_life_renews_a_lease(self, store: LightningStore, clock: FakeClock, sign: str) -> None:
+        claimed = await claimed_by_a_living_worker(store)
+        for _ in range(3):
+            await clock.advance(JUST_BEFORE)
+            if sign == "heartbeat":
+                await store.update_worker("w-1")
+            elif sign == "span":
+                await store.add_span(span_of(claimed))
+            else:
+                await store.update_attempt(claimed.rollout_id, "latest", last_heartbeat_time=clock.now())
+            if sign == "running":
+                await store.update_attempt(claimed.rollout_id, "latest", status="running")
+        await clock.advance(JUST_BEFORE)
+        assert await rollout_status(store, claimed.rollout_id) in ("preparing", "running")
+        await clock.advance(0.1)
+        assert await rollout_status(store, claimed.rollout_id) == "requeuing"
+
+    async def test_a_heartbeat_renews_what_its_own_worker_does_now(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        abandoned = await claimed_by_a_living_worker(store)
+        await clock.advance(1)
+        now = await claimed_by_a_living_worker(store)
+        await clock.advance(JUST_BEFORE)
+        await store.update_worker("w-1")
+        await store.update_worker("w-2")
+        await clock.advance(0.1)
+        assert await rollout_status(store, abandoned.rollout_id) == "requeuing"
+        assert await rollout_status(store, now.rollout_id) == "preparing"
+
+    async def test_what_a_lost_lease_held_is_queued_once_and_at_the_tail(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        claimed = await claimed_by_a_living_worker(store)
+        waiting = await store.enqueue_rollout("waiting")
+        await clock.advance(LEASE_SECONDS)
+        for _ in range(2):
+            assert await rollout_status(store, claimed.rollout_id) == "requeuing"
+            await clock.advance(LEASE_SECONDS)
+        assert [(await claim(store)).rollout_id for _ in range(2)] == [waiting.rollout_id, claimed.rollout_id]
+        assert await store.dequeue_rollout() is None
+        assert await attempt_statuses(store, claimed.rollout_id) == ["unresponsive", "preparing"]
+
+    async def test_a_lost_lease_reaches_whoever_waits_for_work(self, store: LightningStore, clock: FakeClock) -> None:
+        lost = await claimed_by_a_living_worker(store)
+        waiter = asyncio.create_task(store.dequeue_rollout("w-2", wait_seconds=None))
+        await soon(clock.until_waiting())
+        await clock.advance(LEASE_SECONDS)
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.attempt.sequence_id) == (lost.rollout_id, 2)
+
+    async def test_a_lease_that_appears_during_a_wait_is_kept(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store, worker_id="w-1", timeout_seconds=1000)
+        waiter = asyncio.create_task(store.dequeue_rollout("w-2", wait_seconds=None))
+        await soon(clock.until_waiting())
+        await store.update_worker("w-1")
+        await clock.advance(LEASE_SECONDS)
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert claimed.rollout_id == started.rollout_id
+
+    async def test_a_new_attempt_has_its_own_lease_or_none(self, store: LightningStore, clock: FakeClock) -> None:
+        claimed = await claimed_by_a_living_worker(store)
+        await clock.advance(JUST_BEFORE)
+        await store.start_attempt(claimed.rollout_id, "w-without-heartbeats")
+        await clock.advance(10 * LEASE_SECONDS)
+        assert await attempt_statuses(store, claimed.rollout_id) == ["preparing", "preparing"]
+
+    async def test_an_agents_own_limit_is_a_failure_also_under_a_lease(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        claimed = await claimed_by_a_living_worker(store, timeout_seconds=LEASE_SECONDS)
+        await clock.advance(LEASE_SECONDS)
+        assert await attempt_statuses(store, claimed.rollout_id) == ["timeout"]
+        assert await rollout_status(store, claimed.rollout_id) == "failed"
+
+    @pytest.mark.parametrize("how", ["report", "lease"])
+    async def test_three_faults_are_survived_and_the_fourth_fails_the_rollout(
+        self, store: LightningStore, clock: FakeClock, how: str
+    ) -> None:
+        queued = await store.enqueue_rollout("a")
+        await store.update_worker("w-1")
+        for number in (1, 2, 3, 4):
+            claimed = await claim(store, "w-1")
+            assert claimed.attempt.sequence_id == number
+            if how == "lease":
+                await clock.advance(LEASE_SECONDS)
+            else:
+                await store.report_fault(claimed.rollout_id, claimed.attempt.attempt_id, "the proxy died")
+            expected = "requeuing" if number < 4 else "failed"
+            assert await rollout_status(store, queued.rollout_id) == expected
+        assert await store.dequeue_rollout() is None
+
+    async def test_faults_do_not_use_up_attempts(self, store: LightningStore) -> None:
+        config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+        queued = await store.enqueue_rollout("a", config=config)
+        for end in ("fault", "failed", "fault", "fault", "failed"):
+            assert await rollout_status(store, queued.rollout_id) in ("queuing", "requeuing")
+            attempt = (await claim(store)).attempt
+            if end == "fault":
+                await store.report_fault(queued.rollout_id, attempt.attempt_id, "the proxy died")
+            else:
+                await store.update_attempt(queued.rollout_id, attempt.attempt_id, status="failed")
+        assert await rollout_status(store, queued.rollout_id) == "failed"
+        assert await attempt_statuses(store, queued.rollout_id) == ["failed"] * 5
+
+    async def test_a_reported_fault_ends_the_attempt_and_queues_the_rollout_at_the_tail(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        started = await begin(store, worker_id="w-1")
+        attempt_id = started.attempt.attempt_id
+        await store.update_attempt(started.rollout_id, attempt_id, metadata={"gpu": 3})
+        waiting = await store.enqueue_rollout("waiting")
+        await clock.advance(3)
+        ended = await store.report_fault(started.rollout_id, attempt_id, "the proxy died")
+        assert (ended.attempt_id, ended.status, ended.end_time) == (attempt_id, "failed", clock.now())
+        assert ended.metadata == {"gpu": 3, "fault": "the proxy died"}
+        assert await newest_attempt(store, started.rollout_id) == ended
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert (worker.status, worker.current_attempt_id) == ("idle", None)
+        assert [(await claim(store)).rollout_id for _ in range(2)] == [waiting.rollout_id, started.rollout_id]
+
+    async def test_a_second_fault_of_an_attempt_is_one_effect(self, store: LightningStore, clock: FakeClock) -> None:
+        started = await begin(store)
+        first = await store.report_fault(started.rollout_id, started.attempt.attempt_id, "the proxy died")
+        await claim(store)
+        await clock.advance(3)
+        assert await store.report_fault(started.rollout_id, started.attempt.attempt_id, "it is dead") == first
+        assert await rollout_status(store, started.rollout_id) == "preparing"
+        assert await store.dequeue_rollout() is None
+
+    async def test_a_fault_after_a_lost_lease_counts_once(self, store: LightningStore, clock: FakeClock) -> None:
+        claimed = await claimed_by_a_living_worker(store)
+        await clock.advance(LEASE_SECONDS)
+        late = await store.report_fault(claimed.rollout_id, claimed.attempt.attempt_id, "the network was away")
+        assert late.status == "unresponsive"
+        for _ in range(2):
+            again = await claim(store)
+            await store.report_fault(again.rollout_id, again.attempt.attempt_id, "the proxy died")
+        assert await rollout_status(store, claimed.rollout_id) == "requeuing"
+
+    async def test_a_fault_of_an_attempt_that_was_given_up_changes_itself_only(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        old = await begin(store)
+        await store.start_attempt(old.rollout_id)
+        first = await store.report_fault(old.rollout_id, old.attempt.attempt_id, "the proxy died")
+        assert (first.status, first.metadata) == ("failed", {"fault": "the proxy died"})
+        await clock.advance(3)
+        assert await store.report_fault(old.rollout_id, old.attempt.attempt_id, "it is dead") == first
+        assert await attempt_statuses(store, old.rollout_id) == ["failed", "preparing"]
+        assert await rollout_status(store, old.rollout_id) == "preparing"
+        assert await store.dequeue_rollout() is None
+
+    @pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
+    async def test_an_attempt_that_ended_by_itself_has_no_fault(
+        self, store: LightningStore, status: AttemptStatus
+    ) -> None:
+        started = await begin(store)
+        ended = await store.update_attempt(started.rollout_id, "latest", status=status)
+        with pytest.raises(InvalidTransition, match=f"is '{status}'; a fault cannot end it any more"):
+            await store.report_fault(started.rollout_id, started.attempt.attempt_id, "the proxy died")
+        assert await newest_attempt(store, started.rollout_id) == ended
+
+    async def test_a_fault_of_something_unknown_names_it(self, store: LightningStore) -> None:
+        started = await begin(store)
+        with pytest.raises(NotFound, match="no rollout 'ro-none'"):
+            await store.report_fault("ro-none", "at-none", "the proxy died")
+        with pytest.raises(NotFound, match="no attempt 'at-none'"):
+            await store.report_fault(started.rollout_id, "at-none", "the proxy died")
+
+    @pytest.mark.parametrize("lost", ["report", "lease"])
+    async def test_what_comes_late_from_a_faulted_attempt_is_kept_and_changes_nothing(
+        self, store: LightningStore, clock: FakeClock, lost: str
+    ) -> None:
+        claimed = await claimed_by_a_living_worker(store)
+        rollout_id, attempt_id = claimed.rollout_id, claimed.attempt.attempt_id
+        if lost == "lease":
+            await clock.advance(LEASE_SECONDS)
+        else:
+            await store.report_fault(rollout_id, attempt_id, "the proxy died")
+        for _ in range(2):  # while the rollout is queued, and while somebody else executes it
+            before = await store.get_rollout_by_id(rollout_id)
+            attempts = await attempt_statuses(store, rollout_id)
+            assert await store.add_span(span_of(claimed)) is not None
+            await store.update_worker("w-1")
+            with pytest.raises(InvalidTransition, match="it cannot become 'succeeded'"):
+                await store.update_attempt(rollout_id, attempt_id, status="succeeded")
+            assert await store.get_rollout_by_id(rollout_id) == before
+            assert await attempt_statuses(store, rollout_id) == attempts
+            if len(attempts) == 1:
+                await claim(store, "w-2")
+        assert (await store.query_spans(rollout_id, attempt_id)).total == 2
+        late = await store.update_attempt(rollout_id, attempt_id, metadata={"result": 1})
+        assert late.metadata == {"result": 1}
+
+    async def test_a_silent_agent_is_revived_but_a_lost_lease_is_not(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        retry: dict[str, Any] = {"max_attempts": 2, "retry_condition": ["unresponsive"]}
+        silent = await begin(store, unresponsive_seconds=5, **retry)
+        leased = await claimed_by_a_living_worker(store, **retry)
+        await clock.advance(LEASE_SECONDS)
+        await store.add_many_spans([span_of(silent), span_of(leased)])
+        assert await rollout_status(store, silent.rollout_id) == "running"
+        assert await rollout_status(store, leased.rollout_id) == "requeuing"

@@ -1,0 +1,277 @@
+"""Requests that are repeated because their answer was lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+
+from lightning_core.store import LightningStore
+from lightning_core.testing.clock import FakeClock
+from lightning_core.testing.store.base import (
+    LEASE_SECONDS,
+    StoreBehaviour,
+    attempt_statuses,
+    begin,
+    claim,
+    require,
+    rollout_status,
+    soon,
+)
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+
+Request = Callable[[LightningStore, AttemptedRollout], Awaitable[Any]]
+
+MUTATIONS: dict[str, Request] = {
+    "start_rollout": lambda store, target: store.start_rollout("new", worker_id="w-9", request_id="r-1"),
+    "enqueue_rollout": lambda store, target: store.enqueue_rollout("new", metadata={"a": [1]}, request_id="r-1"),
+    "enqueue_many_rollouts": lambda store, target: store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input="new"), EnqueueRolloutRequest(input="new")], request_id="r-1"
+    ),
+    "dequeue_rollout": lambda store, target: store.dequeue_rollout("w-1", request_id="r-1"),
+    "dequeue_many_rollouts": lambda store, target: store.dequeue_many_rollouts(limit=2, request_id="r-1"),
+    "start_attempt": lambda store, target: store.start_attempt(target.rollout_id, "w-9", request_id="r-1"),
+    "update_rollout": lambda store, target: store.update_rollout(
+        target.rollout_id, status="requeuing", metadata={"a": [1]}, request_id="r-1"
+    ),
+    "update_attempt": lambda store, target: store.update_attempt(
+        target.rollout_id, target.attempt.attempt_id, status="failed", metadata={"a": [1]}, request_id="r-1"
+    ),
+    "report_fault": lambda store, target: store.report_fault(
+        target.rollout_id, target.attempt.attempt_id, "the proxy died", request_id="r-1"
+    ),
+    "add_resources": lambda store, target: store.add_resources({"p": PromptTemplate(template="new")}, request_id="r-1"),
+    "update_resources": lambda store, target: store.update_resources(
+        "rs-1", {"p": PromptTemplate(template="new")}, request_id="r-1"
+    ),
+    "update_worker": lambda store, target: store.update_worker("w-1", {"load": 1}, request_id="r-1"),
+    "save_state": lambda store, target: store.save_state("apo", {"round": 2}, request_id="r-1"),
+}
+"""Every mutation that takes a request id, of a store that was furnished; `target` is the rollout that runs."""
+
+
+ADDING = [name for name in MUTATIONS if name not in ("update_rollout", "update_attempt", "report_fault", "save_state")]
+"""Those that ask for something more, rather than say what something is to become."""
+
+
+class _OtherRequestIds:
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        return lambda *args, request_id, **options: method(*args, request_id=f"other-{request_id}", **options)
+
+
+def with_other_request_ids(store: LightningStore) -> LightningStore:
+    """Return a stand-in for the store that sends every request under another id."""
+    return cast("LightningStore", _OtherRequestIds(store))
+
+
+def as_data(value: Any) -> Any:
+    """Return what a store gave as plain data."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    return [as_data(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+async def everything(store: LightningStore) -> dict[str, Any]:
+    """Return all that a store shows, but for when workers asked last: every request for work is one."""
+    rollouts = list(await store.query_rollouts())
+    workers = [worker.model_dump(exclude={"last_dequeue_time"}) for worker in await store.query_workers()]
+    latest = await store.get_latest_resources()
+    return {
+        "rollouts": as_data(rollouts),
+        "attempts": [as_data(list(await store.query_attempts(rollout.rollout_id))) for rollout in rollouts],
+        "resources": as_data(list(await store.query_resources())),
+        "latest": None if latest is None else latest.resources_id,
+        "workers": workers,
+        "state": await store.load_state("apo"),
+    }
+
+
+async def furnish(store: LightningStore) -> AttemptedRollout:
+    """Put something of everything into a store; the rollout that runs is returned."""
+    await store.update_resources("rs-1", {"p": PromptTemplate(template="old")})
+    await store.save_state("apo", {"round": 1})
+    target = await begin(store, worker_id="w-1", max_attempts=5, retry_condition=["failed"])
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(5)])
+    return target
+
+
+class RequestBehaviour(StoreBehaviour):
+    """The same request twice is one effect."""
+
+    @pytest.mark.parametrize("mutation", MUTATIONS)
+    async def test_a_repeated_request_has_one_effect_and_the_same_answer(
+        self, store: LightningStore, clock: FakeClock, mutation: str
+    ) -> None:
+        target = await furnish(store)
+        await clock.advance(1)
+        first = as_data(await MUTATIONS[mutation](store, target))
+        after = await everything(store)
+        for _ in range(2):
+            await clock.advance(1)
+            assert as_data(await MUTATIONS[mutation](store, target)) == first
+            assert await everything(store) == after
+
+    @pytest.mark.parametrize("mutation", MUTATIONS)
+    async def test_a_request_repeated_after_something_else_happened_undoes_nothing(
+        self, store: LightningStore, clock: FakeClock, mutation: str
+    ) -> None:
+        target = await furnish(store)
+        await clock.advance(1)
+        await MUTATIONS[mutation](store, target)
+        await clock.advance(1)
+        await store.update_resources("rs-1", {"p": PromptTemplate(template="newer")})
+        await store.save_state("apo", {"round": 3})
+        for rollout in await store.query_rollouts():
+            await store.update_rollout(rollout.rollout_id, metadata={"newer": True})
+        await store.start_attempt(target.rollout_id, "w-2")
+        for worker_id in ("w-1", "w-9"):
+            await begin(store, worker_id=worker_id)
+        await store.update_worker("w-1", {"load": 2})
+        after = await everything(store)
+        await clock.advance(1)
+        await MUTATIONS[mutation](store, target)
+        assert await everything(store) == after
+
+    @pytest.mark.parametrize("mutation", ADDING)
+    async def test_another_request_is_another_effect(
+        self, store: LightningStore, clock: FakeClock, mutation: str
+    ) -> None:
+        target = await furnish(store)
+        await MUTATIONS[mutation](store, target)
+        before = await everything(store)
+        await clock.advance(1)
+        await MUTATIONS[mutation](with_other_request_ids(store), target)
+        assert await everything(store) != before
+
+    @pytest.mark.parametrize("mutation", MUTATIONS)
+    async def test_a_request_that_arrives_twice_at_once_has_one_effect(
+        self, store: LightningStore, mutation: str
+    ) -> None:
+        require(store, "async_safe")
+        target = await furnish(store)
+        answers = await soon(asyncio.gather(*(MUTATIONS[mutation](store, target) for _ in range(4))))
+        assert [as_data(answer) for answer in answers] == [as_data(answers[0])] * 4
+        after = await everything(store)
+        await MUTATIONS[mutation](store, target)
+        assert await everything(store) == after
+
+    async def test_a_request_that_changed_nothing_changes_nothing_later(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a")
+        await store.update_rollout(queued.rollout_id, status="queuing", request_id="r-1")
+        await claim(store)
+        await store.update_rollout(queued.rollout_id, status="queuing", request_id="r-1")
+        assert await rollout_status(store, queued.rollout_id) == "preparing"
+        assert await store.dequeue_rollout() is None
+
+    async def test_the_eight_newest_requests_of_a_rollout_are_remembered(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a")
+        for number in range(8):
+            await store.update_rollout(queued.rollout_id, metadata={"number": number}, request_id=f"r-{number}")
+        for number in range(8):
+            again = await store.update_rollout(queued.rollout_id, metadata={"number": number}, request_id=f"r-{number}")
+            assert again.metadata == {"number": 7}
+
+    async def test_requests_of_different_runs_are_different(self, store: LightningStore) -> None:
+        other = store.for_run("another-run")
+        ids = {(await of.enqueue_rollout("a", request_id="r-1")).rollout_id for of in (store, other)}
+        assert len(ids) == 2
+        claimed = [await of.dequeue_rollout(request_id="r-2") for of in (store, other)]
+        assert {item.rollout_id for item in claimed if item is not None} == ids
+        for of in (store, other):
+            await of.add_resources({}, request_id="r-3")
+            assert (await of.query_resources()).total == 1
+        await other.aclose()
+
+    # Claims
+
+    async def test_a_repeated_claim_of_many_gets_the_same_and_no_more(self, store: LightningStore) -> None:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(5)])
+        first = list(await store.dequeue_many_rollouts(limit=3, worker_id="w-1", request_id="r-1"))
+        again = list(await store.dequeue_many_rollouts(limit=3, worker_id="w-1", request_id="r-1"))
+        assert [item.input for item in first] == [0, 1, 2]
+        assert again == first
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=3, request_id="r-2")] == [3, 4]
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=3, request_id="r-2")] == [3, 4]
+
+    async def test_a_repeated_claim_gets_those_that_are_still_its_own(self, store: LightningStore) -> None:
+        rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(6)])
+        ids = [rollout.rollout_id for rollout in rollouts]
+        await store.dequeue_many_rollouts(limit=5, request_id="r-1")
+        await store.update_attempt(ids[0], "latest", status="succeeded")
+        await store.update_rollout(ids[1], status="cancelled")
+        await store.start_attempt(ids[2], "w-2")
+        await store.update_rollout(ids[3], status="requeuing")
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=5, request_id="r-1")] == [4]
+        await store.delete_rollouts(ids[:1])
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=5, request_id="r-1")] == [4]
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=5)] == [5, 3]
+
+    @pytest.mark.parametrize("wait_seconds", [0.0, 10.0, None])
+    @pytest.mark.parametrize("taken", ["requeued", "claimed by another"])
+    async def test_a_claim_repeated_after_its_lease_was_lost_gets_nothing_and_at_once(
+        self, store: LightningStore, clock: FakeClock, wait_seconds: float | None, taken: str
+    ) -> None:
+        await store.enqueue_rollout("a")
+        await store.update_worker("w-1")
+        claimed = await store.dequeue_rollout("w-1", request_id="r-1")
+        assert claimed is not None
+        await clock.advance(LEASE_SECONDS)
+        if taken == "claimed by another":
+            assert (await claim(store, "w-2")).rollout_id == claimed.rollout_id
+        before = await everything(store)
+        assert await soon(store.dequeue_rollout("w-1", wait_seconds=wait_seconds, request_id="r-1")) is None
+        assert await everything(store) == before
+
+    async def test_a_claim_that_found_nothing_may_find_something_when_it_is_repeated(
+        self, store: LightningStore
+    ) -> None:
+        assert await store.dequeue_rollout(request_id="r-1") is None
+        queued = await store.enqueue_rollout("a")
+        claimed = await store.dequeue_rollout(request_id="r-1")
+        assert claimed is not None
+        assert claimed.rollout_id == queued.rollout_id
+
+    async def test_a_waiting_claim_can_be_repeated(self, store: LightningStore) -> None:
+        waiter = asyncio.create_task(store.dequeue_rollout("w-1", wait_seconds=None, request_id="r-1"))
+        await asyncio.sleep(0)
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(2)])
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert await soon(store.dequeue_rollout("w-1", wait_seconds=None, request_id="r-1")) == claimed
+
+    # Attempts that somebody began past the queue
+
+    async def test_a_repeated_request_gets_its_own_attempt_and_not_a_newer_one(self, store: LightningStore) -> None:
+        started = await store.start_rollout("a", worker_id="w-1", request_id="r-1")
+        second = await store.start_attempt(started.rollout_id, "w-2", request_id="r-2")
+        third = await store.start_attempt(started.rollout_id, "w-3")
+        for again, own in (
+            (await store.start_rollout("a", worker_id="w-1", request_id="r-1"), started),
+            (await store.start_attempt(started.rollout_id, "w-2", request_id="r-2"), second),
+        ):
+            assert again.attempt == own.attempt
+            assert again.status == third.status
+        assert await attempt_statuses(store, started.rollout_id) == ["preparing"] * 3
+
+    async def test_a_repeated_request_does_not_call_its_worker_back(self, store: LightningStore) -> None:
+        started = await store.start_rollout("a", worker_id="w-1", request_id="r-1")
+        await store.update_rollout(started.rollout_id, status="cancelled")
+        now = await begin(store, worker_id="w-1")
+        await store.start_rollout("a", worker_id="w-1", request_id="r-1")
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert worker.current_attempt_id == now.attempt.attempt_id
+
+    async def test_a_repeated_heartbeat_is_no_new_sign_of_life(self, store: LightningStore, clock: FakeClock) -> None:
+        await store.enqueue_rollout("a", config=RolloutConfig(max_attempts=2))
+        await store.update_worker("w-1", request_id="r-1")
+        claimed = await claim(store, "w-1")
+        await clock.advance(LEASE_SECONDS - 1)
+        await store.update_worker("w-1", request_id="r-1")
+        await clock.advance(1)
+        assert await rollout_status(store, claimed.rollout_id) == "requeuing"
