@@ -199,7 +199,7 @@ class StoreBackend(ABC):
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, from any thread, until the returned function is called.
 
-        The listener returns at once and does not raise.
+        The listener returns at once and does not raise. The returned function may be called more than once.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ import json
 import secrets
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -101,6 +101,8 @@ class StoreFacade(LightningStore):
         self._check_open()
         view = StoreFacade(self._backend, run_id=run_id, clock=self._clock, lease_seconds=self._lease_seconds)
         view._root = self._root
+        # Nobody closes a view that is merely forgotten.
+        weakref.finalize(view, view._unwatch).atexit = False
         with self._root._views_lock:
             self._root._views.add(view)
         return view
@@ -299,11 +301,12 @@ class StoreFacade(LightningStore):
         enough = different if min_ended is None else min_ended
         if not 0 <= enough <= different:
             raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
-        await self._look()
+        self._check_open()
         until = None if timeout is None else self._clock.now() + timeout
         while True:
             ticket = self._waits.for_results(rollout_ids, enough)
             try:
+                await self._look()
                 records = [await self._records.get(rollout_id) for rollout_id in rollout_ids]
                 ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
                 seconds = None if until is None else until - self._clock.now()
@@ -349,7 +352,7 @@ class StoreFacade(LightningStore):
         *,
         request_id: str | None = None,
     ) -> Attempt:
-        await self._look()
+        await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
         _checked(Attempt, status=status)
         fields = _checked(Attempt, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
         changed = attempt_id
@@ -386,7 +389,7 @@ class StoreFacade(LightningStore):
         return stored[0] if stored else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        await self._look()
+        await self._look(gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans))
         try:
             own = [copy_span(span) for span in spans]
         except ValueError as exc:
@@ -471,9 +474,8 @@ class StoreFacade(LightningStore):
         try:
             bundle = _RESOURCES.validate_python(resources)
         except ValidationError as exc:
-            raise InvalidRequest(
-                f"resources {resources!r} are no bundle of resources: {exc.errors()[0]['msg']}"
-            ) from exc
+            place = ".".join(str(part) for part in exc.errors()[0]["loc"])
+            raise InvalidRequest(f"this is no bundle of resources, see {place!r}: {exc.errors()[0]['msg']}") from None
         now = self._clock.now()
 
         def change(present: ResourcesUpdate | None) -> ResourcesUpdate:
@@ -526,7 +528,7 @@ class StoreFacade(LightningStore):
         *,
         request_id: str | None = None,
     ) -> Worker:
-        await self._look()
+        await self._look(gives_sign=lambda attempt: attempt.worker_id == worker_id)
         fields = _checked(Worker, heartbeat_stats=heartbeat_stats)
         return await self._records.heartbeat(worker_id, fields, request_id=request_id)
 
@@ -605,10 +607,10 @@ class StoreFacade(LightningStore):
             self._waits.close()
             self._unwatch()
 
-    async def _look(self) -> None:
+    async def _look(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
         """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
         self._check_open()
-        await self._records.expire()
+        await self._records.expire(gives_sign=gives_sign)
 
     async def _claim(self, limit: int, worker_id: str | None, request_id: str | None) -> list[AttemptedRollout] | None:
         await self._look()

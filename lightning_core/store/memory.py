@@ -367,7 +367,8 @@ class MemoryBackend(StoreBackend):
 
         def stop() -> None:
             with self._lock:
-                listeners.remove(listener)
+                if listener in listeners:
+                    listeners.remove(listener)
 
         return stop
 

@@ -94,10 +94,18 @@ class Records:
             if await self._backend.replace(record, changed):
                 return changed
 
-    async def expire(self) -> None:
-        """End what is due."""
+    async def expire(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
+        """End what is due.
+
+        Args:
+            gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is:
+                a process may have stood still, and its workers with it.
+        """
         now = self._clock.now()
         for record in await self._backend.due(self._run_id, now):
+            due, attempt = lifecycle.deadline(record), record.latest
+            if due and due.is_fault and attempt and gives_sign and gives_sign(attempt):
+                continue
             try:
                 changed = await self.change(record.rollout.rollout_id, lambda record: lifecycle.expire(record, now))
             except NotFound:  # deleted since

@@ -17,20 +17,26 @@ class Ticket:
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self._loop.create_future()
 
-    def call(self) -> None:
-        """Complete the future, from any thread."""
+    def call(self) -> bool:
+        """Complete the future, from any thread.
+
+        Returns:
+            Whether anybody can hear it: nobody waits in a loop that is closed.
+        """
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
             running = None
         if running is self._loop:
             self._complete()
-            return
+            return True
         try:
             self._loop.call_soon_threadsafe(self._complete)
         except RuntimeError:
-            if not self._loop.is_closed():  # nobody waits in a closed loop
+            if not self._loop.is_closed():
                 raise
+            return False
+        return True
 
     def _complete(self) -> None:
         if not self.future.done():
@@ -59,10 +65,10 @@ class Waits:
     def note(self, change: Change) -> None:
         """Call whoever waits for this change. Returns at once; any thread may call it."""
         called: list[Ticket] = []
+        if change.status in QUEUED:
+            self._call_for_work()
         with self._lock:
-            if change.status in QUEUED and self._work:
-                called.append(self._work.popitem(last=False)[0])
-            elif change.status is None or change.status in ENDED:
+            if change.status is None or change.status in ENDED:
                 for ticket in self._results.get(change.rollout_id, ()):
                     self._pending[ticket].discard(change.rollout_id)
                     if len(self._pending[ticket]) <= self._bearable[ticket] or change.status is None:
@@ -86,9 +92,18 @@ class Waits:
         with self._lock:
             calls = int(unanswered) + (ticket not in self._work)
             self._work.pop(ticket, None)
-            heirs = [self._work.popitem(last=False)[0] for _ in range(min(calls, len(self._work)))]
-        for heir in heirs:
-            heir.call()
+        for _ in range(calls):
+            self._call_for_work()
+
+    def _call_for_work(self) -> None:
+        """Call whoever has waited longest for work and can hear it."""
+        while True:
+            with self._lock:
+                if not self._work:
+                    return
+                ticket = self._work.popitem(last=False)[0]
+            if ticket.call():
+                return
 
     def for_results(self, rollout_ids: Iterable[str], enough: int) -> Ticket:
         """Wait until so many of these rollouts have ended, or one of them is deleted.

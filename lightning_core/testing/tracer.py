@@ -168,20 +168,27 @@ class TracerSuite:
                 tracer.create_span("lost")
 
     async def test_the_error_of_the_block_goes_before_that_of_the_store(self, tracer: Tracer) -> None:
-        with pytest.raises(ZeroDivisionError):
+        async def fail() -> None:
             async with self.traced(tracer, UnreachableStore()):
                 tracer.create_span("lost")
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
 
     # Failure and cancellation
 
     async def test_what_was_recorded_before_an_error_is_stored(self, tracer: Tracer, store: LightningStore) -> None:
         kept: list[Traced] = []
-        with pytest.raises(ZeroDivisionError):
+
+        async def fail() -> None:
             async with self.traced(tracer, store) as traced:
                 kept.append(traced)
                 tracer.create_span("before")
                 raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
         assert [span.name for span in await self.ours(kept[0])] == ["before"]
 
     async def test_what_was_recorded_before_a_cancellation_is_stored(

@@ -88,7 +88,7 @@ TraceState = Annotated[dict[str, str], AfterValidator(freeze)]
 class SpanContext(BaseModel):
     """The identity of a span. Ids are lower-case hexadecimal: 32 digits for a trace, 16 for a span."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     trace_id: str
     span_id: str
@@ -109,7 +109,7 @@ class SpanContext(BaseModel):
 class TraceStatus(BaseModel):
     """Whether what the span covers went well."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     status_code: StatusCode
     description: str | None = None
@@ -123,7 +123,7 @@ class TraceStatus(BaseModel):
 class Event(BaseModel):
     """Something that happened at one moment of a span."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     name: str
     attributes: FrozenAttributes
@@ -139,7 +139,7 @@ class Event(BaseModel):
 class Link(BaseModel):
     """A pointer from one span to another."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     context: SpanContext
     attributes: FrozenAttributes

@@ -297,6 +297,23 @@ class LeaseBehaviour(StoreBehaviour):
         silent = await begin(store, unresponsive_seconds=5, **retry)
         leased = await claimed_by_a_living_worker(store, **retry)
         await clock.advance(LEASE_SECONDS)
+        assert await rollout_status(store, leased.rollout_id) == "requeuing"
         await store.add_many_spans([span_of(silent), span_of(leased)])
         assert await rollout_status(store, silent.rollout_id) == "running"
         assert await rollout_status(store, leased.rollout_id) == "requeuing"
+
+    @pytest.mark.parametrize("sign", ["heartbeat", "span", "result"])
+    async def test_a_late_sign_of_life_keeps_a_lease_that_nobody_has_taken_away(
+        self, store: LightningStore, clock: FakeClock, sign: str
+    ) -> None:
+        # A whole process may stand still: its workers are as late as the look at their leases.
+        leased = await claimed_by_a_living_worker(store)
+        await clock.advance(LEASE_SECONDS * 2)
+        if sign == "heartbeat":
+            await store.update_worker("w-1")
+        elif sign == "span":
+            await store.add_span(span_of(leased))
+        else:
+            await store.update_attempt(leased.rollout_id, leased.attempt.attempt_id, status="succeeded")
+        expected = {"heartbeat": "preparing", "span": "running", "result": "succeeded"}[sign]
+        assert await rollout_status(store, leased.rollout_id) == expected
