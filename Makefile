@@ -35,7 +35,7 @@ bench: $(MADE_FOR) ## measure what the project promises, a line a figure
 wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
-clean: ## remove .venv, caches and builds; the results in runs/ stay
+clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -3,6 +3,7 @@
 Everything that users need is here, by name; what a name needs is imported when it is first used.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,22 @@ if TYPE_CHECKING:
         algo as algo,
     )
     from lightning_core.emitter import (
+        SpanLike as SpanLike,
+    )
+    from lightning_core.emitter import (
+        SpanRecordingContext as SpanRecordingContext,
+    )
+    from lightning_core.emitter import (
+        emit_annotation as emit_annotation,
+    )
+    from lightning_core.emitter import (
         emit_exception as emit_exception,
     )
     from lightning_core.emitter import (
         emit_message as emit_message,
+    )
+    from lightning_core.emitter import (
+        emit_object as emit_object,
     )
     from lightning_core.emitter import (
         emit_reward as emit_reward,
@@ -62,6 +75,9 @@ if TYPE_CHECKING:
         get_message_value as get_message_value,
     )
     from lightning_core.emitter import (
+        get_object_value as get_object_value,
+    )
+    from lightning_core.emitter import (
         get_reward_value as get_reward_value,
     )
     from lightning_core.emitter import (
@@ -70,8 +86,17 @@ if TYPE_CHECKING:
     from lightning_core.emitter import (
         is_reward_span as is_reward_span,
     )
+    from lightning_core.emitter import (
+        operation as operation,
+    )
     from lightning_core.execution import (
         ExecutionStrategy as ExecutionStrategy,
+    )
+    from lightning_core.logs import (
+        setup_logging as setup_logging,
+    )
+    from lightning_core.logs import (
+        setup_module_logging as setup_module_logging,
     )
     from lightning_core.plugins import (
         hookimpl as hookimpl,
@@ -99,6 +124,9 @@ if TYPE_CHECKING:
     )
     from lightning_core.store import (
         LightningStoreThreaded as LightningStoreThreaded,
+    )
+    from lightning_core.tracer import (
+        DummyTracer as DummyTracer,
     )
     from lightning_core.tracer import (
         OtelTracer as OtelTracer,
@@ -235,27 +263,33 @@ _PLACES = {
     "agent": "LitAgent rollout",
     "algorithm": "Algorithm Baseline algo",
     "emitter": (
-        "emit_exception emit_message emit_reward find_final_reward find_reward_spans get_message_value "
-        "get_reward_value get_rewards_from_span is_reward_span"
+        "SpanLike SpanRecordingContext emit_annotation emit_exception emit_message emit_object emit_reward "
+        "find_final_reward find_reward_spans get_message_value get_object_value get_reward_value "
+        "get_rewards_from_span is_reward_span operation"
     ),
     "execution": "ExecutionStrategy",
+    "logs": "setup_logging setup_module_logging",
     "plugins": "hookimpl",
     "runner": "LitAgentRunner Runner",
     "runs": "FitResult",
     "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics "
     "LightningStoreThreaded",
-    "tracer": "OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer",
+    "tracer": "DummyTracer OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer",
     "trainer": "Trainer",
     "types": (
         "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset EnqueueRolloutRequest Event "
         "FilterField FilterOptions Hook Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM "
-        "Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span SpanContext "
-        "SpanCoreFields StatusCode TaskInput TraceState TraceStatus Triplet Worker WorkerStatus"
+        "Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span "
+        "SpanContext SpanCoreFields StatusCode TaskInput TraceState TraceStatus Triplet Worker WorkerStatus"
     ),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
+
+
+# A library is quiet until somebody asks: see setup_logging.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

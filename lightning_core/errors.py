@@ -73,6 +73,18 @@ class MissingResource(AgentError, ValueError):
     """An agent needs a resource that the rollout does not have."""
 
 
+class GraderError(AgentError):
+    """A grader raised, or gave something that is no reward; the cause is chained."""
+
+
+class Fault(LightningError):
+    """What a rollout needs was out of reach: its model, its tools' server, the store.
+
+    An agent or a grader raises it, also from inside of a library, to say that the attempt says nothing about the
+    agent. The rollout is run again without using up one of its attempts, at most three times.
+    """
+
+
 class AlgorithmError(LightningError):
     """An algorithm cannot go on."""
 

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from lightning_core.agent import LitAgent
-from lightning_core.algorithm import Algorithm
-from lightning_core.errors import InvalidAgent, InvalidComponent, LightningError
+from lightning_core.agent import Grader, LitAgent
+from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
+from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry, default_registry
@@ -22,11 +22,16 @@ from lightning_core.runs.event_loop import event_loop
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
-from lightning_core.types import Dataset, NamedResources
+from lightning_core.types import Dataset, NamedResources, PromptTemplate
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_Datasets = Mapping[str, Dataset[Any] | None]
+
+INTERRUPTED_SECONDS = 1.0
+"""How long a run may take to end after a second Ctrl-C."""
 
 END_SECONDS = 30.0
 """How long plugins may take to end a run; after Ctrl-C each gets a moment."""
@@ -48,6 +53,8 @@ class Trainer:
         n_runners: How many rollouts run at the same time; None for the strategy's default.
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
+        reward: Scores what the agent returned, or what its trace says: a function, its path or a `Grader`, which see.
+            None where agents score themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
 
@@ -68,6 +75,7 @@ class Trainer:
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
+        reward: Grader | Callable[..., Any] | str | None = None,
         hooks: object = (),
         registry: Registry | None = None,
     ) -> None:
@@ -77,7 +85,9 @@ class Trainer:
         self._registry = default_registry() if registry is None else registry
         self._runner_spec = runner
         self.max_rollouts = max_rollouts
+        _check_prompts(initial_resources)
         self.initial_resources = initial_resources
+        self.reward = Grader.of(reward)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
         )
@@ -125,18 +135,29 @@ class Trainer:
                 trainer runs already.
             Exception: What the algorithm raised.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise LightningError("fit was called in a running event loop; use: await trainer.fit_async(...)")
         datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": test_dataset}
-        with self._new_run(agent, **datasets) as run, event_loop() as loop:
-            try:
-                return loop.run(run.execute())
-            except KeyboardInterrupt:
-                return loop.run(run.result("interrupted"))
+        return self._fit(agent, self.algorithm, datasets)
+
+    def dev(
+        self,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None = None,
+        *,
+        val_dataset: Dataset[Any] | None = None,
+    ) -> FitResult:
+        """Try everything out with an algorithm that takes moments: `fit`, but with `Baseline` where there is none.
+
+        Raises:
+            LightningError: As `fit`; and when the trainer's algorithm is no `FastAlgorithm`.
+            Exception: What the algorithm raised.
+        """
+        algorithm = Baseline() if self.algorithm is None else self.algorithm
+        if not isinstance(algorithm, FastAlgorithm):
+            raise InvalidComponent(
+                f"dev takes a FastAlgorithm, and {type(algorithm).__name__} is none; call fit, or give no algorithm"
+            )
+        datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": None}
+        return self._fit(agent, algorithm, datasets)
 
     async def fit_async(
         self,
@@ -148,7 +169,7 @@ class Trainer:
     ) -> FitResult:
         """Do what `fit` does in the running event loop. Cancelling it ends the run."""
         datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": test_dataset}
-        with self._new_run(agent, **datasets) as run:
+        with self._new_run(agent, self.algorithm, datasets) as run:
             return await run.execute()
 
     def make_runner(self) -> Runner:
@@ -156,6 +177,8 @@ class Trainer:
         options: dict[str, Any] = {"tracer": self.tracer}
         if self.max_rollouts is not None:
             options["max_rollouts"] = self.max_rollouts
+        if self.reward is not None:
+            options["reward"] = self.reward
         return self._build("runners", self._runner_spec, Runner, options)
 
     def _start_run(self) -> LightningStore:
@@ -165,13 +188,29 @@ class Trainer:
         self._fits += 1
         return self.store
 
+    def _fit(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> FitResult:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise LightningError("fit was called in a running event loop; use: await trainer.fit_async(...)")
+        with self._new_run(agent, algorithm, datasets) as run, event_loop() as loop:
+            try:
+                return loop.run(run.execute())
+            except KeyboardInterrupt:
+                # After a second Ctrl-C the tasks are still there: none of them may begin to do anything.
+                for task in asyncio.all_tasks(loop.get_loop()):
+                    task.cancel()
+                return loop.run(run.interrupted())
+
     @contextmanager
-    def _new_run(self, agent: object, **datasets: Dataset[Any] | None) -> Iterator["_Run"]:
+    def _new_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Iterator["_Run"]:
         """Make a run, which has the trainer to itself during the block: its parts have one store and one reporter."""
         with self._lock:
             if self._is_running:
                 raise LightningError("this trainer runs already; make another Trainer for a run beside it")
-            run = _Run(self, agent, **datasets)
+            run = _Run(self, agent, algorithm, **datasets)
             self._is_running = True
         try:
             yield run
@@ -200,9 +239,32 @@ class Trainer:
                 f"max_rollouts is {self.max_rollouts}, but the runner was given with max_rollouts={has}; "
                 "say it in one place"
             )
+        if self.reward is not None and getattr(runner, "reward", None) is not self.reward:
+            raise InvalidComponent(
+                f"reward is grader {self.reward.name}, but the runner, a {type(runner).__name__}, takes none or was "
+                "given with another one; say it in one place"
+            )
 
     def _build(self, kind: Any, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         return self._registry.build(kind, spec, expected=expected, defaults=defaults or {})
+
+
+def _check_prompts(resources: NamedResources | None) -> None:
+    """Refuse a broken prompt before it fails once for each sample, or is improved on."""
+    for name, resource in (resources or {}).items():
+        if isinstance(resource, PromptTemplate):
+            try:
+                resource.placeholders()
+            except ValueError as exc:
+                raise ConfigError(f"initial_resources: {name}: {exc}") from exc
+
+
+def _check_dataset(name: str, dataset: object) -> None:
+    is_sequence = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if dataset is not None and (not is_sequence or isinstance(dataset, str | bytes | Mapping)):
+        raise InvalidComponent(
+            f"{name} is a {type(dataset).__name__}; a dataset has a length and is read by index, as a list is"
+        )
 
 
 class _Run:
@@ -212,25 +274,30 @@ class _Run:
         self,
         trainer: Trainer,
         agent: object,
+        algorithm: Algorithm | None,
         train_dataset: Dataset[Any] | None,
         val_dataset: Dataset[Any] | None,
         test_dataset: Dataset[Any] | None,
     ) -> None:
-        if trainer.algorithm is None:
+        if algorithm is None:
             raise LightningError("this trainer has no algorithm; name one, as in Trainer(algorithm='baseline')")
         if not isinstance(agent, LitAgent):
             raise InvalidAgent(f"{agent!r} is no agent; decorate the function with @rollout, or subclass LitAgent")
-        self._trainer = trainer
-        self._algorithm = trainer.algorithm
-        self._agent = agent
         self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
+        for name, dataset in {**self._datasets, "test_dataset": test_dataset}.items():
+            _check_dataset(name, dataset)
+        self._trainer = trainer
+        self._algorithm = algorithm
+        self._agent = agent
         self._test_dataset = test_dataset
         self._store = trainer._start_run()
         self._progress = Progress()
         self._started = time.monotonic()
+        self._task: asyncio.Task[Any] | None = None
 
     async def execute(self) -> FitResult:
         """Run to the end."""
+        self._task = asyncio.current_task()
         hooks, run_id = self._trainer.hooks, self._store.run_id
         status: RunStatus = "failed"
         try:
@@ -245,6 +312,12 @@ class _Run:
             limit = 0.0 if status == "interrupted" else END_SECONDS
             await hooks.end_run(run_id, status, timeout_seconds=limit)
         return await self.result(status)
+
+    async def interrupted(self) -> FitResult:
+        """Give a run that was interrupted a moment to end, and return what has come of it."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait((self._task,), timeout=INTERRUPTED_SECONDS)
+        return await self.result("interrupted")
 
     async def result(self, status: RunStatus) -> FitResult:
         """Return what has come of the run so far."""

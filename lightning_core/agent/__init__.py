@@ -1,6 +1,7 @@
-"""Agents: what does the tasks."""
+"""Agents: what does the tasks, and graders: what scores them."""
 
 from lightning_core.agent.base import LitAgent
-from lightning_core.agent.decorators import FunctionalLitAgent, rollout
+from lightning_core.agent.decorators import FunctionalLitAgent, llm_rollout, prompt_rollout, rollout
+from lightning_core.agent.graders import Grader
 
-__all__ = ["FunctionalLitAgent", "LitAgent", "rollout"]
+__all__ = ["FunctionalLitAgent", "Grader", "LitAgent", "llm_rollout", "prompt_rollout", "rollout"]

@@ -1,15 +1,21 @@
 """The interface of an agent."""
 
 import weakref
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lightning_core.errors import AgentError, InvalidAgent
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
 if TYPE_CHECKING:
+    from lightning_core.runner import Runner
+    from lightning_core.tracer import Tracer
     from lightning_core.trainer import Trainer
 
 T = TypeVar("T")
+
+current_runner: ContextVar["Runner | None"] = ContextVar("lightning_current_runner", default=None)
+"""The runner that runs a rollout in this context: of this task or thread, and of those started from it."""
 
 
 class LitAgent(Generic[T]):
@@ -25,7 +31,8 @@ class LitAgent(Generic[T]):
     - a dict of numbers: named rewards, the first of which is the primary one;
     - a list of spans (`ReadableSpan`, `Span` or `SpanCoreFields`), which are recorded.
 
-    A sync method runs in a thread of its own. What it raises fails the attempt.
+    Where a grader scores it (`Trainer(reward=...)`), it returns whatever the grader is to see. A sync method runs in
+    a thread of its own. What it raises fails the attempt; a `Fault` says that something else than the agent failed.
     """
 
     _trainer: "weakref.ReferenceType[Trainer] | None" = None
@@ -91,3 +98,36 @@ class LitAgent(Generic[T]):
     def trainer(self) -> "Trainer":
         """The trainer; see `get_trainer`."""
         return self.get_trainer()
+
+    def get_runner(self) -> "Runner":
+        """Return the runner of the rollout that runs in the calling context.
+
+        An agent serves many runners at once; each rollout sees its own, in the tasks and threads that it starts too.
+
+        Raises:
+            AgentError: Outside of a rollout.
+        """
+        runner = current_runner.get()
+        if runner is None:
+            raise AgentError(f"{type(self).__name__} has no runner here; only a rollout that is being run has one")
+        return runner
+
+    @property
+    def runner(self) -> "Runner":
+        """The runner; see `get_runner`."""
+        return self.get_runner()
+
+    def get_tracer(self) -> "Tracer":
+        """Return the tracer that records the rollout of the calling context; outside of one, the trainer's.
+
+        Raises:
+            AgentError: Outside of a rollout, when there is no trainer either.
+        """
+        from lightning_core.tracer import get_active_tracer  # late: it takes the OpenTelemetry SDK with it
+
+        return get_active_tracer() or self.get_trainer().tracer
+
+    @property
+    def tracer(self) -> "Tracer":
+        """The tracer; see `get_tracer`."""
+        return self.get_tracer()

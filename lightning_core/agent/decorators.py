@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
@@ -12,7 +12,11 @@ from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
 
 _RESOURCES: dict[str, type[Resource]] = {"llm": LLM, "prompt_template": PromptTemplate}
+_MAIN = {"llm": "main_llm", "prompt_template": "main_prompt"}
+"""The resource that is given where there are several of its kind."""
 _INJECTED = (*_RESOURCES, "resources", "rollout")
+
+Decorator = Callable[[Callable[..., Any]], "FunctionalLitAgent"]
 
 
 class FunctionalLitAgent(LitAgent[Any]):
@@ -20,15 +24,17 @@ class FunctionalLitAgent(LitAgent[Any]):
 
     Args:
         function: Sync or async; see `rollout`.
+        strip_proxy: Whether it sees a `ProxyLLM` as the plain `LLM` of its attempt, ready to be called.
 
     Raises:
         InvalidAgent: When its parameters are not those of an agent.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, strip_proxy: bool = True) -> None:
         # Its name and its docs; not its attributes, which are ours where a callable object has the same ones.
         functools.update_wrapper(self, function, updated=())
         self._function = function
+        self._strip_proxy = strip_proxy
         self._injected = _check_parameters(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -52,6 +58,8 @@ class FunctionalLitAgent(LitAgent[Any]):
         return await self._function(task, **self._arguments(resources, rollout))
 
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
+        if self._strip_proxy and isinstance(rollout, AttemptedRollout):
+            resources = _without_proxies(resources, rollout)
         arguments: dict[str, Any] = {}
         for parameter in self._injected:
             if parameter.name == "resources":
@@ -60,9 +68,9 @@ class FunctionalLitAgent(LitAgent[Any]):
                 arguments["rollout"] = rollout
             else:
                 kind = _RESOURCES[parameter.name]
-                found = next((resource for resource in resources.values() if isinstance(resource, kind)), None)
+                found = _main_or_first(resources, _MAIN[parameter.name], kind)
                 if found is not None:
-                    arguments[parameter.name] = _resolved(found, rollout)
+                    arguments[parameter.name] = found
                 elif is_required(parameter):
                     raise self._misses(kind, resources)
         return arguments
@@ -78,14 +86,74 @@ class FunctionalLitAgent(LitAgent[Any]):
 def rollout(function: Callable[..., Any]) -> FunctionalLitAgent:
     """Make an agent of a function, sync or async.
 
-    Its first parameter takes the task. Further ones are given by name: `llm` (the first `LLM` of the resources),
-    `prompt_template` (the first `PromptTemplate`), `resources` (the whole bundle), `rollout` (with its attempt).
-    A parameter that has a default keeps it where nothing can be given. It returns what `LitAgent.rollout` may return.
+    Its first parameter takes the task. Further ones are given by name:
+
+    - `llm`: the resource `main_llm`, or else the first `LLM`; a `ProxyLLM` as the plain `LLM` of this attempt;
+    - `prompt_template`: the resource `main_prompt`, or else the first `PromptTemplate`;
+    - `resources`: the whole bundle;
+    - `rollout`: the rollout, with its attempt.
+
+    A parameter that has a default keeps it where nothing can be given. It returns what `LitAgent` says.
 
     Raises:
         InvalidAgent: When it has a parameter that nothing can be given for.
     """
     return FunctionalLitAgent(function)
+
+
+@overload
+def llm_rollout(function: Callable[..., Any], *, strip_proxy: bool = True) -> FunctionalLitAgent: ...
+
+
+@overload
+def llm_rollout(function: None = None, *, strip_proxy: bool = True) -> Decorator: ...
+
+
+def llm_rollout(
+    function: Callable[..., Any] | None = None, *, strip_proxy: bool = True
+) -> FunctionalLitAgent | Decorator:
+    """Make an agent of a function with a parameter `llm`; with or without parentheses. See `rollout`.
+
+    Args:
+        function: The function.
+        strip_proxy: False for an agent that wants a `ProxyLLM` as it is, to make its URL by itself.
+
+    Raises:
+        InvalidAgent: When it has no parameter `llm`, or one that nothing can be given for.
+    """
+    return _decorated(function, "llm", strip_proxy=strip_proxy)
+
+
+@overload
+def prompt_rollout(function: Callable[..., Any]) -> FunctionalLitAgent: ...
+
+
+@overload
+def prompt_rollout(function: None = None) -> Decorator: ...
+
+
+def prompt_rollout(function: Callable[..., Any] | None = None) -> FunctionalLitAgent | Decorator:
+    """Make an agent of a function with a parameter `prompt_template`; with or without parentheses. See `rollout`.
+
+    Raises:
+        InvalidAgent: When it has no parameter `prompt_template`, or one that nothing can be given for.
+    """
+    return _decorated(function, "prompt_template")
+
+
+def _decorated(
+    function: Callable[..., Any] | None, needs: str, *, strip_proxy: bool = True
+) -> FunctionalLitAgent | Decorator:
+    def decorate(function: Callable[..., Any]) -> FunctionalLitAgent:
+        agent = FunctionalLitAgent(function, strip_proxy=strip_proxy)
+        if needs not in inspect.signature(function).parameters:
+            raise InvalidAgent(
+                f"agent {name_of(function)} has no parameter {needs!r}, which this decorator gives it; "
+                "add it, or use @rollout"
+            )
+        return agent
+
+    return decorate if function is None else decorate(function)
 
 
 def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -111,10 +179,17 @@ def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return injected
 
 
-def _resolved(resource: Resource, rollout: Rollout) -> Resource:
-    if isinstance(resource, ProxyLLM) and isinstance(rollout, AttemptedRollout):
-        return resource.with_attempted_rollout(rollout)
-    return resource
+def _main_or_first(resources: NamedResources, main: str, kind: type[Resource]) -> Resource | None:
+    if isinstance(resources.get(main), kind):
+        return resources[main]
+    return next((resource for resource in resources.values() if isinstance(resource, kind)), None)
+
+
+def _without_proxies(resources: NamedResources, rollout: AttemptedRollout) -> NamedResources:
+    return {
+        name: resource.with_attempted_rollout(rollout) if isinstance(resource, ProxyLLM) else resource
+        for name, resource in resources.items()
+    }
 
 
 def _takes_task(parameter: inspect.Parameter) -> bool:

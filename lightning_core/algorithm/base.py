@@ -127,3 +127,7 @@ class Algorithm(ABC):
         if trainer is None:
             raise AlgorithmError(f"{type(self).__name__} has no trainer; run it through Trainer.fit")
         return trainer
+
+
+class FastAlgorithm(Algorithm):
+    """An algorithm that is done within moments, which `Trainer.dev` takes to try an agent out."""

@@ -1,23 +1,30 @@
 """The algorithm that changes nothing: it measures."""
 
+import secrets
 from typing import Any
 
-from lightning_core.algorithm.base import Algorithm
+from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import Batch, require_rewards, run_batch
 from lightning_core.errors import AlgorithmError
+from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, RolloutMode
 
+_STATE = "baseline"
 
-class Baseline(Algorithm):
+
+class Baseline(FastAlgorithm):
     """Runs the agent once on every sample, with the initial resources, and reports the mean rewards.
+
+    A measurement that was killed is continued by the next one in the same run of the store, over datasets of the same
+    sizes: what has ended is not run again.
 
     Args:
         n_epochs: How often to go over the datasets.
     """
 
     def __init__(self, *, n_epochs: int = 1) -> None:
-        if n_epochs < 1:
-            raise ValueError(f"n_epochs is {n_epochs}; it is at least 1")
+        if type(n_epochs) is not int or n_epochs < 1:
+            raise ValueError(f"n_epochs is {n_epochs!r}; it is a whole number from 1 on")
         self.n_epochs = n_epochs
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
@@ -32,12 +39,35 @@ class Baseline(Algorithm):
         datasets = {mode: [data[i] for i in range(len(data))] for mode, data in given.items() if data is not None}
         if not any(datasets.values()):
             raise AlgorithmError("baseline has nothing to run; give a train_dataset or a val_dataset")
+        state = await self._begin(store, {mode: len(samples) for mode, samples in datasets.items()})
+        try:
+            await self._measure(store, datasets, key=state["key"])
+        except Exception:
+            # It has come to an end, too: the next one begins anew.
+            await store.save_state(_STATE, {**state, "ended": True})
+            raise
+        await store.save_state(_STATE, {**state, "ended": True})
+
+    async def _begin(self, store: LightningStore, sizes: dict[RolloutMode, int]) -> dict[str, Any]:
+        """Return the state of a measurement: that of one which did not come to its end, where there is one."""
+        state = await store.load_state(_STATE)
+        if isinstance(state, dict) and not state["ended"] and state["sizes"] == sizes:
+            return state
+        begun = {"key": secrets.token_hex(8), "sizes": sizes, "ended": False}
+        await store.save_state(_STATE, begun)
+        return begun
+
+    async def _measure(self, store: LightningStore, datasets: dict[RolloutMode, list[Any]], *, key: str) -> None:
         resources = self.get_initial_resources()
-        resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
+        resources_id = None
+        if resources is not None:
+            resources_id = (await store.add_resources(resources, request_id=f"{key}/resources")).resources_id
         for epoch in range(1, self.n_epochs + 1):
             batches: dict[RolloutMode, Batch] = {}
             for mode, samples in datasets.items():
-                batches[mode] = await run_batch(store, samples, mode=mode, resources_id=resources_id)
+                batches[mode] = await run_batch(
+                    store, samples, mode=mode, resources_id=resources_id, request_id=f"{key}/{epoch}/{mode}"
+                )
             require_rewards(batches.values(), step=f"epoch {epoch}")
             means = {mode: batch.mean_reward for mode, batch in batches.items()}
             self.report(

@@ -72,10 +72,12 @@ async def run_batch(
     resources_id: str | None = None,
     config: RolloutConfig | None = None,
     timeout_seconds: float | None = None,
+    request_id: str | None = None,
 ) -> Batch:
     """Run the agent on each input, and wait for all of them.
 
-    When this is cancelled, what is queued stays queued and what runs goes on.
+    What fails is lost. What a fault of the infrastructure befell is run again, by the store. When this is cancelled,
+    what is queued stays queued and what runs goes on.
 
     Args:
         store: Where runners look for work.
@@ -85,11 +87,13 @@ async def run_batch(
         config: Limits and retry policy of each rollout.
         timeout_seconds: The longest wait for the whole batch; None for no limit. What has not ended by then is
             cancelled, and lost.
+        request_id: Names the batch within its run. The same one again, with the same inputs, continues it: an
+            algorithm that is started anew after a kill need not run again what has ended. None for a new batch.
     """
     requests = [
         EnqueueRolloutRequest(input=each, mode=mode, resources_id=resources_id, config=config) for each in inputs
     ]
-    rollout_ids = [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests)]
+    rollout_ids = [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests, request_id=request_id)]
     ended = {
         rollout.rollout_id: rollout
         for rollout in await store.wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout_seconds)
@@ -127,6 +131,9 @@ def describe_failure(rollout: Rollout) -> str:
     failure = (attempt.metadata or {}).get("failure") if attempt is not None else None
     if isinstance(failure, dict):
         return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
+    fault = (attempt.metadata or {}).get("fault") if attempt is not None else None
+    if fault is not None and rollout.status == "failed":
+        return f"fault: {' '.join(str(fault).split())}"
     if rollout.status == "succeeded":
         return "the agent gave no reward: return a number, or call emit_reward"
     if attempt is not None and attempt.status == "timeout" and rollout.config.timeout_seconds is not None:

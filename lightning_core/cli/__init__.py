@@ -1,6 +1,9 @@
 """The `agl` command. Its subcommands are components like all others, and only the one that is used is imported."""
 
-from typing import Any
+import os
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import click
 
@@ -88,4 +91,21 @@ def agl() -> None:
 
 def main() -> None:
     """Run the `agl` command with the arguments of this process, and exit."""
-    agl(prog_name="agl")
+    try:
+        agl(prog_name="agl")
+    except BrokenPipeError:
+        # Whoever read the output has had enough of it. There is nobody to tell.
+        _leave(1)
+    except SystemExit as exc:
+        if exc.code == INTERRUPTED:
+            # All is told and closed. What does not let itself be stopped, a thread or a coroutine of an agent, must
+            # not keep the process any longer.
+            _leave(INTERRUPTED)
+        raise
+
+
+def _leave(status: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed already
+            stream.flush()
+    os._exit(status)

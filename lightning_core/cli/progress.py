@@ -73,7 +73,12 @@ class ProgressDisplay:
 
     def _line(self, text: str) -> None:
         self._last_line = time.monotonic()
-        self._console.print(f"[{self._last_line - self._started:6.1f} s] {text}")
+        if self._console.quiet:
+            return
+        try:
+            self._console.print(f"[{self._last_line - self._started:6.1f} s] {text}")
+        except (OSError, SystemExit):  # rich ends the process where nobody reads its output any more
+            self._console.quiet = True
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))

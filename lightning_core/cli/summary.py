@@ -36,7 +36,7 @@ def print_summary(console: Console, result: FitResult, initial: NamedResources |
         console.print(f"  and {len(result.failures) - MAX_FAILURES_SHOWN} more causes")
     if result.abandoned_agents:
         console.print(
-            f"  {result.abandoned_agents} agents ran out of time and could not be stopped; "
+            f"  {result.abandoned_agents} agents could not be stopped when their time was over or the run ended; "
             f"{result.dropped_spans} spans that they emitted later were dropped"
         )
     for name, resource in (result.best_resources or {}).items():

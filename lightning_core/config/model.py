@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from lightning_core.agent import LitAgent
+from lightning_core.agent import Grader, LitAgent
 from lightning_core.config.datasets import load_dataset
 from lightning_core.config.faults import explain
 from lightning_core.config.files import ConfigFile, Place, read_config
-from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
+from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, RegistryError
 from lightning_core.registry import load_object
 from lightning_core.runs import FitResult
 from lightning_core.trainer import Trainer
@@ -59,6 +59,8 @@ class Config(BaseModel):
     n_runners: Count | None = None
     max_rollouts: Count | None = None
     initial_resources: NamedResources | None = None
+    reward: str | None = None
+    """`"module:name"` of a grader: a function that scores what the agent returned."""
     train_dataset: Source | None = None
     val_dataset: Source | None = None
     test_dataset: Source | None = None
@@ -112,6 +114,7 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
         )
     datasets = {name: _dataset(file, name, getattr(config, name), folder) for name in _DATASETS}
     plugins = [_load(file, ("hooks", index), name) for index, name in enumerate(config.hooks)]
+    reward = None if config.reward is None else _grader(file, config.reward)
     try:
         trainer = Trainer(
             algorithm=config.algorithm,
@@ -123,6 +126,7 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
             n_runners=config.n_runners,
             max_rollouts=config.max_rollouts,
             initial_resources=config.initial_resources,
+            reward=reward,
             hooks=[*(hooks or ()), *plugins],
         )
     except ValueError as exc:  # an option with a value that its component refuses
@@ -167,6 +171,14 @@ def _raised_at(file: ConfigFile, error: Exception) -> str:
     frames = [each for each in traceback.extract_tb(error.__cause__.__traceback__) if not each.filename.startswith("<")]
     own = [each for each in frames if Path(each.filename).is_relative_to(folder)]
     return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
+
+
+def _grader(file: ConfigFile, path: str) -> Grader:
+    found = _load(file, ("reward",), path)
+    try:
+        return found if isinstance(found, Grader) else Grader(found)
+    except InvalidComponent as exc:
+        raise ConfigError(f"{file.where(('reward',))}: reward: {exc}") from exc
 
 
 def _dataset(file: ConfigFile, key: str, source: str | list[Any] | None, folder: Path) -> Dataset[Any] | None:

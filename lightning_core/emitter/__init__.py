@@ -1,8 +1,19 @@
 """What an agent calls to say how it went, and how to read that from a trace."""
 
 from lightning_core.emitter.active import SpanSink, get_active_sink, with_active_sink
+from lightning_core.emitter.annotation import emit_annotation
+from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.emitter.exception import emit_exception
+from lightning_core.emitter.links import (
+    LinkMatch,
+    extract_links_from_attributes,
+    make_link_attributes,
+    query_linked_spans,
+)
 from lightning_core.emitter.message import emit_message, get_message_value
+from lightning_core.emitter.object import emit_object, get_object_value
+from lightning_core.emitter.operations import OperationContext, operation
+from lightning_core.emitter.recording import SpanRecordingContext
 from lightning_core.emitter.reward import (
     NamedReward,
     emit_reward,
@@ -13,20 +24,34 @@ from lightning_core.emitter.reward import (
     is_reward_span,
 )
 from lightning_core.emitter.span_like import SpanLike
+from lightning_core.emitter.tags import extract_tags_from_attributes, make_tag_attributes
 
 __all__ = [
+    "LinkMatch",
     "NamedReward",
+    "OperationContext",
     "SpanLike",
+    "SpanRecordingContext",
     "SpanSink",
+    "emit_annotation",
     "emit_exception",
     "emit_message",
+    "emit_object",
     "emit_reward",
+    "extract_links_from_attributes",
+    "extract_tags_from_attributes",
     "find_final_reward",
     "find_reward_spans",
+    "flatten_attributes",
     "get_active_sink",
     "get_message_value",
+    "get_object_value",
     "get_reward_value",
     "get_rewards_from_span",
     "is_reward_span",
+    "make_link_attributes",
+    "make_tag_attributes",
+    "operation",
+    "query_linked_spans",
     "with_active_sink",
 ]

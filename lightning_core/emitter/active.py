@@ -1,11 +1,15 @@
 """Who takes what is emitted here: the active sink travels in the OpenTelemetry context, never in a global."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from opentelemetry.context import Context, create_key, get_value, set_value
 
 from lightning_core.types import SpanCoreFields, TraceStatus
+
+if TYPE_CHECKING:
+    from lightning_core.emitter.recording import SpanRecordingContext
 
 _ACTIVE_SINK = create_key("lightning-active-sink")
 
@@ -21,6 +25,16 @@ class SpanSink(Protocol):
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
         """Record a span that starts and ends at `timestamp` (seconds since the epoch), or now."""
+        ...
+
+    def operation_context(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> "AbstractContextManager[SpanRecordingContext]":
+        """Record a span around a `with` block; times in seconds since the epoch."""
         ...
 
 

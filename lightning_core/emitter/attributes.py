@@ -1,11 +1,18 @@
 """From the nested attributes that a person writes to the flat ones that a span has."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
+from lightning_core.emitter.text import text_of
 from lightning_core.types.span import plain_attributes
 
 _PRIMITIVES = (str, bool, int, float)
+
+_MAX_DEPTH = 16
+"""How deep values are described; what lies deeper, as in a list that contains itself, is given as text."""
 
 
 def flatten_attributes(nested: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,6 +33,15 @@ def flatten_attributes(nested: Mapping[str, Any]) -> dict[str, Any]:
     return plain_attributes(flat)
 
 
+def describe(name: str, value: Any) -> dict[str, Any]:
+    """Make attributes of any Python value, under this name and, where it is nested, below it.
+
+    Mappings, lists, tuples, dataclasses and pydantic models are nested; what else no span can have becomes its text.
+    Never raises, and changes nothing: it is used on values that are none of our business.
+    """
+    return plain_attributes(dict(_leaves({name: _recordable(value, _MAX_DEPTH)}, "")))
+
+
 def _leaves(branch: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in branch.items():
         if not isinstance(key, str):
@@ -43,3 +59,23 @@ def _leaves(branch: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]
 def _is_leaf(items: list[Any]) -> bool:
     kinds = {type(item) for item in items}
     return not kinds or (len(kinds) == 1 and issubclass(kinds.pop(), _PRIMITIVES))
+
+
+def _recordable(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, (*_PRIMITIVES, bytes)):
+        return value
+    if depth == 0:
+        return text_of(value)
+    try:
+        if isinstance(value, Mapping):
+            return {text_of(key): _recordable(item, depth - 1) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [_recordable(item, depth - 1) for item in value]
+        if isinstance(value, BaseModel):
+            return {key: _recordable(item, depth - 1) for key, item in value}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [field.name for field in dataclasses.fields(value)]
+            return {name: _recordable(getattr(value, name), depth - 1) for name in names}
+    except Exception as exc:
+        return f"<cannot be read: {type(exc).__name__}>"
+    return text_of(value)

@@ -4,18 +4,37 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_core.emitter.active import get_active_sink
+from lightning_core.emitter.active import SpanSink, get_active_sink
 from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.errors import NoActiveTracer
 from lightning_core.types import SpanCoreFields
 
 
+def require_active_sink(emitter: str) -> SpanSink:
+    """Find who takes what is emitted here.
+
+    Args:
+        emitter: The function that people call, for the error.
+
+    Raises:
+        NoActiveTracer: When there is nobody.
+    """
+    sink = get_active_sink()
+    if sink is None:
+        raise NoActiveTracer(
+            f"{emitter} found no active tracer; call it from an agent while its rollout runs, or inside of "
+            "`async with tracer.trace_context()` (a thread that was started before does not know the trace), "
+            "or pass propagate=False to make the span without recording it"
+        )
+    return sink
+
+
 def emit_span(
     name: str,
     own: Mapping[str, Any],
-    extra: Mapping[str, Any] | None,
+    extra: Mapping[str, Any] | None = None,
     *,
-    reserved: str,
+    reserved: str = "",
     propagate: bool,
     emitter: str,
 ) -> SpanCoreFields:
@@ -43,11 +62,4 @@ def emit_span(
     if not propagate:
         now = time.time()
         return SpanCoreFields(name=name, attributes=attributes, start_time=now, end_time=now)
-    sink = get_active_sink()
-    if sink is None:
-        raise NoActiveTracer(
-            f"{emitter} found no active tracer; call it from an agent while its rollout runs, or inside of "
-            "`async with tracer.trace_context()` (a thread that was started before does not know the trace), "
-            "or pass propagate=False to make the span without recording it"
-        )
-    return sink.create_span(name, attributes)
+    return require_active_sink(emitter).create_span(name, attributes)

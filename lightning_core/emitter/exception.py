@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning_core.emitter.emission import emit_span
+from lightning_core.emitter.text import text_of
 from lightning_core.semconv import AGL_EXCEPTION
 from lightning_core.types import SpanCoreFields
 
@@ -37,21 +38,24 @@ def emit_exception(
     """
     if not isinstance(exception, BaseException):
         raise TypeError(f"emit_exception takes an exception, got {type(exception).__name__}; use emit_message for text")
-    own = {
+    return emit_span(
+        AGL_EXCEPTION,
+        exception_attributes(exception),
+        attributes,
+        reserved=_NAMESPACE,
+        propagate=propagate,
+        emitter="emit_exception",
+    )
+
+
+def exception_attributes(exception: BaseException) -> dict[str, str]:
+    """Make OpenTelemetry's attributes of an exception: its type, message and stack trace, causes included."""
+    return {
         _TYPE: _qualified_name(type(exception)),
-        _MESSAGE: _text(exception),
+        _MESSAGE: text_of(exception),
         _STACKTRACE: "".join(traceback.format_exception(exception)),
     }
-    return emit_span(AGL_EXCEPTION, own, attributes, reserved=_NAMESPACE, propagate=propagate, emitter="emit_exception")
 
 
 def _qualified_name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _text(exception: BaseException) -> str:
-    try:
-        return str(exception)
-    except Exception as exc:
-        # An agent's exception may have a broken __str__; what is recorded of it must not hide the agent's failure.
-        return f"<no text: str() raised {type(exc).__name__}>"

@@ -7,6 +7,8 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from lightning_core.emitter.emission import emit_span
+from lightning_core.emitter.listed import listed
+from lightning_core.emitter.old_rewards import old_reward
 from lightning_core.emitter.span_like import SpanLike
 from lightning_core.semconv import AGL_ANNOTATION, LightningSpanAttributes, RewardAttributes
 from lightning_core.types import SpanCoreFields
@@ -61,7 +63,7 @@ def emit_reward(
 
 
 def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
-    """Read all rewards of a span.
+    """Read all rewards of a span; those of agentlightning before 0.3, AgentOps's among them, have one each.
 
     Returns:
         The rewards, the primary one first; none when it is not a reward span.
@@ -71,17 +73,22 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
     """
     attributes = span.attributes or {}
     rewards: list[NamedReward] = []
-    while True:
-        key = f"{_PREFIX}.{len(rewards)}"
-        name, value = attributes.get(f"{key}.{_NAME}"), attributes.get(f"{key}.{_VALUE}")
-        if name is None and value is None:
-            return rewards
+    for entry in listed(attributes, _PREFIX, _NAME, _VALUE):
+        name, value = attributes.get(f"{entry}.{_NAME}"), attributes.get(f"{entry}.{_VALUE}")
         if not isinstance(name, str) or not isinstance(value, (int, float)):
             raise ValueError(
-                f"span {span.name!r} has a broken reward at {key!r}: name {name!r}, value {value!r}; "
+                f"span {span.name!r} has a broken reward at {entry!r}: name {name!r}, value {value!r}; "
                 "a reward needs a str and a number"
             )
         rewards.append(NamedReward(name, float(value)))
+    if rewards:
+        return rewards
+    value = old_reward(span)
+    if value is None:
+        return []
+    if not isinstance(value, (int, float)):
+        raise ValueError(f"span {span.name!r} has a broken reward: {value!r}; a reward is a number")
+    return [NamedReward(_SINGLE_REWARD_NAME, float(value))]
 
 
 def get_reward_value(span: SpanLike) -> float | None:
@@ -123,6 +130,16 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
         if value is not None:
             return value
     return None
+
+
+def check_reward_attributes(attributes: Mapping[str, Any]) -> None:
+    """Check the rewards among the attributes of a span that is made.
+
+    Raises:
+        ValueError: When a reward has no name or no number, or is not finite.
+    """
+    for reward in get_rewards_from_span(SpanCoreFields(name=AGL_ANNOTATION, attributes=dict(attributes))):
+        _finite(reward.name, reward.value)
 
 
 def _named_rewards(reward: float | Mapping[str, float], primary_key: str | None) -> list[NamedReward]:

@@ -24,8 +24,8 @@ class LocalStrategy(ExecutionStrategy):
     """
 
     def __init__(self, n_runners: int = 1) -> None:
-        if n_runners < 1:
-            raise ValueError(f"n_runners is {n_runners}; it is at least 1")
+        if type(n_runners) is not int or n_runners < 1:
+            raise ValueError(f"n_runners is {n_runners!r}; it is a whole number from 1 on")
         self.n_runners = n_runners
 
     async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:

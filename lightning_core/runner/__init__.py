@@ -2,5 +2,6 @@
 
 from lightning_core.runner.agent import LitAgentRunner
 from lightning_core.runner.base import Runner
+from lightning_core.runner.stop_event import StopEvent
 
-__all__ = ["LitAgentRunner", "Runner"]
+__all__ = ["LitAgentRunner", "Runner", "StopEvent"]

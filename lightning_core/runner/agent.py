@@ -2,38 +2,43 @@
 
 import asyncio
 import logging
-import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from lightning_core.agent import LitAgent
-from lightning_core.emitter import emit_exception, find_final_reward
-from lightning_core.errors import InvalidTransition, LightningError
+from lightning_core.agent import Grader, LitAgent
+from lightning_core.agent.base import current_runner
+from lightning_core.emitter import emit_exception, emit_reward, find_final_reward
+from lightning_core.errors import (
+    Fault,
+    GraderError,
+    InvalidRequest,
+    LightningError,
+    NotFound,
+)
 from lightning_core.plugins import Hooks
+from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner
-from lightning_core.runner.calls import AgentTimeout, call_agent
-from lightning_core.runner.results import check_rewards, record_result
-from lightning_core.store import UNSET, LightningStore
+from lightning_core.runner.calls import AgentTimeout, AttemptStopped, Limits, call_agent
+from lightning_core.runner.heartbeats import Heartbeats
+from lightning_core.runner.outcome import Outcome, describe, is_fault
+from lightning_core.runner.reports import give_back, report
+from lightning_core.runner.results import check_rewards, record_result, spans_of
+from lightning_core.runner.stop_event import StopEvent, stop_of
+from lightning_core.store import LightningStore
 from lightning_core.tracer import Trace, Tracer
-from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, NamedResources, Rollout, RolloutMode, Span
+from lightning_core.types import (
+    Attempt,
+    AttemptedRollout,
+    NamedResources,
+    Rollout,
+    RolloutMode,
+    Span,
+    SpanCoreFields,
+)
 
 logger = logging.getLogger(__name__)
-
-_LAST_HEARTBEAT_SECONDS = 1.0
-"""How long the heartbeat that ends a runner, and tells of abandoned agents, may take: somebody waits for that end."""
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """How an attempt went."""
-
-    status: AttemptStatus = "succeeded"
-    error: Exception | None = None
-    spans: list[Span] = field(default_factory=list)
-    """All that it recorded, in order."""
 
 
 class LitAgentRunner(Runner):
@@ -43,38 +48,62 @@ class LitAgentRunner(Runner):
     `timeout_seconds`. What an agent raised is recorded in a span with its trace, and in the attempt's metadata under
     `failure` (`type` and `message`).
 
+    What is not the agent's is a fault, in the metadata under `fault`, and the store lets the rollout run again: the
+    agent or its grader raised a `Fault`, the resources are gone, the spans could not be stored, or the runner was
+    cancelled. When the store says that it does not want the attempt any more (its rollout was cancelled, deleted, or
+    given to somebody else), the agent is stopped.
+
     Args:
         tracer: Records what the agent does.
         max_rollouts: How many rollouts `iter` runs; None for no limit.
-        heartbeat_interval: Seconds between two signs of life while `iter` runs.
+        heartbeat_interval: Seconds between two signs of life while it works. They carry how the machine does.
+        heartbeat_launch_mode: Whether they are sent from a thread, so that an agent that blocks the event loop keeps
+            its lease, or from the event loop. A store that is not `thread_safe` always gets them from the event loop.
+        reward: A grader, a function for one, or its path; see `Grader`. None where agents score themselves.
     """
 
-    def __init__(self, tracer: Tracer, max_rollouts: int | None = None, *, heartbeat_interval: float = 10.0) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        max_rollouts: int | None = None,
+        *,
+        heartbeat_interval: float = 10.0,
+        heartbeat_launch_mode: Literal["thread", "asyncio"] = "thread",
+        reward: Grader | Callable[..., Any] | str | None = None,
+    ) -> None:
         if max_rollouts is not None and max_rollouts < 1:
             raise ValueError(f"max_rollouts is {max_rollouts}; it is at least 1, or None for no limit")
         if heartbeat_interval <= 0:
             raise ValueError(f"heartbeat_interval is {heartbeat_interval}; it is more than 0 seconds")
+        if heartbeat_launch_mode not in ("thread", "asyncio"):
+            raise ValueError(f"heartbeat_launch_mode is {heartbeat_launch_mode!r}; it is 'thread' or 'asyncio'")
         self.tracer = tracer
         self.max_rollouts = max_rollouts
         self.heartbeat_interval = heartbeat_interval
+        self.heartbeat_launch_mode = heartbeat_launch_mode
+        self.reward = Grader.of(reward)
         self._agent: LitAgent[Any] | None = None
         self._hooks: Hooks | None = None
         self._store: LightningStore | None = None
-        self._worker_id = "worker-0"
-        self._abandoned: list[Trace] = []
+        self._heartbeats: Heartbeats | None = None
 
-    def init(self, agent: LitAgent[Any], *, hooks: Hooks | None = None) -> None:
+    def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
         self._agent = agent
         self._hooks = Hooks.of(hooks)
         self.tracer.init()
 
     def init_worker(self, worker_id: int, store: LightningStore) -> None:
-        self._worker_id = f"worker-{worker_id}"
         self._store = store
+        self._heartbeats = Heartbeats(
+            f"worker-{worker_id}",
+            store,
+            interval_seconds=self.heartbeat_interval,
+            in_thread=self.heartbeat_launch_mode == "thread",
+        )
         self.tracer.init_worker(worker_id, store)
 
     def teardown_worker(self, worker_id: int) -> None:
-        self._store = None
+        self._store = self._heartbeats = None
         self.tracer.teardown_worker(worker_id)
 
     def teardown(self) -> None:
@@ -96,31 +125,107 @@ class LitAgentRunner(Runner):
             raise LightningError("this runner has no store; call init_worker, or use run_context")
         return self._store
 
-    async def iter(self) -> None:
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """Its signs of life, and what it works on."""
+        if self._heartbeats is None:
+            raise LightningError("this runner is no worker; call init_worker, or use run_context")
+        return self._heartbeats
+
+    @property
+    def worker_id(self) -> str:
+        """The id of the runner's record in the store."""
+        return self.heartbeats.worker_id
+
+    def get_agent(self) -> LitAgent[Any]:
+        """Return the agent that is run."""
+        return self.agent
+
+    def get_store(self) -> LightningStore:
+        """Return where work comes from."""
+        return self.store
+
+    def get_worker_id(self) -> str:
+        """Return the id of the runner's record in the store."""
+        return self.worker_id
+
+    async def iter(self, *, event: StopEvent | None = None) -> None:
         done = 0
-        async with self._heartbeats():
+        async with self.heartbeats.beating(), stop_of(event) as stop:
             while self.max_rollouts is None or done < self.max_rollouts:
-                rollout = await self.store.dequeue_rollout(self._worker_id, wait_seconds=None)
-                if rollout is not None:
-                    await self._run(rollout)
-                    done += 1
+                rollout = None if event is not None and event.is_set() else await self._claim(stop)
+                if rollout is None:
+                    return
+                await self._run(rollout)
+                done += 1
 
     async def step(
-        self, input: Any, *, resources: NamedResources | None = None, mode: RolloutMode | None = None
+        self,
+        input: Any,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: StopEvent | None = None,
     ) -> Rollout:
         resources_id = None if resources is None else (await self.store.add_resources(resources)).resources_id
-        started = await self.store.start_rollout(input, mode=mode, resources_id=resources_id, worker_id=self._worker_id)
-        outcome = await self._run(started)
-        if outcome.error is not None:
+        async with self.heartbeats.beating(), stop_of(event) as stop:
+            started = await self.store.start_rollout(
+                input, mode=mode, resources_id=resources_id, worker_id=self.worker_id
+            )
+            async with self._cancelling(started.rollout_id, stop):
+                outcome = await self._run(started, may_requeue=False)
+        if outcome.error is not None and not outcome.was_stopped:
             raise outcome.error
         rollout = await self.store.get_rollout_by_id(started.rollout_id)
-        assert rollout is not None
+        if rollout is None:
+            raise NotFound(f"rollout {started.rollout_id} was deleted while it ran")
         return rollout
 
-    async def _run(self, rollout: AttemptedRollout) -> _Outcome:
-        outcome = _Outcome()
-        await self._tell("lightning_rollout_start", rollout, rollout.attempt)
+    async def _claim(self, stop: "asyncio.Future[Any] | None") -> AttemptedRollout | None:
+        """Return the next rollout; None when it is time to stop."""
+        while stop is None or not stop.done():
+            claim = self.store.dequeue_rollout(self.worker_id, wait_seconds=None)
+            claimed = await claim if stop is None else await self._unless(stop, asyncio.ensure_future(claim))
+            if claimed is not None:
+                return claimed
+        return None
+
+    async def _unless(
+        self, stop: "asyncio.Future[Any]", claim: "asyncio.Task[AttemptedRollout | None]"
+    ) -> AttemptedRollout | None:
+        """Return what was claimed, None when it was time to stop before."""
         try:
+            await asyncio.wait((claim, stop), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            claimed = await _cancelled(claim)
+            if claimed is not None:
+                await give_back(self.store, claimed, may_requeue=True)
+            raise
+        return await _cancelled(claim)
+
+    async def _run(self, rollout: AttemptedRollout, *, may_requeue: bool = True) -> Outcome:
+        assignment = Assignment(rollout, self.store)
+        self.heartbeats.assignments[assignment.attempt_id] = assignment
+        here = current_runner.set(self)
+        try:
+            async with assignment.listening():
+                outcome = await self._execute(rollout, assignment.stopped)
+            attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
+            if attempt is not None:
+                await self._tell_end(rollout.rollout_id, attempt, outcome)
+        except asyncio.CancelledError:
+            await give_back(self.store, rollout, may_requeue=may_requeue)
+            raise
+        finally:
+            current_runner.reset(here)
+            del self.heartbeats.assignments[assignment.attempt_id]
+        return outcome
+
+    async def _execute(self, rollout: AttemptedRollout, stopped: "asyncio.Future[Exception]") -> Outcome:
+        outcome = Outcome()
+        try:
+            await self._tell("lightning_rollout_start", rollout, rollout.attempt)
+            resources = await self._resources(rollout)
             async with self.tracer.trace_context(
                 rollout.rollout_id,
                 store=self.store,
@@ -128,38 +233,74 @@ class LitAgentRunner(Runner):
                 attempt_id=rollout.attempt.attempt_id,
             ) as trace:
                 await self._tell("lightning_trace_start", rollout, rollout.attempt, tracer=self.tracer)
-                await self._run_agent(rollout, trace, outcome)
+                limits = Limits.from_now(rollout.config.timeout_seconds, stopped)
+                await self._run_agent(rollout, resources, trace, limits, outcome)
                 await self._tell("lightning_trace_end", rollout, rollout.attempt, tracer=self.tracer)
             outcome.spans = sorted([*outcome.spans, *trace.spans], key=lambda span: span.sequence_id)
+            if self.reward is not None and outcome.error is None:
+                await self._grade(self.reward, rollout, trace, limits, outcome)
         except Exception as exc:
-            # The spans could not be stored, so nobody can learn from this attempt. Recording it may fail as well;
-            # then the runner has lost its store, and ends.
-            logger.error("lightning.attempt_lost rollout_id=%s", rollout.rollout_id, exc_info=exc)
-            outcome = _Outcome("failed", exc)
-        await self._record(rollout, outcome)
+            # Not the agent's: what it raised is in the outcome by now. If the store is gone, reporting this fails as
+            # well, and the runner ends.
+            outcome = Outcome("failed", exc, is_fault=True)
         return outcome
 
-    async def _run_agent(self, rollout: AttemptedRollout, trace: Trace, outcome: _Outcome) -> None:
+    async def _run_agent(
+        self, rollout: AttemptedRollout, resources: NamedResources, trace: Trace, limits: Limits, outcome: Outcome
+    ) -> None:
         try:
             method = self.agent.method_for(rollout.mode)
-            result = await call_agent(
-                partial(method, rollout.input, await self._resources(rollout), rollout),
+            outcome.result = await call_agent(
+                partial(method, rollout.input, resources, rollout),
                 is_async=self.agent.is_async(),
-                timeout_seconds=rollout.config.timeout_seconds,
+                limits=limits,
                 on_abandoned=partial(self._abandon, trace),
             )
-            returned = record_result(result, rollout)
+            read = record_result if self.reward is None else spans_of
+            returned = read(outcome.result, rollout)
             check_rewards([*returned, *trace.spans])
-            if returned:
-                outcome.spans = list(await self.store.add_many_spans(returned))
-        except AgentTimeout as exc:
-            outcome.status, outcome.error = "timeout", exc
+        except (AgentTimeout, AttemptStopped) as exc:
+            outcome.end_with(exc)
         except Exception as exc:
-            outcome.status, outcome.error = "failed", exc
+            outcome.end_with(exc)
             emit_exception(exc)
+        else:
+            await self._add(returned, outcome)
+
+    async def _grade(
+        self, grader: Grader, rollout: AttemptedRollout, trace: Trace, limits: Limits, outcome: Outcome
+    ) -> None:
+        said: SpanCoreFields | None = None
+        try:
+            score = await call_agent(
+                grader.bind(result=outcome.result, spans=outcome.spans, rollout=rollout),
+                is_async=grader.is_async(),
+                limits=limits,
+                on_abandoned=partial(self._abandon, trace),
+                who="grader",
+            )
+            said = emit_reward(score, propagate=False)
+        except (AgentTimeout, AttemptStopped) as exc:
+            outcome.end_with(exc)
+        except Exception as exc:
+            said = emit_exception(exc, propagate=False)
+            outcome.end_with(exc if is_fault(exc) else _grader_error(grader, exc))
+        if said is not None:
+            attempt = rollout.attempt
+            span = Span.from_core_fields(said, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
+            await self._add([span], outcome)
+
+    async def _add(self, spans: list[Span], outcome: Outcome) -> None:
+        """Store spans besides those of the trace."""
+        if not spans:
+            return
+        try:
+            outcome.spans += await self.store.add_many_spans(spans)
+        except InvalidRequest as exc:  # the agent made them
+            outcome.end_with(exc)
 
     def _abandon(self, trace: Trace) -> None:
-        self._abandoned.append(trace)
+        self.heartbeats.abandoned.append(trace)
         logger.warning(
             "lightning.agent_abandoned rollout_id=%s attempt_id=%s; it could not be stopped, and still runs",
             trace.rollout_id,
@@ -171,25 +312,10 @@ class LitAgentRunner(Runner):
             return {}
         update = await self.store.get_resources_by_id(rollout.resources_id)
         if update is None:
-            raise LightningError(f"rollout {rollout.rollout_id} wants resources {rollout.resources_id}, which are gone")
+            raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are gone")
         return update.resources
 
-    async def _record(self, rollout: AttemptedRollout, outcome: _Outcome) -> None:
-        failure = {} if outcome.error is None else {"failure": _describe(outcome.error)}
-        try:
-            attempt = await self.store.update_attempt(
-                rollout.rollout_id,
-                rollout.attempt.attempt_id,
-                status=outcome.status,
-                metadata={**(rollout.attempt.metadata or {}), **failure} if failure else UNSET,
-            )
-        except InvalidTransition as exc:
-            # The store gave it up in the meantime; another attempt may be under way.
-            logger.warning("lightning.late_result rollout_id=%s: %s", rollout.rollout_id, exc)
-            return
-        await self._tell_end(rollout.rollout_id, attempt, outcome)
-
-    async def _tell_end(self, rollout_id: str, attempt: Attempt, outcome: _Outcome) -> None:
+    async def _tell_end(self, rollout_id: str, attempt: Attempt, outcome: Outcome) -> None:
         if self._hooks is None or not self._hooks.has("lightning_rollout_end"):
             return
         rollout = await self.store.get_rollout_by_id(rollout_id)
@@ -202,34 +328,35 @@ class LitAgentRunner(Runner):
             await self._hooks.emit(hook, agent=self.agent, runner=self, rollout=rollout, attempt=attempt, **arguments)
 
     @asynccontextmanager
-    async def _heartbeats(self) -> AsyncIterator[None]:
-        async def beat() -> None:
-            while True:
-                await self._beat(self.heartbeat_interval)
-                await asyncio.sleep(self.heartbeat_interval)
+    async def _cancelling(self, rollout_id: str, stop: "asyncio.Future[Any] | None") -> AsyncIterator[None]:
+        """Cancel a rollout when it is time to stop; the store tells whoever executes it."""
+        if stop is None:
+            yield
+            return
 
-        task = asyncio.create_task(beat(), name=f"heartbeat of {self._worker_id}")
+        async def cancel() -> None:
+            await asyncio.wait((stop,))
+            await self.store.update_rollout(rollout_id, status="cancelled")
+
+        task = asyncio.create_task(cancel(), name=f"stop event of {rollout_id}")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait((task,))
-            if self._abandoned:
-                await self._beat(_LAST_HEARTBEAT_SECONDS)
-
-    async def _beat(self, timeout_seconds: float) -> None:
-        stats = {
-            "abandoned_agents": len(self._abandoned),
-            "dropped_spans": sum(trace.dropped for trace in self._abandoned),
-        }
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self.store.update_worker(self._worker_id, stats)
-        except Exception as exc:
-            # Work goes on: if the store is gone for good, the next claim or report says so.
-            logger.warning("lightning.heartbeat_failed worker_id=%s", self._worker_id, exc_info=exc)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.warning("lightning.rollout_not_cancelled rollout_id=%s", rollout_id, exc_info=error)
 
 
-def _describe(error: Exception) -> dict[str, str]:
-    shown = traceback.TracebackException(type(error), error, None)  # str(error) may fail in its turn
-    return {"type": type(error).__name__, "message": str(shown) or type(error).__name__}
+def _grader_error(grader: Grader, error: Exception) -> GraderError:
+    described = describe(error)
+    failed = GraderError(f"grader {grader.name}: {described['type']}: {described['message']}")
+    failed.__cause__ = error
+    return failed
+
+
+async def _cancelled(claim: "asyncio.Task[AttemptedRollout | None]") -> AttemptedRollout | None:
+    """Cancel a claim that is still under way, and return what it has come to."""
+    claim.cancel()
+    await asyncio.wait((claim,))
+    return None if claim.cancelled() else claim.result()

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from lightning_core.agent import LitAgent
 from lightning_core.plugins import Hooks
+from lightning_core.runner.stop_event import StopEvent
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
@@ -18,8 +19,8 @@ class Runner(ABC):
     """
 
     @abstractmethod
-    def init(self, agent: LitAgent[Any], *, hooks: Hooks | None = None) -> None:
-        """Attach the agent, and the hooks that are told what happens."""
+    def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
+        """Attach the agent, and the hooks that are told what happens: a `Hooks`, a plugin, or several."""
 
     @abstractmethod
     def init_worker(self, worker_id: int, store: LightningStore) -> None:
@@ -39,11 +40,15 @@ class Runner(ABC):
         """Undo `init`."""
 
     @abstractmethod
-    async def iter(self) -> None:
+    async def iter(self, *, event: StopEvent | None = None) -> None:
         """Run rollout after rollout, waiting for work where there is none.
 
-        An agent that fails is a failed attempt, and the next rollout follows. Ends by cancellation, or by the
-        runner's own limit.
+        An agent that fails is a failed attempt, and the next rollout follows. Ends by the event, by the runner's own
+        limit, or by cancellation: then the rollout that runs is stopped, and queued again.
+
+        Args:
+            event: No rollout is claimed any more once it is set; the one that runs is finished. It may be an
+                `asyncio.Event`, a `threading.Event`, or anything like one of them.
 
         Raises:
             Exception: When the runner itself cannot go on: the store failed.
@@ -51,33 +56,47 @@ class Runner(ABC):
 
     @abstractmethod
     async def step(
-        self, input: Any, *, resources: NamedResources | None = None, mode: RolloutMode | None = None
+        self,
+        input: Any,
+        *,
+        resources: NamedResources | None = None,
+        mode: RolloutMode | None = None,
+        event: StopEvent | None = None,
     ) -> Rollout:
-        """Run the agent once on an input, past the queue.
+        """Run the agent once on an input, past the queue. The rollout is never queued, whatever happens.
 
         Args:
             input: The task.
             resources: What the agent uses, which becomes the latest version; None for the present one.
             mode: What the rollout is for.
+            event: The agent is stopped, and the rollout cancelled, once it is set.
 
         Returns:
             The rollout, ended.
 
         Raises:
-            Exception: What the agent raised.
+            Exception: What the agent, or its grader, raised, or the fault that kept it from its work.
         """
 
     @contextmanager
     def run_context(
-        self, *, agent: LitAgent[Any], store: LightningStore, hooks: Hooks | None = None, worker_id: int = 0
+        self, *, agent: LitAgent[Any], store: LightningStore, hooks: object = None, worker_id: int | None = None
     ) -> Iterator[Self]:
-        """Set the runner up for a `with` block: for scripts and for debugging."""
-        self.init(agent, hooks=hooks)
+        """Set the runner up for a `with` block: for scripts and for debugging.
+
+        Args:
+            agent: What to run.
+            store: Where to look for work.
+            hooks: One plugin with hooks or several, or a `Hooks`, or None.
+            worker_id: Tells the runners of a run apart, from 0; None for 0.
+        """
+        number = 0 if worker_id is None else worker_id
+        self.init(agent, hooks=Hooks.of(hooks))
         try:
-            self.init_worker(worker_id, store)
+            self.init_worker(number, store)
             try:
                 yield self
             finally:
-                self.teardown_worker(worker_id)
+                self.teardown_worker(number)
         finally:
             self.teardown()

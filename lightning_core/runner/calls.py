@@ -1,4 +1,4 @@
-"""Call the agent, and get away from it when its time is over."""
+"""Call an agent or a grader, and get away from it when its time is over."""
 
 import asyncio
 import contextvars
@@ -6,6 +6,7 @@ import inspect
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.errors import AgentError
@@ -15,62 +16,101 @@ CANCEL_GRACE_SECONDS = 1.0
 
 
 class AgentTimeout(AgentError, TimeoutError):
-    """The agent ran out of its time."""
+    """The agent ran out of its time, or its grader did."""
 
-    def __init__(self, timeout_seconds: float) -> None:
-        super().__init__(f"the agent ran longer than {timeout_seconds:g} s")
+    def __init__(self, timeout_seconds: float, who: str = "agent") -> None:
+        extra = "" if who == "agent" else f" with its {who}"
+        super().__init__(f"the agent{extra} ran longer than {timeout_seconds:g} s")
+
+
+class AttemptStopped(AgentError):
+    """The store does not want an attempt any more: its rollout was cancelled, or it was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a call is ended that does not end by itself. Several calls may share them."""
+
+    timeout_seconds: float | None = None
+    """The time that they have together, for messages; None for no limit."""
+    deadline: float | None = None
+    """The same in the time of the event loop."""
+    stopped: "asyncio.Future[Exception] | None" = None
+    """Ends them at once, with what is raised then."""
+
+    @classmethod
+    def from_now(
+        cls, timeout_seconds: float | None = None, stopped: "asyncio.Future[Exception] | None" = None
+    ) -> "Limits":
+        """Return limits whose time begins now."""
+        now = asyncio.get_running_loop().time()
+        return cls(timeout_seconds, None if timeout_seconds is None else now + timeout_seconds, stopped)
+
+    async def wait(self, call: "asyncio.Future[Any]", who: str) -> Exception | None:
+        """Wait for a call; return what has ended it before its end, if anything has."""
+        seconds = None if self.deadline is None else max(0.0, self.deadline - asyncio.get_running_loop().time())
+        futures = (call,) if self.stopped is None else (call, self.stopped)
+        await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if call.done():
+            return None
+        if self.stopped is not None and self.stopped.done():
+            return self.stopped.result()
+        assert self.timeout_seconds is not None
+        return AgentTimeout(self.timeout_seconds, who)
 
 
 async def call_agent(
     function: Callable[[], Any],
     *,
     is_async: bool,
-    timeout_seconds: float | None,
+    limits: Limits,
     on_abandoned: Callable[[], None] = lambda: None,
+    who: str = "agent",
 ) -> Any:
-    """Call an agent's method and return what it returns.
+    """Call an agent's method, or a grader, and return what it returns.
 
     A coroutine runs as a task of this loop. A plain function runs in a daemon thread of its own, with this context's
-    variables; when it returns an awaitable, that is awaited as a task. When the time is over, or the caller is
+    variables; when it returns an awaitable, that is awaited as a task. At its limits, or when the caller is
     cancelled, a task is cancelled and a thread is abandoned.
 
     Args:
         function: The method with its arguments.
         is_async: Whether it returns a coroutine.
-        timeout_seconds: Its time, in seconds; None for no limit.
+        limits: When to end it.
         on_abandoned: Called when it still runs while this returns: a thread, which cannot be stopped, or a task that
             did not let itself be cancelled.
+        who: What it is, in messages.
 
     Raises:
         AgentTimeout: When its time was over.
         AgentError: When it tried to end the process, or cancelled itself.
-        Exception: What it raised.
+        Exception: What it raised, or what `limits` stopped it with.
     """
-    loop = asyncio.get_running_loop()
-    deadline = None if timeout_seconds is None else loop.time() + timeout_seconds
+
+    if limits.stopped is not None and limits.stopped.done():
+        raise limits.stopped.result()
 
     async def outcome(call: "asyncio.Future[Any]") -> Any:
         try:
-            await asyncio.wait((call,), timeout=None if deadline is None else max(0.0, deadline - loop.time()))
+            ended_by = await limits.wait(call, who)
         except asyncio.CancelledError:
             await _stop(call, on_abandoned)
             raise
-        if not call.done():
-            assert timeout_seconds is not None
+        if ended_by is not None:
             await _stop(call, on_abandoned)
-            raise AgentTimeout(timeout_seconds)
+            raise ended_by
         if call.cancelled():
-            raise AgentError("the agent's task was cancelled, but not by its runner")
+            raise AgentError(f"the {who}'s task was cancelled, but not by its runner")
         error = call.exception()
         if error is not None and not isinstance(error, Exception):
-            raise _contained(error, "agent") from error
+            raise _contained(error, who) from error
         return call.result()
 
     if is_async:
-        return await outcome(asyncio.ensure_future(_awaited(function)))
-    result = await outcome(in_daemon_thread(function, name="agent"))
+        return await outcome(asyncio.ensure_future(_awaited(function, who)))
+    result = await outcome(in_daemon_thread(function, name=who))
     if inspect.isawaitable(result):  # a plain function around a coroutine function
-        return await outcome(asyncio.ensure_future(_awaited(lambda: result)))
+        return await outcome(asyncio.ensure_future(_awaited(lambda: result, who)))
     return result
 
 
@@ -115,12 +155,15 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
     return future
 
 
-async def _awaited(function: Callable[[], Awaitable[Any]]) -> Any:
-    """Await the agent; a SystemExit would otherwise end the loop with all the other rollouts."""
+async def _awaited(function: Callable[[], Awaitable[Any]], who: str) -> Any:
+    """Await the call; a SystemExit would otherwise end the loop with all the other rollouts.
+
+    A KeyboardInterrupt goes on: here it is a second Ctrl-C, on an agent that blocks the loop.
+    """
     try:
         return await function()
-    except (SystemExit, KeyboardInterrupt) as exc:
-        raise _contained(exc, "agent") from exc
+    except SystemExit as exc:
+        raise _contained(exc, who) from exc
 
 
 def _contained(error: BaseException, name: str) -> AgentError:

@@ -39,6 +39,13 @@ def record_result(result: Any, rollout: AttemptedRollout) -> list[Span]:
     raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
 
 
+def spans_of(result: Any, rollout: AttemptedRollout) -> list[Span]:
+    """Return the spans that an agent returned, addressed to its attempt; none where it returned anything else."""
+    if not isinstance(result, Sequence) or not result or not all(map(_is_span, result)):
+        return []
+    return [_as_span(item, rollout, result) for item in result]
+
+
 def check_rewards(spans: Iterable[Span]) -> None:
     """Refuse rewards that nobody could read or reckon with; those that `emit_reward` made are sound.
 
@@ -63,11 +70,16 @@ def _as_span(item: Any, rollout: AttemptedRollout, result: Any) -> Span:
         return item.model_copy(update={"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0})
     if isinstance(item, SpanCoreFields):
         return Span.from_core_fields(item, rollout_id=rollout_id, attempt_id=attempt_id)
-    if hasattr(item, "get_span_context") and hasattr(item, "attributes"):
+    if _is_span(item):
         return Span.from_opentelemetry(item, rollout_id, attempt_id, 0)
     raise InvalidResult(
         f"the agent returned {_shown(result)} with a {type(item).__name__} in it; allowed are {_ALLOWED}"
     )
+
+
+def _is_span(item: Any) -> bool:
+    is_readable = hasattr(item, "get_span_context") and hasattr(item, "attributes")
+    return is_readable or isinstance(item, Span | SpanCoreFields)
 
 
 def _is_number(value: Any) -> bool:

@@ -5,9 +5,13 @@ Needs pytest and pytest-asyncio, in its `auto` or its `strict` mode. Nothing els
 
 import pytest
 
-pytest.register_assert_rewrite("lightning_core.testing.store")
+for _suites in ("adapter", "store", "tracer"):
+    pytest.register_assert_rewrite(f"{__name__}.{_suites}")
 
-from lightning_core.testing.clock import FakeClock  # noqa: E402  # asserts are rewritten on import, so pytest first
+# Asserts are rewritten on import, so pytest had to be told first.
+from lightning_core.testing.adapter import AdapterSuite  # noqa: E402
+from lightning_core.testing.clock import FakeClock  # noqa: E402
 from lightning_core.testing.store import StoreSuite  # noqa: E402
+from lightning_core.testing.tracer import TracerSuite  # noqa: E402
 
-__all__ = ["FakeClock", "StoreSuite"]
+__all__ = ["AdapterSuite", "FakeClock", "StoreSuite", "TracerSuite"]

@@ -1,18 +1,22 @@
 """What a tracer is, and which one is active."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opentelemetry.context import attach
 
+from lightning_core.emitter import SpanRecordingContext
 from lightning_core.emitter.active import get_active_sink, with_active_sink
+from lightning_core.tracer.inline import run_inline
 from lightning_core.tracer.trace import Trace
 from lightning_core.types import Span, SpanCoreFields, TraceStatus
 
 if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
+
+ResultT = TypeVar("ResultT")
 
 
 class Tracer(ABC):
@@ -108,6 +112,56 @@ class Tracer(ABC):
             NoActiveTracer: Outside of a trace of this tracer.
             ValueError: For an attribute that no span can have; it is named.
         """
+
+    @abstractmethod
+    def operation_context(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> AbstractContextManager[SpanRecordingContext]:
+        """Record a span around a `with` block, in the trace of the calling context.
+
+        What is recorded in the block becomes a child of the span. What the block raises, cancellation included, is
+        recorded on it and goes on.
+
+        Args:
+            name: The span's name.
+            attributes: The attributes that it begins with; nested ones are flattened with dots.
+            start_time: When it began, in seconds since the epoch; None for now.
+            end_time: When it is said to end; None for when the block does.
+
+        Raises:
+            NoActiveTracer: Outside of a trace of this tracer, on entering.
+            ValueError: For an attribute that no span can have, on entering; it is named.
+        """
+
+    def trace_run(self, func: Callable[..., ResultT], *args: Any, **kwargs: Any) -> ResultT:
+        """Call a function in a trace of its own, and return what it returns; for scripts and for debugging.
+
+        The spans are only collected: `get_last_trace` has them. The function runs in this thread, and in the calling
+        context, with no event loop running.
+
+        Raises:
+            TracerError: When the tracer was not initialised, or an event loop runs in this thread already.
+        """
+        return run_inline(self.trace_context(getattr(func, "__name__", None)), func, *args, **kwargs)
+
+    async def trace_run_async(self, func: Callable[..., Awaitable[ResultT]], *args: Any, **kwargs: Any) -> ResultT:
+        """Await a coroutine function in a trace of its own, and return what it returns.
+
+        The spans are only collected: `get_last_trace` has them.
+
+        Raises:
+            TracerError: When the tracer was not initialised.
+        """
+        async with self.trace_context(getattr(func, "__name__", None)):
+            return await func(*args, **kwargs)
+
+    def get_langchain_handler(self) -> Any:
+        """Return the callback handler that LangChain agents need to be traced; None where they need none."""
+        return None
 
     @contextmanager
     def lifespan(self, store: "LightningStore | None" = None) -> Iterator[None]:

@@ -1,28 +1,31 @@
 """The OpenTelemetry tracer: hundreds of traces at once in one process, each with its own spans."""
 
-import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace as otel
-from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
+from opentelemetry.context import Context, attach, create_key, detach, get_current, set_value
 from opentelemetry.instrumentation.utils import suppress_instrumentation
-from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
-from opentelemetry.sdk.trace import Span as SdkSpan
-from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace import TracerProvider
 
+from lightning_core.emitter import SpanRecordingContext
 from lightning_core.emitter.active import with_active_sink
+from lightning_core.emitter.attributes import flatten_attributes
+from lightning_core.emitter.recording import OK, failures_recorded, record_locally
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.delivery import delivering
+from lightning_core.tracer.export import SpanExport, export_from_environment
+from lightning_core.tracer.instrumentors import GENAI, start_instrumenting, stop_instrumenting
+from lightning_core.tracer.provider import make_provider, trace_in
+from lightning_core.tracer.recording import OtelRecording, nanoseconds, otel_status
+from lightning_core.tracer.routing import with_provider
 from lightning_core.tracer.threads import start_carrying_context, stop_carrying_context
-from lightning_core.tracer.trace import Trace
-from lightning_core.types import OtelResource, Span, SpanCoreFields, TraceStatus
+from lightning_core.tracer.trace import Trace, with_current_trace
+from lightning_core.types import Span, SpanCoreFields, TraceStatus
 from lightning_core.types.span import plain_attributes
 
 if TYPE_CHECKING:
@@ -39,13 +42,36 @@ class OtelTracer(Tracer):
     (see `lightning_core.tracer.threads` for how far that goes). A trace begins without a parent: whatever span is
     current around it is not part of it. Nothing is sampled away or cut short, whatever the environment says.
 
+    Between `init` and `teardown` it turns on the OpenTelemetry instrumentors of model clients that are installed, and
+    asks them to record messages (see `lightning_core.tracer.instrumentors`). When the environment has an OTLP endpoint,
+    recorded spans go there too (see `lightning_core.tracer.export`).
+
     Args:
         store_timeout_seconds: How long leaving a trace waits for the store.
         cancelled_store_timeout_seconds: The same when it was cancelled; an interrupted run should end within 2 s.
+        export_timeout_seconds: How long the last `teardown` waits for the OTLP endpoint.
+        instrument: Which instrumentors to turn on, by the names of their entry points. `genai` stands for all those
+            of model clients and agent frameworks, `("genai", "requests")` adds one, and `()` is none.
+
+    Raises:
+        TypeError: When `instrument` is a single string.
     """
 
-    def __init__(self, *, store_timeout_seconds: float = 30.0, cancelled_store_timeout_seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        store_timeout_seconds: float = 30.0,
+        cancelled_store_timeout_seconds: float = 1.0,
+        export_timeout_seconds: float = 1.0,
+        instrument: Sequence[str] = (GENAI,),
+    ) -> None:
         super().__init__()
+        if isinstance(instrument, str):
+            raise TypeError(f"instrument is a list of names, got the string {instrument!r}; put it into a list")
+        self._instrument = tuple(instrument)
+        self._instrumented: list[str] = []
+        self._export_timeout_seconds = export_timeout_seconds
+        self._export: SpanExport | None = None
         self._store_timeout_seconds = store_timeout_seconds
         self._cancelled_store_timeout_seconds = cancelled_store_timeout_seconds
         self._key = create_key("lightning-trace")
@@ -68,15 +94,22 @@ class OtelTracer(Tracer):
         """Make the provider, and carry the context into threads from now on. Each call needs one of `teardown`.
 
         Raises:
-            TracerError: When the environment has switched the OpenTelemetry SDK off.
+            TracerError: When the environment has switched the OpenTelemetry SDK off, or an instrumentor that was asked
+                for by its name is not installed or does not work.
         """
         if self._users == 0:
-            provider = _make_provider(self._key)
-            otel_tracer = provider.get_tracer("lightning_core")
-            if isinstance(otel_tracer, otel.NoOpTracer):
-                raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
+            with ExitStack() as undo:
+                export = export_from_environment()
+                if export is not None:
+                    undo.callback(export.close, 0)
+                provider = make_provider(self._key, export)
+                otel_tracer = provider.get_tracer("lightning_core")
+                if isinstance(otel_tracer, otel.NoOpTracer):
+                    raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
+                self._instrumented = start_instrumenting(self._instrument)
+                undo.pop_all()
             start_carrying_context()
-            self._provider, self._otel_tracer = provider, otel_tracer
+            self._provider, self._otel_tracer, self._export = provider, otel_tracer, export
         self._users += 1
 
     def teardown(self) -> None:
@@ -86,8 +119,12 @@ class OtelTracer(Tracer):
         self._users -= 1
         if self._users == 0:
             stop_carrying_context()
+            stop_instrumenting(self._instrumented)
             provider, self._provider, self._otel_tracer = self.provider, None, None
             provider.shutdown()
+            export, self._export = self._export, None
+            if export is not None:
+                export.close(self._export_timeout_seconds)
 
     @asynccontextmanager
     async def trace_context(
@@ -105,14 +142,16 @@ class OtelTracer(Tracer):
             raise ValueError(
                 f"rollout_id and attempt_id go together, got {rollout_id!r} and {attempt_id!r}; give both or neither"
             )
-        trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id)
-        async with self._delivery(trace, store or self.store):
-            with self._entered(trace):
+        store = store or self.store
+        run_id = getattr(store, "run_id", None) if rollout_id is not None else None
+        trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id)
+        async with self._delivery(trace, store):
+            with self._entered(trace, self._provider):
                 yield trace
 
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the trace that the calling context entered last, left or not; none without one."""
-        trace = _last_traces.get().get(self._key) or _trace_in(self._key, get_current())
+        trace = _last_traces.get().get(self._key) or trace_in(self._key, get_current())
         return trace.spans if trace is not None else []
 
     def create_span(
@@ -123,24 +162,54 @@ class OtelTracer(Tracer):
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
         """See `Tracer.create_span`. The current span becomes its parent. Dropped and counted in a closed trace."""
-        trace = _trace_in(self._key, get_current())
-        if trace is None:
-            raise NoActiveTracer(
-                f"span {name!r} was created outside of a trace of this tracer; enter `async with trace_context()` "
-                "first (a thread that was started before does not know the trace)"
-            )
-        moment = time.time_ns() if timestamp is None else round(timestamp * 1_000_000_000)
-        status = status or TraceStatus(status_code="OK")
+        trace = self._trace_of(name)
+        moment = time.time_ns() if timestamp is None else nanoseconds(timestamp)
+        status = status or OK
         plain = plain_attributes(attributes)
         if self._otel_tracer is None:
             # A thread that outlived its trace, and the tracer too.
             trace.drop(name)
         else:
             span = self._otel_tracer.start_span(name, attributes=plain, start_time=moment)
-            span.set_status(_otel_status(status))
+            span.set_status(otel_status(status))
             span.end(moment)
         seconds = moment / 1_000_000_000
         return SpanCoreFields(name=name, attributes=plain, start_time=seconds, end_time=seconds, status=status)
+
+    @contextmanager
+    def operation_context(
+        self,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+        start_time: float | None = None,
+        end_time: float | None = None,
+    ) -> Iterator[SpanRecordingContext]:
+        """See `Tracer.operation_context`. The span is OpenTelemetry's current one in the block."""
+        trace = self._trace_of(name)
+        if self._otel_tracer is None:
+            trace.drop(name)
+            with record_locally(name, attributes, start_time, end_time) as local:
+                yield local
+            return
+        flat = flatten_attributes(attributes or {})
+        began = time.time() if start_time is None else start_time
+        span = self._otel_tracer.start_span(name, attributes=flat, start_time=nanoseconds(began))
+        recording = OtelRecording(span, name, flat, began)
+        with otel.use_span(span, record_exception=False, set_status_on_exception=False):
+            try:
+                with failures_recorded(recording):
+                    yield recording
+            finally:
+                recording.end(end_time)
+
+    def _trace_of(self, span_name: str) -> Trace:
+        trace = trace_in(self._key, get_current())
+        if trace is None:
+            raise NoActiveTracer(
+                f"span {span_name!r} was created outside of a trace of this tracer; enter `async with trace_context()` "
+                "first (a thread that was started before does not know the trace)"
+            )
+        return trace
 
     def _delivery(self, trace: Trace, store: "LightningStore | None") -> AbstractAsyncContextManager[None]:
         if trace.attempt_id is None:
@@ -161,116 +230,17 @@ class OtelTracer(Tracer):
         )
 
     @contextmanager
-    def _entered(self, trace: Trace) -> Iterator[None]:
+    def _entered(self, trace: Trace, provider: TracerProvider) -> Iterator[None]:
         _last_traces.set({**_last_traces.get(), self._key: trace})
         # No span is current at first: one of another trace would be a parent that the store never sees.
-        context = otel.set_span_in_context(otel.INVALID_SPAN)
-        token = attach(set_value(self._key, trace, with_active_sink(self, context)))
+        context = with_active_sink(self, otel.set_span_in_context(otel.INVALID_SPAN))
+        context = with_provider(provider, with_current_trace(trace, context))
+        token = attach(set_value(self._key, trace, context))
         try:
             yield
         finally:
             trace.close()
             detach(token)
-
-
-class _TraceRecorder(SpanProcessor):
-    """Hands each span to the trace in which it started."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-        # The SDK ends a span with a copy of it. A span that is never ended goes when nobody else holds it.
-        self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
-        # The provider's resource, and what it was converted to: all of its spans share it.
-        self._resource: tuple[SdkResource, OtelResource] | None = None
-
-    def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
-        """Remember on the span which trace it belongs to."""
-        trace = self._trace_of(parent_context) if parent_context is not None else None
-        trace = trace or self._trace_of(get_current())
-        if trace is not None:
-            setattr(span, self._key, trace)
-            self._open[span.get_span_context().span_id] = span
-
-    def _trace_of(self, context: Context) -> Trace | None:
-        # Whoever makes a context by hand often puts nothing but the parent span into it.
-        return _trace_in(self._key, context) or getattr(otel.get_current_span(context), self._key, None)
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Record the span; in any thread, and never with an error for the code that ended it."""
-        context = span.get_span_context()
-        started = self._open.pop(context.span_id, None) if context is not None else None
-        if started is None:
-            return
-        trace: Trace = getattr(started, self._key)
-        if trace.closed:
-            trace.drop(span.name)
-            return
-        try:
-            recorded = Span.from_opentelemetry(
-                span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=self._converted(span.resource)
-            )
-        except Exception as exc:
-            trace.discard(span.name, exc)
-        else:
-            trace.record(recorded)
-
-    def _converted(self, resource: SdkResource) -> OtelResource:
-        if self._resource is None or self._resource[0] is not resource:
-            self._resource = (resource, OtelResource.from_opentelemetry(resource))
-        return self._resource[1]
-
-
-class _RandomIds(IdGenerator):
-    """Random ids that agents have no part in.
-
-    The SDK's own generator uses `random`, which agents seed: then ids repeat, within one attempt even, and a span
-    with an id that the store knows counts as stored.
-    """
-
-    def generate_span_id(self) -> int:
-        return _random_id(8)
-
-    def generate_trace_id(self) -> int:
-        return _random_id(16)
-
-    def is_trace_id_random(self) -> bool:
-        return True
-
-
-def _random_id(size_bytes: int) -> int:
-    # 0 is OpenTelemetry's mark of an invalid id.
-    return int.from_bytes(os.urandom(size_bytes), "big") or 1
-
-
-def _make_provider(key: str) -> TracerProvider:
-    unlimited = SpanLimits.UNSET
-    provider = TracerProvider(
-        sampler=sampling.ALWAYS_ON,
-        shutdown_on_exit=False,
-        id_generator=_RandomIds(),
-        span_limits=SpanLimits(
-            max_attributes=unlimited,
-            max_events=unlimited,
-            max_links=unlimited,
-            max_span_attributes=unlimited,
-            max_event_attributes=unlimited,
-            max_link_attributes=unlimited,
-            max_attribute_length=unlimited,
-            max_span_attribute_length=unlimited,
-        ),
-    )
-    provider.add_span_processor(_TraceRecorder(key))
-    return provider
-
-
-def _trace_in(key: str, context: Context) -> Trace | None:
-    return cast("Trace | None", get_value(key, context))
-
-
-def _otel_status(status: TraceStatus) -> otel.Status:
-    code = otel.StatusCode[status.status_code]
-    # OpenTelemetry has descriptions for errors only.
-    return otel.Status(code, status.description if code is otel.StatusCode.ERROR else None)
 
 
 def _make_quiet_context() -> Context:

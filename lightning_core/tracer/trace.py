@@ -3,10 +3,15 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import cast
+
+from opentelemetry.context import Context, create_key, get_value, set_value
 
 from lightning_core.types import Span
 
 logger = logging.getLogger(__name__)
+
+_CURRENT_TRACE = create_key("lightning-current-trace")
 
 
 class Trace:
@@ -18,12 +23,19 @@ class Trace:
         name: Tells traces without ids apart in log messages.
         rollout_id: The rollout that the spans belong to; None when they are only collected.
         attempt_id: The attempt that they belong to; None when they are only collected.
+        run_id: The run that the rollout belongs to, where that is known.
     """
 
     def __init__(
-        self, name: str | None = None, *, rollout_id: str | None = None, attempt_id: str | None = None
+        self,
+        name: str | None = None,
+        *,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        run_id: str | None = None,
     ) -> None:
         self.name = name
+        self.run_id = run_id
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         # Reentrant: the garbage collector may end a span in the middle of any of these methods, in the same thread.
@@ -36,7 +48,8 @@ class Trace:
         self._listener: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Trace {self._label()}: {len(self._spans)} spans, {self._dropped} dropped>"
+        label = f"trace={self.name} rollout_id={self.rollout_id} attempt_id={self.attempt_id}"
+        return f"<Trace {label}: {len(self._spans)} spans, {self._dropped} dropped>"
 
     @property
     def spans(self) -> list[Span]:
@@ -84,9 +97,11 @@ class Trace:
             first, self._lateness_logged = not self._lateness_logged, True
         if first:
             logger.warning(
-                "lightning.late_span_dropped %s span=%r; the trace is closed, and whatever else its threads and tasks "
-                "still emit is dropped and counted too",
-                self._label(),
+                "lightning.late_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r; the trace is closed, "
+                "and whatever else its threads and tasks still emit is dropped and counted too",
+                self.name,
+                self.rollout_id,
+                self.attempt_id,
                 span_name,
             )
 
@@ -94,7 +109,14 @@ class Trace:
         """Count a span that could not be read."""
         with self._lock:
             self._dropped += 1
-        logger.error("lightning.unreadable_span_dropped %s span=%r", self._label(), span_name, exc_info=error)
+        logger.error(
+            "lightning.unreadable_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r",
+            self.name,
+            self.rollout_id,
+            self.attempt_id,
+            span_name,
+            exc_info=error,
+        )
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         """Call `listener`, if any, after each span that is recorded, in the thread where it ended."""
@@ -118,5 +140,20 @@ class Trace:
             self._acknowledged = start + len(delivered)
             self._spans[start : self._acknowledged] = [numbered.get(span.span_id, span) for span in delivered]
 
-    def _label(self) -> str:
-        return f"trace={self.name} rollout_id={self.rollout_id} attempt_id={self.attempt_id}"
+
+def current_trace() -> Trace | None:
+    """Find the trace that the calling context is in, of whatever tracer; None outside of one.
+
+    Tasks and threads of a trace are in it even after it was closed.
+    """
+    return cast("Trace | None", get_value(_CURRENT_TRACE))
+
+
+def with_current_trace(trace: Trace, context: Context | None = None) -> Context:
+    """Make an OpenTelemetry context that is in this trace; attaching it is up to the tracer.
+
+    Args:
+        trace: The trace.
+        context: What the new context adds to; None for the current one.
+    """
+    return set_value(_CURRENT_TRACE, trace, context)

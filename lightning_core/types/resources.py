@@ -1,11 +1,15 @@
 """What an algorithm tunes and an agent is given: a versioned, named bundle of these."""
 
 import string
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from lightning_core.types.rollout import AttemptedRollout
+
+MAX_CHARACTERS = 1_000_000
+"""The longest prompt that a jinja template may make."""
 
 
 class Resource(BaseModel):
@@ -70,7 +74,8 @@ class PromptTemplate(Resource):
     """A text with placeholders.
 
     A template may have been written by a model, so it is data, never code: an `f-string` field is a plain name
-    (no attribute, index, conversion or format), and `jinja` runs in a sandbox.
+    (no attribute, index, conversion or format), and `jinja` runs in a sandbox, which bounds the size of what it makes,
+    but not the time that it takes.
     """
 
     resource_type: Literal["prompt_template"] = "prompt_template"
@@ -104,7 +109,7 @@ class PromptTemplate(Resource):
             )
         if self.engine == "jinja":
             try:
-                return str(_jinja().from_string(self.template).render(values))
+                return _bounded(_jinja().from_string(self.template).generate(values))
             except Exception as exc:
                 raise ValueError(f"jinja template failed with {type(exc).__name__}: {exc}") from exc
         return "".join(
@@ -146,7 +151,35 @@ def _jinja() -> Any:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    return ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Refuses the operators by which a few characters make a text, or a number, of any size."""
+
+        intercepted_binops = frozenset({"*", "**", "%", "<<"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            numbers = isinstance(left, int | float) and isinstance(right, int | float)
+            if operator == "*" and not numbers:
+                raise ValueError("a text or a list cannot be multiplied in a prompt template")
+            if operator in ("**", "<<") or (operator == "%" and not numbers):
+                raise ValueError(f"the operator {operator} cannot be used in a prompt template")
+            return super().call_binop(context, operator, left, right)
+
+    return Sandbox(undefined=StrictUndefined, keep_trailing_newline=True)
+
+
+def _bounded(pieces: Iterable[str]) -> str:
+    """Join a text that is made piece by piece.
+
+    Raises:
+        ValueError: When it grows over `MAX_CHARACTERS`.
+    """
+    text, size = [], 0
+    for piece in pieces:
+        text.append(piece)
+        size += len(piece)
+        if size > MAX_CHARACTERS:
+            raise ValueError(f"the prompt is longer than {MAX_CHARACTERS:,} characters")
+    return "".join(text)
 
 
 ResourceUnion = Annotated[LLM | ProxyLLM | PromptTemplate, Field(discriminator="resource_type")]

@@ -1,3 +1,4 @@
+import asyncio
 import gc
 from typing import Any
 
@@ -5,6 +6,9 @@ import pytest
 
 from lightning_core.agent import LitAgent
 from lightning_core.errors import AgentError, InvalidAgent
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
 from lightning_core.trainer import Trainer
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
@@ -91,3 +95,38 @@ def test_agent_knows_its_trainer_but_does_not_keep_it() -> None:
 
     with pytest.raises(AgentError, match=r"LitAgent has no trainer; run it through Trainer\.fit"):
         agent.get_trainer()
+
+
+async def test_agent_sees_the_runner_and_the_tracer_of_each_of_its_rollouts() -> None:
+    """Two runners with tracers of their own run one agent at the same time, in the loop and in threads."""
+    meeting, seen = asyncio.Barrier(2), []
+
+    class Solver(LitAgent[int]):
+        async def rollout_async(self, task: int, resources: NamedResources, rollout: Rollout) -> None:
+            await meeting.wait()
+            here = (self.runner, self.tracer)
+            assert here == await asyncio.to_thread(lambda: (self.get_runner(), self.get_tracer()))
+            seen.append(here)
+
+    solver, store = Solver(), InMemoryLightningStore()
+    runners = [LitAgentRunner(OtelTracer()) for _ in range(2)]
+
+    async def step(number: int) -> None:
+        with runners[number].run_context(agent=solver, store=store, worker_id=number):
+            assert (await runners[number].step(number)).status == "succeeded"
+
+    await asyncio.gather(step(0), step(1))
+
+    assert sorted(seen, key=lambda here: runners.index(here[0])) == [(each, each.tracer) for each in runners]
+    with pytest.raises(AgentError, match="Solver has no runner here; only a rollout that is being run has one"):
+        solver.get_runner()
+
+
+def test_tracer_outside_of_a_rollout_is_that_of_the_trainer() -> None:
+    agent: LitAgent[Any] = LitAgent()
+    with pytest.raises(AgentError, match="has no trainer"):
+        agent.get_tracer()
+    trainer = Trainer()
+    agent.set_trainer(trainer)
+
+    assert agent.tracer is trainer.tracer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.agent import FunctionalLitAgent, LitAgent, rollout
+from lightning_core.agent import FunctionalLitAgent, LitAgent, llm_rollout, prompt_rollout, rollout
 from lightning_core.errors import InvalidAgent, MissingResource
 from lightning_core.types import LLM, Attempt, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
 
@@ -71,14 +71,73 @@ async def test_first_resource_of_a_kind_is_given() -> None:
     assert await call(agent, resources) == (MODEL, PROMPT)
 
 
-async def test_proxy_llm_is_resolved_for_the_attempt() -> None:
-    proxy = ProxyLLM(endpoint="http://proxy/v1", model="small", api_key="key", sampling_parameters={"temperature": 0})
+async def test_main_resource_of_a_kind_goes_before_the_first() -> None:
+    main_llm, main_prompt = MODEL.model_copy(update={"model": "main"}), PromptTemplate(template="main")
 
+    @rollout
+    def agent(task: Any, llm: LLM, prompt_template: PromptTemplate) -> Any:
+        return llm, prompt_template
+
+    resources: NamedResources = {"model": MODEL, "prompt": PROMPT, "main_prompt": main_prompt, "main_llm": main_llm}
+    assert await call(agent, resources) == (main_llm, main_prompt)
+    swapped: NamedResources = {"main_llm": PROMPT, "main_prompt": MODEL}
+    assert await call(agent, swapped) == (MODEL, PROMPT)
+
+
+PROXY = ProxyLLM(endpoint="http://proxy/v1", model="small", api_key="key", sampling_parameters={"temperature": 0})
+
+
+async def test_proxy_llm_among_all_resources_is_resolved_too() -> None:
+    @rollout
+    def agent(task: Any, resources: NamedResources) -> Any:
+        return resources
+
+    given = await call(agent, {"model": PROXY, "prompt": PROMPT})
+
+    assert given == {"model": PROXY.with_attempted_rollout(attempted()), "prompt": PROMPT}
+
+
+async def test_proxy_llm_is_left_as_it_is_where_it_is_asked_for() -> None:
+    @llm_rollout(strip_proxy=False)
+    def agent(task: Any, llm: LLM, resources: NamedResources) -> Any:
+        return llm, resources
+
+    assert await call(agent, {"model": PROXY}) == (PROXY, {"model": PROXY})
+
+
+@pytest.mark.parametrize("decorate", [llm_rollout, llm_rollout(), llm_rollout(strip_proxy=True)])
+async def test_llm_rollout_gives_the_model(decorate: Any) -> None:
+    @decorate
+    async def agent(task: Any, llm: LLM, rollout: Rollout) -> Any:
+        return llm, rollout.rollout_id
+
+    assert await call(agent) == (MODEL, "ro-1")
+
+
+@pytest.mark.parametrize("decorate", [prompt_rollout, prompt_rollout()])
+async def test_prompt_rollout_gives_the_prompt(decorate: Any) -> None:
+    @decorate
+    def agent(task: Any, prompt_template: PromptTemplate) -> Any:
+        return prompt_template
+
+    assert await call(agent) == PROMPT
+
+
+def test_decorator_of_a_kind_wants_its_parameter() -> None:
+    def agent(task: Any) -> None: ...
+
+    with pytest.raises(InvalidAgent, match="agent has no parameter 'llm', which this decorator gives it; add it, or"):
+        llm_rollout(agent)
+    with pytest.raises(InvalidAgent, match="agent has no parameter 'prompt_template'"):
+        prompt_rollout()(agent)
+
+
+async def test_proxy_llm_is_resolved_for_the_attempt() -> None:
     @rollout
     def agent(task: Any, llm: LLM) -> LLM:
         return llm
 
-    resolved = await call(agent, {"main_llm": proxy})
+    resolved = await call(agent, {"main_llm": PROXY})
 
     assert type(resolved) is LLM
     assert resolved.endpoint == "http://proxy/rollout/ro-1/attempt/at-1/v1"
@@ -192,10 +251,10 @@ async def test_partial_is_an_agent() -> None:
 async def test_callable_object_is_an_agent_whatever_its_attributes_are_called() -> None:
     class Solver:
         def __init__(self) -> None:
-            self._function = self.rollout = self._injected = "its own"
+            self._function = self.rollout_async = self._injected = "its own"
 
         async def __call__(self, task: str, llm: LLM) -> Any:
-            return task, llm, self.rollout
+            return task, llm, self.rollout_async
 
     agent = rollout(Solver())
 

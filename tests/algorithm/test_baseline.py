@@ -114,5 +114,28 @@ async def test_baseline_without_a_store_says_where_one_comes_from() -> None:
 
 
 def test_number_of_epochs_is_checked() -> None:
-    with pytest.raises(ValueError, match="n_epochs is 0; it is at least 1"):
+    with pytest.raises(ValueError, match="n_epochs is 0; it is a whole number from 1 on"):
         Baseline(n_epochs=0)
+
+
+async def test_measurement_that_came_to_its_end_is_not_continued_by_the_next(
+    store: InMemoryLightningStore, running: "Running"
+) -> None:
+    calls: list[float] = []
+
+    @rollout
+    async def agent(task: float) -> float:
+        calls.append(task)
+        if len(calls) == 1:
+            raise ValueError("not yet")
+        return task
+
+    algorithm, reports = baseline(store)
+    async with running(agent):
+        with pytest.raises(NoRewards):
+            await algorithm.run([1])
+        await algorithm.run([1])
+        await algorithm.run([1])
+
+    assert calls == [1, 1, 1]
+    assert [metrics for metrics, _, _ in reports] == [{"train_reward": 1.0}] * 2

@@ -8,7 +8,7 @@ import pytest
 from lightning_core.agent import rollout
 from lightning_core.algorithm import Batch, RolloutOutcome, describe_failure, require_rewards, run_batch
 from lightning_core.emitter import emit_message, emit_reward
-from lightning_core.errors import NoRewards
+from lightning_core.errors import Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.types import Attempt, AttemptedRollout, PromptTemplate, Rollout, RolloutConfig
@@ -111,6 +111,37 @@ async def test_reward_is_that_of_the_last_attempt(store: InMemoryLightningStore,
     assert len(outcome.spans) == 2
 
 
+async def test_what_a_fault_befell_is_run_again(store: InMemoryLightningStore, running: "Running") -> None:
+    @rollout
+    async def agent(task: float, rollout: AttemptedRollout) -> float:
+        if rollout.attempt.sequence_id < 3:
+            raise Fault("the model's server went away")
+        return task
+
+    async with running(agent):
+        batch = await run_batch(store, [0.25, 0.75], mode="train")
+
+    assert batch.rewards == [0.25, 0.75]
+
+
+async def test_batch_of_the_same_name_is_continued(store: InMemoryLightningStore, running: "Running") -> None:
+    calls = []
+
+    @rollout
+    async def agent(task: float) -> float:
+        calls.append(task)
+        return task
+
+    async with running(agent):
+        first = await run_batch(store, [1, 2], mode="train", request_id="epoch-1")
+        again = await run_batch(store, [1, 2], mode="train", request_id="epoch-1")
+        other = await run_batch(store, [1, 2], mode="train", request_id="epoch-2")
+
+    assert sorted(calls) == [1, 1, 2, 2]
+    assert first == again
+    assert other.rewards == [1, 2]
+
+
 async def test_batch_without_inputs_is_empty(store: InMemoryLightningStore) -> None:
     batch = await run_batch(store, [], mode="train")
 
@@ -197,6 +228,8 @@ def ended(status: Any, attempt_status: Any = None, *, metadata: Any = None, **co
     [
         (ended("failed", "failed", metadata={"failure": {"type": "E", "message": "a\nb"}}), "E: a b"),
         (ended("failed", "failed"), "rollout failed, its last attempt failed"),
+        (ended("failed", "failed", metadata={"fault": "OSError: no\nspace"}), "fault: OSError: no space"),
+        (ended("cancelled", "failed", metadata={"fault": "stopped"}), "rollout cancelled, its last attempt failed"),
         (ended("failed", "unresponsive"), "rollout failed, its last attempt unresponsive"),
         (ended("failed", "timeout", timeout_seconds=1.5), "AgentTimeout: the agent ran longer than 1.5 s"),
         (ended("failed", "timeout"), "rollout failed, its last attempt timeout"),

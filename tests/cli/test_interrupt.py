@@ -52,6 +52,13 @@ def block(task):
     time.sleep(60)
 
 
+@rollout
+async def hog(task):
+    """Blocks the event loop, and with it everything else."""
+    ready()
+    time.sleep(60)
+
+
 @algo
 async def search(store, train_dataset, report):
     report({"reward": 0.5}, step=1, best_resources=BEST)
@@ -199,6 +206,17 @@ def test_second_interrupt_does_not_wait_for_those_who_refuse(folder: Path) -> No
         rest, seconds = interrupt(process)
     assert rest == ["end interrupted", 'result ["interrupted", {"reward": 0.5}, "the best so far"]']
     assert process.returncode == 0
+    assert seconds < LIMIT_SECONDS
+    assert_nothing_is_left(process, lines, folder)
+
+
+def test_second_interrupt_ends_an_async_agent_that_blocks_the_loop(folder: Path) -> None:
+    with started(folder, "interrupted.py", "hog", "search", "a", "b", "c", "d", "e") as process:
+        lines = read_until(process, "ready")
+        process.send_signal(signal.SIGINT)  # noted, but nothing can act on it
+        time.sleep(0.2)  # two signals at once would be one
+        rest, seconds = interrupt(process)
+    assert rest == ["end interrupted", 'result ["interrupted", {"reward": 0.5}, "the best so far"]']
     assert seconds < LIMIT_SECONDS
     assert_nothing_is_left(process, lines, folder)
 

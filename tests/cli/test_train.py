@@ -303,7 +303,8 @@ def test_summary_of_an_interrupted_run_tells_what_was_left() -> None:
         "interrupted in 12.3 s: 5 rollouts succeeded, 1 failed, 1 retried, 2 cancelled, 3 unfinished",
         *(f"  failed 1x: ValueError: {number} (for one, ro-{number})" for number in range(5)),
         "  and 2 more causes",
-        "  2 agents ran out of time and could not be stopped; 9 spans that they emitted later were dropped",
+        "  2 agents could not be stopped when their time was over or the run ended; 9 spans that they emitted later "
+        "were dropped",
     ]
 
 

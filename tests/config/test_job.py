@@ -130,7 +130,7 @@ def test_value_that_a_component_refuses_is_told_with_the_file(write: WriteFile, 
     text = "agent: my_agent:solve\nalgorithm: {name: baseline, n_epochs: 0}\n"
     with pytest.raises(ConfigError) as raised:
         load_job(write("config.yaml", text))
-    assert str(raised.value) == f"{folder / 'config.yaml'}: n_epochs is 0; it is at least 1"
+    assert str(raised.value) == f"{folder / 'config.yaml'}: n_epochs is 0; it is a whole number from 1 on"
 
 
 def test_unknown_component_and_option_are_told_as_the_trainer_does(write: WriteFile) -> None:

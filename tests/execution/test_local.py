@@ -330,5 +330,5 @@ async def test_exact_number_of_rollouts_is_enough(store: InMemoryLightningStore)
 
 
 def test_number_of_runners_is_checked() -> None:
-    with pytest.raises(ValueError, match="n_runners is 0; it is at least 1"):
+    with pytest.raises(ValueError, match="n_runners is 0; it is a whole number from 1 on"):
         LocalStrategy(n_runners=0)

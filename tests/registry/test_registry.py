@@ -133,7 +133,8 @@ def test_misspelt_name_of_a_distribution_that_is_not_installed_leads_to_it(regis
         registry.load("algorithms", "verll")
     assert str(caught.value) == (
         "no algorithm named 'verll'; installed: apo, baseline. Did you mean 'verl'? It ships in lightning-verl, which "
-        "is not installed. Install it from a checkout of Lightning Core that has it: pip install ./plugins/lightning-verl"
+        "is not installed. Install it from a checkout of Lightning Core that has it: "
+        "pip install ./plugins/lightning-verl"
     )
 
 

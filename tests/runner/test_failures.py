@@ -76,7 +76,6 @@ class Panic(BaseException):
     ("error", "told"),
     [
         (SystemExit(2), "the agent raised SystemExit: 2"),
-        (KeyboardInterrupt(), "the agent raised KeyboardInterrupt"),
         (GeneratorExit(), "the agent raised GeneratorExit"),
         (Panic("index out of bounds"), f"the agent raised {__name__}.Panic: index out of bounds"),
     ],

@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from lightning_core.emitter import find_final_reward
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import PromptTemplate
+from lightning_core.types import PromptTemplate, Rollout
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -79,3 +80,61 @@ async def test_steps_of_one_runner_may_overlap(store: InMemoryLightningStore) ->
 
     rewards = [find_final_reward(await store.query_spans(each.rollout_id)) for each in ended]
     assert rewards == [1.0, 2.0, 3.0]
+
+
+@rollout
+async def endless(task: Any) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("event_kind", [asyncio.Event, threading.Event])
+async def test_event_stops_the_agent_of_a_step(store: InMemoryLightningStore, event_kind: Any) -> None:
+    event = event_kind()
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=endless, store=store):
+        running = asyncio.create_task(runner.step("task", event=event))
+        await asyncio.sleep(0.01)
+        event.set()
+        ended = await running
+
+    assert ended.status == "cancelled"
+
+
+async def test_step_that_is_cancelled_leaves_no_work_for_others(store: InMemoryLightningStore) -> None:
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=endless, store=store):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(runner.step("task"), 0.05)
+
+        (ended,) = await store.query_rollouts()
+        assert ended.status == "cancelled"
+        assert await store.dequeue_rollout() is None
+
+
+async def test_step_whose_rollout_somebody_cancelled_returns_it(store: InMemoryLightningStore) -> None:
+    @rollout
+    async def agent(task: Any, rollout: Rollout) -> None:
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+        await asyncio.Event().wait()
+
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=agent, store=store):
+        assert (await runner.step("task")).status == "cancelled"
+
+
+async def test_step_without_heartbeats_of_its_own_shares_those_of_iter(store: InMemoryLightningStore) -> None:
+    """A worker that has sent heartbeats once has to go on as long as it works."""
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=endless, store=store):
+        stop = asyncio.Event()
+        iterating = asyncio.create_task(runner.iter(event=stop))
+        await asyncio.sleep(0.01)
+        stepping = asyncio.create_task(runner.step("task"))
+        await asyncio.sleep(0.01)
+        stop.set()
+        await iterating
+        names = [thread.name for thread in threading.enumerate()]
+        assert "heartbeat of worker-0" in names
+        stepping.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await stepping

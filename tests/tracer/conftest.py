@@ -1,6 +1,8 @@
 import asyncio
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace as otel
@@ -54,6 +56,34 @@ def store() -> RecordingStore:
 
 @pytest.fixture
 def tracer() -> Iterator[OtelTracer]:
-    tracer = OtelTracer()
+    tracer = OtelTracer(instrument=())
     with tracer.lifespan():
         yield tracer
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install distributions for one test: `install("a-dist", {"group": {"name": "mod:attr"}}, mod=source)`."""
+    modules: list[str] = []
+
+    def install(distribution: str, entry_points: dict[str, dict[str, str]], **sources: str) -> None:
+        site = tmp_path / distribution
+        info = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        groups = [
+            "\n".join([f"[{group}]", *(f"{name} = {value}" for name, value in offers.items())])
+            for group, offers in entry_points.items()
+        ]
+        (info / "entry_points.txt").write_text("\n\n".join(groups))
+        for module, source in sources.items():
+            (site / f"{module}.py").write_text(source)
+            modules.append(module)
+        monkeypatch.syspath_prepend(site)
+
+    yield install
+    for module in modules:
+        sys.modules.pop(module, None)

@@ -140,8 +140,8 @@ def test_name_that_another_distribution_has_says_which(registry: Registry) -> No
         ),
         (
             {"runner": {"name": "agent", "max_rollout": 2}},
-            "runner 'agent' has no option 'max_rollout'; it takes: tracer, max_rollouts, heartbeat_interval. "
-            "Did you mean 'max_rollouts'?",
+            "runner 'agent' has no option 'max_rollout'; it takes: tracer, max_rollouts, heartbeat_interval, "
+            "heartbeat_launch_mode, reward. Did you mean 'max_rollouts'?",
         ),
         (
             {"n_runners": 8, "strategy": LocalStrategy(2)},
@@ -179,7 +179,7 @@ def test_same_number_in_two_places_is_no_contradiction() -> None:
 
 
 def test_value_that_a_component_refuses_is_its_own_error() -> None:
-    with pytest.raises(ValueError, match="n_runners is 0; it is at least 1"):
+    with pytest.raises(ValueError, match="n_runners is 0; it is a whole number from 1 on"):
         Trainer(algorithm="baseline", n_runners=0)
 
 

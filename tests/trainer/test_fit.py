@@ -11,7 +11,7 @@ from lightning_core import LightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.emitter import emit_reward, find_final_reward
-from lightning_core.errors import InvalidAgent, LightningError
+from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.types import AttemptedRollout, NamedResources, Rollout, RolloutConfig
 
 PLAIN: NamedResources = {"main_prompt": PromptTemplate(template="Hello {name}")}
@@ -313,3 +313,22 @@ async def test_abandoned_sync_algorithm_is_logged_and_reports_to_nobody(caplog: 
     assert "lightning.algorithm_abandoned" in caplog.text
     go.set()
     assert await asyncio.to_thread(done.wait, 10)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [((n for n in range(3)), "train_dataset is a generator"), ({"a": 1}, "is a dict"), ("abc", "is a str")],
+    ids=["generator", "dict", "str"],
+)
+def test_what_is_no_dataset_is_refused_before_a_run(dataset: Any, told: str) -> None:
+    @rollout
+    def agent(task: Any) -> float:
+        return 1.0
+
+    with pytest.raises(InvalidComponent, match=f"{told}.*a dataset has a length and is read by index, as a list is"):
+        Trainer(algorithm="baseline").fit(agent, dataset)
+
+
+def test_a_broken_prompt_is_refused_before_a_run() -> None:
+    with pytest.raises(ConfigError, match=r"initial_resources: main: malformed f-string template"):
+        Trainer(algorithm="baseline", initial_resources={"main": PromptTemplate(template="{question")})

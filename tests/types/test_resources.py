@@ -195,3 +195,21 @@ def test_an_unknown_kind_or_field_of_a_resource_is_refused() -> None:
         adapter.validate_python({"a": {"resource_type": "weights"}})
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         LLM(endpoint="http://host", model="m", temperature=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ x * 1000000000 }}", "cannot be multiplied"),
+        ("{{ 10 ** 99 }}{{ x }}", r"the operator \*\* cannot be used"),
+        ("{{ '%0999999999d' % 3 }}{{ x }}", "the operator % cannot be used"),
+        ("{% for i in range(9999) %}{% for j in range(9999) %}{{ x }}{% endfor %}{% endfor %}", "1,000,000 characters"),
+    ],
+)
+def test_a_jinja_template_cannot_make_a_text_of_any_size(template: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        PromptTemplate(template=template, engine="jinja").format(x="ab")
+
+
+def test_a_jinja_template_can_calculate() -> None:
+    assert PromptTemplate(template="{{ 2 * 3 + 7 % 4 }} {{ x }}", engine="jinja").format(x="a") == "9 a"

@@ -240,7 +240,6 @@ async def test_without_a_key_the_error_says_what_to_set(monkeypatch: pytest.Monk
             {"resources": {"a": PromptTemplate(template="a"), "b": PromptTemplate(template="b")}},
             r"they have 2 \(a, b\)",
         ),
-        ({"resources": {"main": PromptTemplate(template="{question")}}, "prompt 'main' cannot be used: malformed"),
         ({"resources": {"main": PromptTemplate(template="<critique>")}}, "prompt 'main' contains '<critique>'"),
         ({"train": None}, "apo needs a train_dataset, and got none"),
         ({"val": []}, "apo needs a val_dataset, and got an empty one"),

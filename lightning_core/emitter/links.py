@@ -1,0 +1,82 @@
+"""Links from a span to others, by what those have: they may not exist yet, and may be several."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from opentelemetry.trace import format_span_id, format_trace_id
+
+from lightning_core.emitter.listed import listed
+from lightning_core.emitter.span_like import SpanLike
+from lightning_core.semconv import LightningSpanAttributes, LinkAttributes
+
+SpanT = TypeVar("SpanT", bound=SpanLike)
+
+_PREFIX = LightningSpanAttributes.LINK.value
+_KEY = LinkAttributes.KEY_MATCH.value
+_VALUE = LinkAttributes.VALUE_MATCH.value
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMatch:
+    """What a linked span has."""
+
+    key_match: str
+    """The name of an attribute; `trace_id` and `span_id` mean the span's own ids."""
+    value_match: str
+    """The value of that attribute."""
+
+
+def make_link_attributes(links: Mapping[str, str]) -> dict[str, Any]:
+    """Make the attributes that link a span to others: for `emit_annotation`, or as `attributes` of any emitter.
+
+    Args:
+        links: What the linked spans have, such as `{"gen_ai.response.id": "resp-1"}` or `{"span_id": "00f067aa..."}`.
+
+    Raises:
+        TypeError: When a name or a value is not a string.
+    """
+    attributes: dict[str, Any] = {}
+    for position, (key, value) in enumerate(links.items()):
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"a link needs two strings, an attribute's name and its value, got {key!r} and {value!r}")
+        attributes[f"{_PREFIX}.{position}.{_KEY}"] = key
+        attributes[f"{_PREFIX}.{position}.{_VALUE}"] = value
+    return attributes
+
+
+def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkMatch]:
+    """Read the links of a span from its attributes, in their order; none when it has none.
+
+    Raises:
+        ValueError: When a link has no name or no value.
+    """
+    links = []
+    for entry in listed(attributes, _PREFIX, _KEY, _VALUE):
+        key, value = attributes.get(f"{entry}.{_KEY}"), attributes.get(f"{entry}.{_VALUE}")
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise ValueError(f"{entry!r} is no link: {_KEY} {key!r}, {_VALUE} {value!r}; both must be strings")
+        links.append(LinkMatch(key, value))
+    return links
+
+
+def query_linked_spans(spans: Sequence[SpanT], links: Sequence[LinkMatch]) -> list[SpanT]:
+    """Pick the spans that have all of what the links say, in the order given; without links, that is all of them.
+
+    Args:
+        spans: Where to look: `lightning_core.types.Span` or OpenTelemetry's `ReadableSpan`.
+        links: What `extract_links_from_attributes` gave.
+    """
+    return [span for span in spans if all(_value(span, link.key_match) == link.value_match for link in links)]
+
+
+def _value(span: SpanLike, key: str) -> Any:
+    if key not in ("trace_id", "span_id"):
+        return (span.attributes or {}).get(key)
+    get_span_context = getattr(span, "get_span_context", None)
+    if get_span_context is None:
+        return getattr(span, key, None)
+    context = get_span_context()
+    if context is None:
+        return None
+    return format_trace_id(context.trace_id) if key == "trace_id" else format_span_id(context.span_id)

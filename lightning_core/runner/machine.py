@@ -1,0 +1,52 @@
+"""How the machine and this process do, as heartbeats tell it."""
+
+import functools
+import os
+import platform
+import socket
+import threading
+import time
+from typing import Any
+
+MAX_AGE_SECONDS = 1.0
+"""How old a snapshot may be: the runners of a process that beat at the same time share one."""
+
+_lock = threading.Lock()
+_newest: tuple[float, dict[str, Any]] | None = None
+
+
+def system_snapshot() -> dict[str, Any]:
+    """Return what is known of this machine and of this process, under the names of agentlightning 0.3.
+
+    Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot
+    before. Without psutil only the host, the system and the process id are known.
+    """
+    global _newest
+    with _lock:
+        now = time.monotonic()
+        if _newest is None or now - _newest[0] > MAX_AGE_SECONDS:
+            _newest = (now, {**_constants(), **_measured()})
+        return dict(_newest[1])
+
+
+@functools.cache
+def _constants() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "os": platform.platform(), "cpu_threads": os.cpu_count()}
+
+
+def _measured() -> dict[str, Any]:
+    try:
+        import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
+    except ImportError:
+        return {"process_id": os.getpid()}
+    memory, process = psutil.virtual_memory(), psutil.Process()
+    with process.oneshot():
+        return {
+            "cpu_usage_pct": psutil.cpu_percent(),
+            "mem_used_gb": round(memory.used / 2**30, 2),
+            "mem_total_gb": round(memory.total / 2**30, 2),
+            "mem_pct": memory.percent,
+            "process_id": process.pid,
+            "process_mem_mb": round(process.memory_info().rss / 2**20, 1),
+            "process_threads": process.num_threads(),
+        }

@@ -1,0 +1,52 @@
+"""How an attempt went: it succeeded, the agent failed, it was stopped, or something else failed."""
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_core.errors import Fault
+from lightning_core.runner.calls import AgentTimeout, AttemptStopped
+from lightning_core.types import AttemptStatus, Span
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How an attempt went."""
+
+    status: AttemptStatus = "succeeded"
+    error: Exception | None = None
+    is_fault: bool = False
+    """Whether the error is not the agent's."""
+    result: Any = None
+    """What the agent returned."""
+    spans: list[Span] = field(default_factory=list)
+    """All that it recorded, in order."""
+
+    def end_with(self, error: Exception) -> None:
+        """Take note of what ended the attempt, and whose it is."""
+        self.error = error
+        self.status = "timeout" if isinstance(error, AgentTimeout) else "failed"
+        self.is_fault = is_fault(error)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the store did not want the attempt any more."""
+        return isinstance(self.error, AttemptStopped)
+
+    @property
+    def failure(self) -> dict[str, str] | None:
+        """The type and the message of the error, as an attempt's metadata have them; None without one."""
+        return None if self.error is None else describe(self.error)
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether an error is a `Fault`, or a group of nothing else, as a task group raises them."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(is_fault, error.exceptions))
+    return isinstance(error, Fault)
+
+
+def describe(error: Exception) -> dict[str, str]:
+    """Return an error's type and message."""
+    shown = traceback.TracebackException(type(error), error, None)  # str(error) may fail in its turn
+    return {"type": type(error).__name__, "message": str(shown) or type(error).__name__}

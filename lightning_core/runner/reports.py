@@ -1,0 +1,65 @@
+"""What the store is told of an attempt's end."""
+
+import asyncio
+import logging
+
+from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.runner.outcome import Outcome
+from lightning_core.store import UNSET, LightningStore
+from lightning_core.types import Attempt, AttemptedRollout
+
+logger = logging.getLogger(__name__)
+
+LAST_WORDS_SECONDS = 0.5
+"""How long a runner that is cancelled may take to give its rollout back. Somebody waits for its end."""
+
+
+async def report(
+    store: LightningStore, rollout: AttemptedRollout, outcome: Outcome, *, may_requeue: bool
+) -> Attempt | None:
+    """Record how an attempt went.
+
+    Args:
+        store: Where the rollout was claimed.
+        rollout: The rollout, with the attempt.
+        outcome: How it went.
+        may_requeue: Whether a fault queues the rollout again; else it is cancelled.
+
+    Returns:
+        The attempt as it is now; None when the store had given it up with another status, or deleted it.
+
+    Raises:
+        Exception: What the store raised, when it is out of reach.
+    """
+    rollout_id, attempt_id, failure = rollout.rollout_id, rollout.attempt.attempt_id, outcome.failure
+    try:
+        if failure is not None and outcome.is_fault:
+            logger.warning(
+                "lightning.fault rollout_id=%s attempt_id=%s", rollout_id, attempt_id, exc_info=outcome.error
+            )
+            return await _fault(store, rollout, f"{failure['type']}: {failure['message']}", may_requeue=may_requeue)
+        metadata = UNSET if failure is None else {**(rollout.attempt.metadata or {}), "failure": failure}
+        return await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
+    except (InvalidTransition, NotFound) as exc:
+        logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
+        return None
+
+
+async def give_back(store: LightningStore, rollout: AttemptedRollout, *, may_requeue: bool) -> None:
+    """Say, shortly, that nobody works on an attempt any more: others need not wait until its lease is lost.
+
+    Does nothing for one that has ended. What goes wrong is logged: then the lease has to do.
+    """
+    try:
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            await _fault(store, rollout, "its runner was stopped", may_requeue=may_requeue)
+    except (InvalidTransition, NotFound):
+        return
+    except Exception as exc:
+        logger.warning("lightning.rollout_not_given_back rollout_id=%s", rollout.rollout_id, exc_info=exc)
+
+
+async def _fault(store: LightningStore, rollout: AttemptedRollout, reason: str, *, may_requeue: bool) -> Attempt:
+    if not may_requeue:
+        await store.update_rollout(rollout.rollout_id, status="cancelled")
+    return await store.report_fault(rollout.rollout_id, rollout.attempt.attempt_id, reason)

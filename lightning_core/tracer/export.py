@@ -1,0 +1,131 @@
+"""Spans to an OpenTelemetry collector too, when the environment names one.
+
+The environment variables are OpenTelemetry's own. Nothing here is needed by Lightning Core itself: the exporter is
+whatever distribution of OpenTelemetry's is installed, and a collector that is slow or gone costs the agents nothing.
+"""
+
+import importlib.metadata
+import logging
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+
+from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.tracer.trace import Trace
+
+logger = logging.getLogger(__name__)
+
+_GROUP = "opentelemetry_traces_exporter"
+_PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+"""Protocol -> name of the exporter's entry point. The distribution is `opentelemetry-exporter-` and that, dashed."""
+
+
+class SpanExport:
+    """Sends spans from a thread of its own; what the collector cannot take in time is dropped, and that is logged.
+
+    Args:
+        exporter: Sends a batch of spans.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._processor = BatchSpanProcessor(exporter)
+        self._resources: WeakKeyDictionary[Trace, Resource] = WeakKeyDictionary()
+
+    def add(self, span: ReadableSpan, trace: Trace) -> None:
+        """Send a finished span, sooner or later. Never blocks; never raises for what the span is."""
+        try:
+            self._processor.on_end(self._with_ids(span, trace))
+        except Exception as exc:
+            logger.error("lightning.span_not_exported span=%r", span.name, exc_info=exc)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Send what is left, for at most so long, and stop.
+
+        What is under way then is given up; its thread is a daemon, and ends with the exporter's own timeout.
+        """
+        closing = threading.Thread(target=self._processor.shutdown, name="lightning-export-end", daemon=True)
+        closing.start()
+        closing.join(timeout_seconds)
+        if closing.is_alive():
+            logger.warning(
+                "lightning.export_incomplete timeout_seconds=%g; the collector did not take all spans in time, "
+                "the store has them",
+                timeout_seconds,
+            )
+            self._exporter.shutdown()
+
+    def _with_ids(self, span: ReadableSpan, trace: Trace) -> ReadableSpan:
+        """Copy a span, with its place among the rollouts in its resource, where readers of OTLP look for it."""
+        resource = self._resources.get(trace)
+        if resource is None:
+            ids = {
+                LightningResourceAttributes.ROLLOUT_ID.value: trace.rollout_id,
+                LightningResourceAttributes.ATTEMPT_ID.value: trace.attempt_id,
+            }
+            known: dict[str, Any] = {name: value for name, value in ids.items() if value is not None}
+            resource = self._resources[trace] = span.resource.merge(Resource(known))
+        return ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=resource,
+            attributes=span.attributes,
+            events=span.events,
+            links=span.links,
+            kind=span.kind,
+            status=span.status,
+            start_time=span.start_time,
+            end_time=span.end_time,
+            instrumentation_scope=span.instrumentation_scope,
+        )
+
+
+def export_from_environment() -> SpanExport | None:
+    """Make the export that the environment asks for; None when it asks for none.
+
+    It does with `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, unless `OTEL_TRACES_EXPORTER`
+    names other exporters only. When the exporter is not installed or does not work, a warning says so, and None is
+    returned.
+    """
+    if _variable("OTLP_TRACES_ENDPOINT", "OTLP_ENDPOINT") is None:
+        return None
+    exporters = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
+    if not any(name.strip().startswith("otlp") for name in exporters.split(",")):
+        return None
+    protocol = _variable("OTLP_TRACES_PROTOCOL", "OTLP_PROTOCOL") or "http/protobuf"
+    name = _PROTOCOLS.get(protocol)
+    if name is None:
+        logger.warning(
+            "lightning.export_off protocol=%s; this OTLP protocol is not known, use one of: %s",
+            protocol,
+            ", ".join(_PROTOCOLS),
+        )
+        return None
+    offers = tuple(importlib.metadata.entry_points(group=_GROUP, name=name))
+    if not offers:
+        logger.warning(
+            "lightning.export_off protocol=%s; an OTLP endpoint is set, but nothing that sends spans to it is "
+            "installed: pip install opentelemetry-exporter-%s",
+            protocol,
+            name.replace("_", "-"),
+        )
+        return None
+    try:
+        return SpanExport(offers[0].load()())
+    except Exception as exc:
+        logger.warning("lightning.export_off protocol=%s cause=%r; the OTLP exporter cannot be used", protocol, exc)
+        return None
+
+
+def _variable(*names: str) -> str | None:
+    """Return the first that is set; the part after `OTEL_EXPORTER_` is given."""
+    for name in names:
+        if value := os.environ.get(f"OTEL_EXPORTER_{name}", "").strip():
+            return value
+    return None

@@ -1,0 +1,229 @@
+"""OpenTelemetry's instrumentors of model clients: on while any tracer needs them, once a process.
+
+An instrumentor is an installed distribution's entry point. It patches a client library, so that each call becomes a
+span. Several distributions may offer one for the same library, under the same name; one of them is used.
+"""
+
+import importlib.metadata
+import logging
+import os
+import threading
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from opentelemetry.instrumentation.dependencies import DependencyConflictError
+
+from lightning_core.errors import TracerError
+from lightning_core.registry.objects import did_you_mean
+from lightning_core.tracer.routing import RoutingProvider
+
+logger = logging.getLogger(__name__)
+
+GROUP = "opentelemetry_instrumentor"
+"""The entry-point group in which OpenTelemetry's instrumentors are found."""
+
+GENAI = "genai"
+"""Stands for all names in `GENAI_INSTRUMENTORS` that are installed."""
+
+GENAI_INSTRUMENTORS = frozenset(
+    {
+        "alephalpha",
+        "anthropic",
+        "boto3",  # Bedrock
+        "cohere",
+        "crewai",
+        "google_cloud_aiplatform",  # Vertex AI
+        "google_genai",
+        "google_generativeai",
+        "groq",
+        "haystack",
+        "langchain",
+        "litellm",
+        "llama_index",
+        "mistralai",
+        "ollama",
+        "openai",
+        "openai_agents",
+        "openai_v2",
+        "replicate",
+        "sagemaker",
+        "together",
+        "transformers",
+        "vertexai",
+        "voyageai",
+        "watsonx",
+        "writer",
+    }
+)
+"""Entry-point names of instrumentors of model clients and agent frameworks, with `_` for `-`."""
+
+_RECORD_MESSAGES: Mapping[str, str] = {
+    "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
+    "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY",
+}
+"""Without these, OpenTelemetry's own instrumentors leave out what the model was asked and what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An instrumentor that is on."""
+
+    instrumentor: Any
+    """None when somebody else had turned it on: then it is left alone."""
+    provider: RoutingProvider
+
+
+_lock = threading.Lock()
+_users: dict[str, int] = defaultdict(int)
+_running: dict[str, _Running] = {}
+_variables_set: list[str] = []
+
+
+def start_instrumenting(names: Iterable[str]) -> list[str]:
+    """Turn instrumentors on, unless they are on already.
+
+    While any is on, the environment asks them to record messages, unless it says otherwise.
+
+    Args:
+        names: Names of entry points, and `genai`. An instrumentor that is meant by `genai` alone and does not work is
+            logged and left out.
+
+    Returns:
+        What is to be given to `stop_instrumenting`.
+
+    Raises:
+        TracerError: When one that is named is not installed, or does not work; then none is turned on.
+    """
+    wanted = {_normal(name) for name in names}
+    offers = _offers()
+    required = wanted - {GENAI}
+    for name in sorted(required - offers.keys()):
+        raise TracerError(
+            f"no instrumentor named {name!r} is installed; installed: {', '.join(sorted(offers)) or 'none'}"
+            f"{did_you_mean(name, offers)}"
+        )
+    optional = (GENAI_INSTRUMENTORS & offers.keys()) - required if GENAI in wanted else set()
+    held: list[str] = []
+    with _lock:
+        try:
+            for name in sorted(required | optional):
+                if name in _running or _start(name, offers[name], required=name in required):
+                    _users[name] += 1
+                    held.append(name)
+        except BaseException:
+            _release(held)
+            raise
+    return held
+
+
+def stop_instrumenting(held: Iterable[str]) -> None:
+    """Turn off what nobody needs any more, except for what somebody else had turned on.
+
+    What an instrumentor leaves patched makes no spans from then on.
+    """
+    with _lock:
+        _release(held)
+
+
+def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
+    instrumentors: list[tuple[EntryPoint, Any]] = []
+    failures: list[tuple[EntryPoint, Exception]] = []
+    for offer in offers:
+        try:
+            with _deprecations_ignored():
+                instrumentors.append((offer, offer.load()()))
+        except Exception as exc:
+            failures.append((offer, exc))
+    if any(getattr(instrumentor, "is_instrumented_by_opentelemetry", False) for _, instrumentor in instrumentors):
+        _running[name] = _Running(None, RoutingProvider())
+        return True
+    _ask_for_messages()
+    for offer, instrumentor in instrumentors:
+        provider = RoutingProvider()
+        try:
+            with _deprecations_ignored():
+                instrumentor.instrument(tracer_provider=provider, raise_exception_on_conflict=True)
+        except Exception as exc:
+            # It may have patched a part already.
+            provider.close()
+            failures.append((offer, exc))
+        else:
+            _running[name] = _Running(instrumentor, provider)
+            return True
+    _restore_environment()
+    if required:
+        offer, cause = failures[0]
+        raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {cause!r}") from cause
+    for offer, failure in failures:
+        # A conflict says that the client library is not installed, so there is nothing to record.
+        level = logging.DEBUG if isinstance(failure, DependencyConflictError) else logging.WARNING
+        logger.log(
+            level,
+            "lightning.instrumentor_left_out name=%s distribution=%s cause=%r; what it would record is not recorded",
+            name,
+            _origin(offer),
+            failure,
+        )
+    return False
+
+
+@contextmanager
+def _deprecations_ignored() -> Iterator[None]:
+    # What an instrumentor should no longer do is its author's business, not that of whoever runs an agent.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+def _release(held: Iterable[str]) -> None:
+    for name in held:
+        _users[name] -= 1
+        if _users[name] == 0:
+            running = _running.pop(name)
+            running.provider.close()
+            if running.instrumentor is not None and running.instrumentor.is_instrumented_by_opentelemetry:
+                try:
+                    running.instrumentor.uninstrument()
+                except Exception as exc:
+                    # Its provider is closed, so that what it leaves behind does nothing.
+                    logger.warning("lightning.instrumentor_not_undone name=%s cause=%r", name, exc)
+    _restore_environment()
+
+
+def _ask_for_messages() -> None:
+    for variable, value in _RECORD_MESSAGES.items():
+        if variable not in os.environ:
+            os.environ[variable] = value
+            _variables_set.append(variable)
+
+
+def _restore_environment() -> None:
+    if _running:
+        return
+    while _variables_set:
+        variable = _variables_set.pop()
+        if os.environ.get(variable) == _RECORD_MESSAGES[variable]:
+            del os.environ[variable]
+
+
+def _offers() -> dict[str, list[EntryPoint]]:
+    """Return what is installed, by name; of several for one name, OpenTelemetry's own come first."""
+    offers: dict[str, list[EntryPoint]] = defaultdict(list)
+    for entry_point in dict.fromkeys(importlib.metadata.entry_points(group=GROUP)):
+        offers[_normal(entry_point.name)].append(entry_point)
+    for rivals in offers.values():
+        rivals.sort(key=lambda each: (not _origin(each).startswith("opentelemetry-"), _origin(each)))
+    return offers
+
+
+def _origin(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else "an unknown distribution"
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -1,0 +1,316 @@
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from opentelemetry import trace as otel
+
+from lightning_core.emitter import emit_message, operation
+from lightning_core.errors import NoActiveTracer
+from lightning_core.semconv import AGL_OPERATION
+from lightning_core.tracer import OtelTracer, Trace
+from lightning_core.types import Span
+
+NAME = "agentlightning.operation.name"
+INPUT = "agentlightning.operation.input"
+OUTPUT = "agentlightning.operation.output"
+
+
+def the_operation(trace: Trace) -> Span:
+    (found,) = (span for span in trace.spans if span.name == AGL_OPERATION)
+    return found
+
+
+def test_block_records_input_output_and_name() -> None:
+    with operation(name="search", propagate=False, kind="tool", more={"depth": 2}) as op:
+        op.set_input("first", query={"text": "x"}, limit=[1, 2])
+        op.set_output({"hits": ["a"]})
+    span = op.span()
+    assert span.name == AGL_OPERATION
+    assert span.status.status_code == "OK"
+    assert span.attributes == {
+        NAME: "search",
+        "kind": "tool",
+        "more.depth": 2,
+        f"{INPUT}.args.0": "first",
+        f"{INPUT}.query.text": "x",
+        f"{INPUT}.limit": [1, 2],
+        f"{OUTPUT}.hits": ["a"],
+    }
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert span.start_time <= span.end_time
+
+
+def test_block_that_raises_is_a_failed_span() -> None:
+    op = operation(propagate=False)
+    with pytest.raises(ValueError, match="no good"), op:
+        raise ValueError("no good")
+    assert op.span().status.status_code == "ERROR"
+    assert op.span().status.description == "no good"
+    assert op.span().attributes["exception.type"] == "ValueError"
+
+
+def test_block_is_used_by_one_at_a_time_and_in_its_order() -> None:
+    op = operation(propagate=False)
+    with pytest.raises(RuntimeError, match="the operation is not open; record its input and output inside"):
+        op.set_input(1)
+    with pytest.raises(RuntimeError, match="the span is not ready"):
+        op.span()
+    with op, pytest.raises(RuntimeError, match="this operation is open already; call operation"):
+        op.__enter__()
+    with pytest.raises(RuntimeError, match="not open"):
+        op.set_output(1)
+    with op:
+        op.set_output("again")
+    assert op.span().attributes == {OUTPUT: "again"}
+
+
+def test_wrong_use_says_what_is_right() -> None:
+    with pytest.raises(TypeError, match=r"operation decorates a function, got 'search'; .* name='search'"):
+        operation("search")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="the operation's name is given twice"):
+        operation(name="a", **{NAME: "b"})
+    with pytest.raises(NoActiveTracer, match="operation found no active tracer"), operation():
+        pass
+
+
+def test_decorated_function_needs_a_tracer_when_it_is_called_only() -> None:
+    @operation
+    def double(number: int) -> int:
+        return 2 * number
+
+    with pytest.raises(NoActiveTracer, match="operation found no active tracer"):
+        double(2)
+
+
+async def test_decorated_function_records_arguments_by_name_and_its_result(tracer: OtelTracer) -> None:
+    class Tool:
+        @operation
+        def run(self, query: str, *words: str, limit: int = 3, **options: Any) -> dict[str, Any]:
+            """Search."""
+            emit_message("inside")
+            return {"query": query, "words": list(words)}
+
+    async with tracer.trace_context() as trace:
+        assert Tool().run("q", "a", "b", deep={"x": None}) == {"query": "q", "words": ["a", "b"]}
+    around = the_operation(trace)
+    assert {name: value for name, value in around.attributes.items() if name != OUTPUT} == {
+        NAME: "run",
+        f"{INPUT}.query": "q",
+        f"{INPUT}.words.0": "a",
+        f"{INPUT}.words.1": "b",
+        f"{INPUT}.limit": 3,
+        f"{INPUT}.options.deep.x": None,
+        f"{OUTPUT}.query": "q",
+        f"{OUTPUT}.words": ("a", "b"),
+    }
+    assert trace.spans[0].parent_id == around.span_id
+    assert (Tool.run.__name__, Tool.run.__doc__) == ("run", "Search.")
+
+
+async def test_decorated_coroutine_function_is_one_and_records_what_it_raises(tracer: OtelTracer) -> None:
+    @operation(name="slow", kind="tool")
+    async def fail(value: int) -> None:
+        await asyncio.sleep(0)
+        raise ValueError(f"no {value}")
+
+    assert inspect.iscoroutinefunction(fail)
+    async with tracer.trace_context() as trace:
+        with pytest.raises(ValueError, match="no 7"):
+            await fail(7)
+    span = the_operation(trace)
+    assert (span.attributes[NAME], span.attributes["kind"], span.attributes[f"{INPUT}.value"]) == ("slow", "tool", 7)
+    assert (span.status.status_code, span.status.description) == ("ERROR", "no 7")
+    assert [(event.name, event.attributes["exception.message"]) for event in span.events] == [("exception", "no 7")]
+
+
+async def test_cancelled_operation_is_a_failed_one(tracer: OtelTracer) -> None:
+    @operation
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    async with tracer.trace_context() as trace:
+        task = asyncio.create_task(hang())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert the_operation(trace).status.description == "CancelledError"
+
+
+async def test_many_calls_at_once_have_a_span_each(tracer: OtelTracer) -> None:
+    @operation
+    async def work(number: int) -> int:
+        emit_message(f"in {number}")
+        await asyncio.sleep(0)
+        return number
+
+    async with tracer.trace_context() as trace:
+        await asyncio.gather(*(work(number) for number in range(10)))
+    around = {span.span_id: span for span in trace.spans if span.name == AGL_OPERATION}
+    assert sorted(span.attributes[OUTPUT] for span in around.values()) == list(range(10))
+    for message in (span for span in trace.spans if span.name != AGL_OPERATION):
+        number = around[message.parent_id or ""].attributes[f"{INPUT}.number"]
+        assert message.attributes["agentlightning.message.body"] == f"in {number}"
+
+
+@operation
+def count_to(last: int) -> Generator[int, str | None, str]:
+    told = []
+    for number in range(1, last + 1):
+        emit_message(f"before {number}")
+        try:
+            told.append((yield number))
+        except KeyError:
+            told.append("an error")
+    return str(told)
+
+
+@operation
+async def count_to_async(last: int) -> AsyncGenerator[int, str | None]:
+    for number in range(1, last + 1):
+        await asyncio.sleep(0)
+        emit_message(f"before {number}")
+        try:
+            said = yield number
+        except KeyError:
+            said = "an error"
+        if said:
+            emit_message(said)
+
+
+async def test_generator_is_in_its_span_and_its_consumer_is_not(tracer: OtelTracer) -> None:
+    async with tracer.trace_context() as trace:
+        for number in count_to(2):
+            assert otel.get_current_span() is otel.INVALID_SPAN
+            emit_message(f"got {number}")
+    around = the_operation(trace)
+    parents = {span.attributes.get("agentlightning.message.body"): span.parent_id for span in trace.spans}
+    assert parents["before 1"] == parents["before 2"] == around.span_id
+    assert parents["got 1"] is parents["got 2"] is None
+    assert list(around.attributes[OUTPUT]) == [1, 2]
+    assert around.attributes[f"{INPUT}.last"] == 2
+
+
+async def test_generator_gets_what_is_sent_and_thrown_and_returns(tracer: OtelTracer) -> None:
+    async with tracer.trace_context() as trace:
+        numbers = count_to(3)
+        assert next(numbers) == 1
+        assert numbers.send("one") == 2
+        assert numbers.throw(KeyError()) == 3
+        with pytest.raises(StopIteration, match=r"\['one', 'an error', 'three'\]"):
+            numbers.send("three")
+    assert the_operation(trace).status.status_code == "OK"
+
+
+async def test_generator_that_is_left_early_ends_its_span_well(tracer: OtelTracer) -> None:
+    async with tracer.trace_context() as trace:
+        numbers = count_to(100)
+        assert next(numbers) == 1
+        assert the_open_operations(trace) == []
+        numbers.close()
+    assert the_operation(trace).status.status_code == "OK"
+    assert list(the_operation(trace).attributes[OUTPUT]) == [1]
+
+
+def the_open_operations(trace: Trace) -> list[Span]:
+    return [span for span in trace.spans if span.name == AGL_OPERATION]
+
+
+async def test_async_generator_is_in_its_span_and_its_consumer_is_not(tracer: OtelTracer) -> None:
+    async with tracer.trace_context() as trace, aclosing(count_to_async(3)) as numbers:
+        assert await anext(numbers) == 1
+        assert otel.get_current_span() is otel.INVALID_SPAN
+        assert await numbers.asend("hello") == 2
+        assert await numbers.athrow(KeyError()) == 3
+    around = the_operation(trace)
+    messages = [span for span in trace.spans if span is not around]
+    assert [span.attributes["agentlightning.message.body"] for span in messages] == [
+        "before 1",
+        "hello",
+        "before 2",
+        "an error",
+        "before 3",
+    ]
+    assert {span.parent_id for span in messages} == {around.span_id}
+    assert list(around.attributes[OUTPUT]) == [1, 2, 3]
+    assert around.status.status_code == "OK"
+
+
+async def test_async_generator_that_raises_or_is_cancelled_fails(tracer: OtelTracer) -> None:
+    @operation
+    async def hang() -> AsyncGenerator[int, None]:
+        yield 1
+        await asyncio.Event().wait()
+
+    async def consume() -> None:
+        async for _ in hang():
+            pass
+
+    async with tracer.trace_context() as trace:
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert the_operation(trace).status.description == "CancelledError"
+
+
+def test_endless_generator_keeps_the_first_thousand_items() -> None:
+    kept: list[dict[str, Any]] = []
+
+    class Spy:
+        def __str__(self) -> str:
+            kept.append({})
+            return "spied"
+
+    @operation(propagate=False)
+    def endless() -> Generator[Spy, None, None]:
+        while True:
+            yield Spy()
+
+    spies = endless()
+    for _ in range(1_500):
+        next(spies)
+    spies.close()
+    assert len(kept) == 1_000
+
+
+def test_any_python_value_can_be_input_and_output() -> None:
+    @dataclass
+    class Point:
+        x: int
+
+    class Hostile:
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    loop: list[Any] = [1]
+    loop.append(loop)
+    with operation(propagate=False) as op:
+        op.set_input(Point(1), Hostile(), {1: {2}}, loop, b"x")
+        op.set_output((1, "a", None))
+    attributes = op.span().attributes
+    assert attributes[f"{INPUT}.args.0.x"] == 1
+    assert attributes[f"{INPUT}.args.1"] == "<no text: str() raised ZeroDivisionError>"
+    assert attributes[f"{INPUT}.args.2.1"] == "{2}"
+    assert attributes[f"{INPUT}.args.3.0"] == 1
+    assert attributes[f"{INPUT}.args.4"] == "eA=="
+    assert [attributes[f"{OUTPUT}.{place}"] for place in range(3)] == [1, "a", None]
+
+
+def test_call_that_does_not_fit_the_signature_raises_its_own_error() -> None:
+    @operation(propagate=False)
+    def one(a: int) -> int:
+        return a
+
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
+        one(1, 2)  # type: ignore[call-arg]
+
+
+def test_function_whose_parameters_nobody_knows_can_be_decorated() -> None:
+    assert operation(max, propagate=False)(3, 5) == 5

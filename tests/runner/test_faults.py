@@ -1,0 +1,132 @@
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_core.agent import rollout
+from lightning_core.algorithm import describe_failure
+from lightning_core.errors import Fault
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import LLM, PromptTemplate, ResourcesUpdate, Span
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import MakeAgent, RunAgent
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+async def test_fault_that_an_agent_raises_is_no_failure_of_it(
+    make_agent: "MakeAgent", run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
+) -> None:
+    def agent() -> None:
+        raise Fault("the model's server went away")
+
+    ran = await run_agent(make_agent(agent))
+
+    assert (ran.rollout.status, ran.attempt.status) == ("requeuing", "failed")
+    assert ran.attempt.metadata == {"fault": "Fault: the model's server went away"}
+    assert [span.name for span in ran.spans] == ["agentlightning.exception"]
+    assert "lightning.fault" in caplog.text
+
+
+async def test_group_of_faults_is_a_fault_and_a_mixed_one_is_not(run_agent: "RunAgent") -> None:
+    @rollout
+    async def agent(task: list[Exception]) -> None:
+        async def call(error: Exception) -> None:
+            raise error
+
+        async with asyncio.TaskGroup() as group:
+            for error in task:
+                group.create_task(call(error))
+
+    mixed = await run_agent(agent, [Fault("a"), ValueError("b")])
+    faults = await run_agent(agent, [Fault("a"), Fault("b")])
+
+    assert faults.rollout.status == "requeuing"
+    assert mixed.rollout.status == "failed"
+    assert mixed.failure["type"] == "ExceptionGroup"
+
+
+async def test_rollout_that_had_too_many_faults_says_so(run_agent: "RunAgent", store: InMemoryLightningStore) -> None:
+    @rollout
+    async def agent(task: Any) -> None:
+        raise Fault("no such host:\n  models")
+
+    ran = await run_agent(agent, attempts=4)
+
+    assert ran.rollout.status == "failed"
+    assert len(await store.query_attempts(ran.rollout.rollout_id)) == 4
+    assert describe_failure(ran.rollout) == "fault: Fault: no such host: models"
+
+
+async def test_resources_that_are_gone_are_a_fault() -> None:
+    class Forgetful(InMemoryLightningStore):
+        async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+            return None
+
+    @rollout
+    async def agent(task: Any) -> float:
+        return 1.0
+
+    store = Forgetful()
+    update = await store.add_resources({"prompt": PromptTemplate(template="x")})
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.metadata == {
+        "fault": f"Fault: the resources {update.resources_id} of rollout {queued.rollout_id} are gone"
+    }
+
+
+async def test_resource_that_the_agent_lacks_is_no_fault(run_agent: "RunAgent") -> None:
+    @rollout
+    async def agent(task: Any, llm: LLM) -> None: ...
+
+    assert (await run_agent(agent)).rollout.status == "failed"
+
+
+@pytest.mark.parametrize("returned", [False, True], ids=["recorded", "returned"])
+async def test_spans_that_cannot_be_stored_are_a_fault(returned: bool) -> None:
+    class Full(InMemoryLightningStore):
+        async def add_many_spans(self, spans: Any) -> list[Span]:
+            raise OSError("no space left")
+
+    @rollout
+    async def agent(task: Any) -> Any:
+        span = Span.from_attributes(name="own", attributes={}, rollout_id="", attempt_id="", sequence_id=0)
+        return [span] if returned else 1.0
+
+    store = Full()
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.metadata == {"fault": "OSError: no space left"}
+    (again,) = await store.query_rollouts()
+    assert again.status == "requeuing"
+
+
+async def test_fault_of_a_step_is_raised_and_nobody_else_runs_it(store: InMemoryLightningStore) -> None:
+    @rollout
+    async def agent(task: Any) -> None:
+        raise Fault("no such host")
+
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=agent, store=store), pytest.raises(Fault, match="no such host"):
+        await runner.step("task")
+
+    (ended,) = await store.query_rollouts()
+    assert ended.status == "cancelled"
+    attempt = await store.get_latest_attempt(ended.rollout_id)
+    assert attempt is not None
+    assert attempt.metadata == {"fault": "Fault: no such host"}
+    assert await store.dequeue_rollout() is None

@@ -1,0 +1,303 @@
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lightning_core.agent import rollout
+from lightning_core.runner import LitAgentRunner, heartbeats, machine
+from lightning_core.store import InMemoryLightningStore, LightningStoreCapabilities
+from lightning_core.testing import FakeClock
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import AttemptedRollout, Rollout, Worker
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+MODES = pytest.mark.parametrize("mode", ["thread", "asyncio"])
+LEASE_SECONDS = 30
+
+
+@rollout
+async def succeeds(task: Any) -> float:
+    return 1.0
+
+
+class HeardStore(InMemoryLightningStore):
+    """Lets an agent wait for heartbeats, in whichever thread they are sent."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.heard = threading.Semaphore(0)
+        self.threads: list[threading.Thread] = []
+
+    async def update_worker(self, worker_id: str, *args: Any, **kwargs: Any) -> Worker:
+        worker = await super().update_worker(worker_id, *args, **kwargs)
+        self.threads.append(threading.current_thread())
+        self.heard.release()
+        return worker
+
+    async def next_heartbeats(self, number: int) -> None:
+        """Wait for heartbeats that are sent from now on."""
+        while self.heard.acquire(blocking=False):
+            pass
+        for _ in range(number):
+            assert await asyncio.to_thread(self.heard.acquire, timeout=5)
+
+
+class LoopStore(HeardStore):
+    """Belongs to one event loop."""
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {**super().capabilities, "thread_safe": False}
+
+
+def runner_with(mode: Any, **options: Any) -> LitAgentRunner:
+    return LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.002, heartbeat_launch_mode=mode, **options)
+
+
+async def run_one(store: InMemoryLightningStore, runner: LitAgentRunner, agent: Any) -> Rollout:
+    queued = await store.enqueue_rollout("task")
+    with runner.run_context(agent=agent, store=store, worker_id=7):
+        await runner.iter()
+    ended = await store.get_rollout_by_id(queued.rollout_id)
+    assert ended is not None
+    return ended
+
+
+@MODES
+async def test_slow_agent_keeps_its_lease(mode: str) -> None:
+    clock = FakeClock()
+    store = HeardStore(clock=clock)
+
+    @rollout
+    async def agent(task: Any) -> float:
+        for _ in range(5):
+            await store.next_heartbeats(2)
+            await clock.advance(LEASE_SECONDS - 5)
+        return 1.0
+
+    ended = await run_one(store, runner_with(mode), agent)
+
+    assert ended.status == "succeeded"
+    assert len(await store.query_attempts(ended.rollout_id)) == 1
+
+
+async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:
+    store = HeardStore(lease_seconds=0.2)
+
+    @rollout
+    async def agent(task: Any) -> float:
+        time.sleep(0.4)  # noqa: ASYNC251  # as somebody does who calls a model without await
+        return 1.0
+
+    ended = await run_one(store, runner_with("thread"), agent)
+
+    assert ended.status == "succeeded"
+    assert len(await store.query_attempts(ended.rollout_id)) == 1
+
+
+@MODES
+async def test_claim_is_a_lease_from_the_first_one_on(mode: str) -> None:
+    clock = FakeClock()
+    store = HeardStore(clock=clock)
+    heard = []
+
+    @rollout
+    async def agent(task: Any) -> None:
+        worker = await store.get_worker_by_id("worker-7")
+        assert worker is not None
+        heard.append((worker.last_heartbeat_time, worker.last_dequeue_time))
+
+    await run_one(store, runner_with(mode), agent)
+
+    assert heard[0][0] <= heard[0][1]
+
+
+async def test_store_that_belongs_to_a_loop_gets_its_heartbeats_there() -> None:
+    store = LoopStore()
+
+    @rollout
+    async def agent(task: Any) -> None:
+        await store.next_heartbeats(3)
+
+    await run_one(store, runner_with("thread"), agent)
+
+    assert set(store.threads) == {threading.main_thread()}
+
+
+@MODES
+async def test_heartbeats_say_how_the_machine_and_the_agents_do(mode: str) -> None:
+    store = HeardStore()
+
+    @rollout
+    async def agent(task: Any) -> None:
+        await store.next_heartbeats(2)
+
+    await run_one(store, runner_with(mode), agent)
+
+    worker = await store.get_worker_by_id("worker-7")
+    assert worker is not None
+    assert worker.status == "idle"
+    stats = worker.heartbeat_stats
+    assert stats is not None
+    assert (stats["abandoned_agents"], stats["dropped_spans"], stats["process_id"]) == (0, 0, os.getpid())
+    assert 0 < stats["mem_used_gb"] < stats["mem_total_gb"]
+    assert stats["process_mem_mb"] > 1
+    assert stats["cpu_threads"] == os.cpu_count()
+    assert {"host", "os", "cpu_usage_pct", "mem_pct", "process_threads"} <= stats.keys()
+
+
+def test_machine_without_psutil_says_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_newest", None)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+
+    snapshot = machine.system_snapshot()
+
+    assert snapshot.keys() == {"host", "os", "cpu_threads", "process_id"}
+    monkeypatch.setattr(machine, "_newest", None)
+
+
+def test_snapshot_belongs_to_whoever_took_it() -> None:
+    machine.system_snapshot()["host"] = "elsewhere"
+
+    assert machine.system_snapshot()["host"] != "elsewhere"
+
+
+async def test_steps_that_overlap_all_keep_their_leases() -> None:
+    """The worker's record names only the newest of them."""
+    clock = FakeClock()
+    store = HeardStore(clock=clock)
+    both, done = asyncio.Barrier(2), asyncio.Event()
+
+    @rollout
+    async def agent(task: str, rollout: AttemptedRollout) -> float:
+        await both.wait()
+        if task == "second":
+            for _ in range(4):
+                await store.next_heartbeats(3)
+                await clock.advance(LEASE_SECONDS - 5)
+            done.set()
+        await done.wait()
+        return 1.0
+
+    runner = LitAgentRunner(OtelTracer(), heartbeat_interval=0.002)
+    with runner.run_context(agent=agent, store=store):
+        ended = await asyncio.gather(runner.step("first"), runner.step("second"))
+
+    assert [each.status for each in ended] == ["succeeded", "succeeded"]
+    assert [len(await store.query_attempts(each.rollout_id)) for each in ended] == [1, 1]
+
+
+@MODES
+async def test_runner_that_cannot_send_heartbeats_works_on(mode: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(InMemoryLightningStore):
+        async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
+            raise ConnectionError("the line is dead")
+
+    store = Deaf()
+    for number in range(3):
+        await store.enqueue_rollout(number)
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=3, heartbeat_launch_mode=mode)
+    with runner.run_context(agent=succeeds, store=store):
+        await runner.iter()
+
+    assert [each.status for each in await store.query_rollouts()] == ["succeeded"] * 3
+    assert "lightning.heartbeat_failed worker_id=worker-0" in caplog.text
+
+
+@MODES
+async def test_heartbeat_that_hangs_holds_nobody_up_for_long(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "FIRST_SECONDS", 0.01)
+
+    class Slow(InMemoryLightningStore):
+        async def update_worker(
+            self, worker_id: str, heartbeat_stats: Any = None, *, request_id: str | None = None
+        ) -> Worker:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    store = Slow()
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_launch_mode=mode)
+    with runner.run_context(agent=succeeds, store=store):
+        async with asyncio.timeout(5):
+            await runner.iter()
+
+    (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
+    assert ended.status == "succeeded"
+
+
+def test_launch_mode_is_checked() -> None:
+    with pytest.raises(ValueError, match="heartbeat_launch_mode is 'process'; it is 'thread' or 'asyncio'"):
+        LitAgentRunner(OtelTracer(), heartbeat_launch_mode="process")  # type: ignore[arg-type]
+
+
+# What a heartbeat finds out
+
+
+@MODES
+async def test_attempt_whose_lease_was_lost_is_stopped(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Heartbeats did not get through for a while; then somebody else has the rollout."""
+    clock = FakeClock()
+
+    class Unreachable(HeardStore):
+        reachable = True
+
+        async def update_worker(
+            self, worker_id: str, heartbeat_stats: Mapping[str, Any] | Any = None, **more: Any
+        ) -> Worker:
+            if not self.reachable:
+                raise ConnectionError("the line is dead")
+            return await super().update_worker(worker_id, heartbeat_stats, **more)
+
+    store = Unreachable(clock=clock)
+    stopped = []
+
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> float:
+        await store.next_heartbeats(1)
+        store.reachable = False
+        await clock.advance(LEASE_SECONDS + 1)
+        other = await store.dequeue_rollout("somebody else")
+        assert other is not None
+        assert other.rollout_id == rollout.rollout_id
+        store.reachable = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.append(True)
+        return 0.0
+
+    ended = await run_one(store, runner_with(mode), agent)
+
+    assert stopped == [True]
+    assert ended.status == "preparing"  # of the other one
+    first, _ = await store.query_attempts(ended.rollout_id)
+    assert (first.status, first.metadata) == (
+        "unresponsive",
+        {"fault": "its worker gave no sign of life for 30 s"},
+    )
+    assert "lightning.late_result" in caplog.text
+
+
+async def test_attempt_whose_rollout_was_queued_again_is_stopped() -> None:
+    store = HeardStore()
+
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> float:
+        if rollout.attempt.sequence_id == 1:
+            await store.update_rollout(rollout.rollout_id, status="requeuing")
+            await asyncio.Event().wait()
+        return 1.0
+
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=2, heartbeat_interval=0.002)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+
+    assert [each.status for each in await store.query_attempts(queued.rollout_id)] == ["failed", "succeeded"]

@@ -1,0 +1,257 @@
+import asyncio
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from lightning_core.errors import TracerError
+from lightning_core.tracer import OtelTracer, Trace
+from lightning_core.tracer.instrumentors import GENAI_INSTRUMENTORS, GROUP
+
+if TYPE_CHECKING:
+    from tests.tracer.conftest import Install
+
+CLIENT = """
+def ask(question):
+    return f"an answer to {question}"
+"""
+
+INSTRUMENTOR = """
+import functools
+
+import fake_client
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.trace import get_tracer
+
+
+class Instrumentor(BaseInstrumentor):
+    def instrumentation_dependencies(self):
+        return ({dependency!r},) if {dependency!r} else ()
+
+    def _instrument(self, tracer_provider=None, **options):
+        tracer = get_tracer("fake", None, tracer_provider)
+        original = self.original = fake_client.ask
+
+        @functools.wraps(original)
+        def traced(question):
+            with tracer.start_as_current_span({span!r}, attributes={{"question": question}}):
+                return original(question)
+
+        fake_client.ask = traced
+        {after}
+
+    def _uninstrument(self, **options):
+        {undo}
+"""
+
+
+def instrumentor(
+    span: str = "model call",
+    *,
+    dependency: str = "",
+    undo: str = "fake_client.ask = self.original",
+    after: str = "pass",
+) -> str:
+    return INSTRUMENTOR.format(span=span, dependency=dependency, undo=undo, after=after)
+
+
+def ask(question: str) -> str:
+    answer: str = importlib.import_module("fake_client").ask(question)
+    return answer
+
+
+def questions(trace: Trace) -> list[str]:
+    return [span.attributes["question"] for span in trace.spans if span.name == "model call"]
+
+
+@pytest.fixture(autouse=True)
+def only_what_the_test_installs(monkeypatch: pytest.MonkeyPatch, install: "Install") -> None:
+    install("fake-client", {}, fake_client=CLIENT)
+    real = importlib.metadata.entry_points
+
+    def entry_points(**selection: Any) -> Any:
+        found = real(**selection)
+        if selection.get("group") != GROUP:
+            return found
+        return [each for each in found if each.dist is not None and each.dist.name.startswith("fake-")]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+
+
+@pytest.fixture
+def openai(install: "Install") -> None:
+    install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai=instrumentor())
+
+
+@pytest.mark.usefixtures("openai")
+async def test_each_call_is_recorded_in_the_trace_where_it_is_made() -> None:
+    tracer = OtelTracer()
+
+    async def rollout(number: int) -> Trace:
+        async with tracer.trace_context() as trace:
+            ask(f"{number} in the task")
+            await asyncio.sleep(0)
+            await asyncio.to_thread(ask, f"{number} in a thread")
+        return trace
+
+    with tracer.lifespan():
+        traces = await asyncio.gather(*(rollout(number) for number in range(20)))
+        assert ask("outside of a trace") == "an answer to outside of a trace"
+    for number, trace in enumerate(traces):
+        assert questions(trace) == [f"{number} in the task", f"{number} in a thread"]
+
+
+@pytest.mark.usefixtures("openai")
+async def test_each_tracer_has_its_own_calls_and_the_last_one_turns_it_off() -> None:
+    client = importlib.import_module("fake_client")
+    before = client.ask
+    first, second = OtelTracer(), OtelTracer()
+    with first.lifespan():
+        with second.lifespan():
+            async with first.trace_context() as outer:
+                ask("of the first")
+                async with second.trace_context() as inner:
+                    ask("of the second")
+            assert client.ask is not before
+        assert client.ask is not before
+        async with first.trace_context() as alone:
+            ask("of the first again")
+    assert client.ask is before
+    assert (questions(outer), questions(inner), questions(alone)) == (
+        ["of the first"],
+        ["of the second"],
+        ["of the first again"],
+    )
+
+
+async def test_call_is_recorded_once_when_an_instrumentor_does_not_take_its_patches_back(install: "Install") -> None:
+    install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai=instrumentor(undo="pass"))
+    for _ in range(3):
+        tracer = OtelTracer()
+        with tracer.lifespan():
+            async with tracer.trace_context() as trace:
+                ask("once")
+        assert questions(trace) == ["once"]
+    assert ask("after the last teardown") == "an answer to after the last teardown"
+
+
+@pytest.mark.usefixtures("openai")
+async def test_instrumentor_that_somebody_else_turned_on_is_left_alone() -> None:
+    theirs = importlib.import_module("fake_openai").Instrumentor()
+    theirs.instrument(tracer_provider=TracerProvider(shutdown_on_exit=False))
+    patched = importlib.import_module("fake_client").ask
+    tracer = OtelTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context() as trace:
+            ask("theirs")
+    assert trace.spans == []
+    assert importlib.import_module("fake_client").ask is patched
+    theirs.uninstrument()
+
+
+async def test_broken_instrumentor_is_logged_and_the_others_work(
+    install: "Install", caplog: pytest.LogCaptureFixture
+) -> None:
+    install("fake-cohere", {GROUP: {"cohere": "fake_cohere:Instrumentor"}}, fake_cohere="import not_there")
+    failing = instrumentor(after="raise RuntimeError('half way')")
+    install("fake-groq", {GROUP: {"groq": "fake_groq:Instrumentor"}}, fake_groq=failing)
+    install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai=instrumentor())
+    tracer = OtelTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context() as trace:
+            ask("recorded once, though one was half way")
+    assert len(questions(trace)) == 1
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "lightning.instrumentor_left_out name=cohere distribution=fake-cohere "
+        "cause=ModuleNotFoundError(\"No module named 'not_there'\")",
+        "lightning.instrumentor_left_out name=groq distribution=fake-groq cause=RuntimeError('half way')",
+    ]
+
+
+async def test_instrumentor_whose_client_library_is_not_installed_is_left_out_quietly(
+    install: "Install", caplog: pytest.LogCaptureFixture
+) -> None:
+    source = instrumentor(dependency="no-such-client-library>=1")
+    install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai=source)
+    with OtelTracer().lifespan():
+        pass
+    assert caplog.records == []
+
+
+async def test_of_two_instrumentors_for_one_library_one_is_used(install: "Install") -> None:
+    install("fake-openai-a", {GROUP: {"openai": "fake_a:Instrumentor"}}, fake_a=instrumentor())
+    install("fake-openai-b", {GROUP: {"openai": "fake_b:Instrumentor"}}, fake_b=instrumentor())
+    tracer = OtelTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context() as trace:
+            ask("once")
+    assert questions(trace) == ["once"]
+
+
+@pytest.mark.parametrize("broken", ["import not_there", instrumentor(after="raise RuntimeError('half way')")])
+async def test_another_distribution_is_used_where_the_first_one_is_broken(install: "Install", broken: str) -> None:
+    install("fake-openai-a", {GROUP: {"openai": "fake_a:Instrumentor"}}, fake_a=broken)
+    install("fake-openai-b", {GROUP: {"openai": "fake_b:Instrumentor"}}, fake_b=instrumentor())
+    tracer = OtelTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context() as trace:
+            ask("once")
+    assert questions(trace) == ["once"]
+
+
+@pytest.mark.parametrize(
+    ("instrument", "recorded"),
+    [(("genai",), 0), (("genai", "http-client"), 1), (("http_client",), 1), ((), 0)],
+)
+async def test_instrumentors_beyond_model_clients_are_on_when_they_are_named(
+    install: "Install", instrument: tuple[str, ...], recorded: int
+) -> None:
+    install("fake-http", {GROUP: {"http-client": "fake_http:Instrumentor"}}, fake_http=instrumentor())
+    tracer = OtelTracer(instrument=instrument)
+    with tracer.lifespan():
+        async with tracer.trace_context() as trace:
+            ask("over http")
+    assert len(questions(trace)) == recorded
+
+
+@pytest.mark.usefixtures("openai")
+def test_name_that_is_not_installed_is_an_error_with_the_nearest_one() -> None:
+    tracer = OtelTracer(instrument=("genai", "opena"))
+    with pytest.raises(TracerError, match=r"no instrumentor named 'opena' is installed; installed: openai\. Did you"):
+        tracer.init()
+    with pytest.raises(TypeError, match="instrument is a list of names, got the string 'openai'"):
+        OtelTracer(instrument="openai")
+
+
+def test_broken_instrumentor_that_was_asked_for_is_an_error_and_nothing_stays_on(install: "Install") -> None:
+    install("fake-cohere", {GROUP: {"cohere": "fake_cohere:Instrumentor"}}, fake_cohere=instrumentor())
+    install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai="import not_there")
+    before = importlib.import_module("fake_client").ask
+    tracer = OtelTracer(instrument=("cohere", "openai"))
+    with pytest.raises(
+        TracerError, match="instrumentor 'openai' of fake-openai cannot be used: ModuleNotFound"
+    ) as info:
+        tracer.init()
+    assert isinstance(info.value.__cause__, ModuleNotFoundError)
+    assert importlib.import_module("fake_client").ask is before
+
+
+CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
+
+
+@pytest.mark.usefixtures("openai")
+def test_instrumentors_are_asked_to_record_messages_while_they_are_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CONTENT, raising=False)
+    monkeypatch.setenv(OPT_IN, "http")
+    with OtelTracer().lifespan():
+        assert os.environ[CONTENT] == "SPAN_ONLY"
+        assert os.environ[OPT_IN] == "http"
+    assert CONTENT not in os.environ
+    assert os.environ[OPT_IN] == "http"
+
+
+def test_names_of_the_list_are_written_as_they_are_compared() -> None:
+    assert all(name == name.lower().replace("-", "_") for name in GENAI_INSTRUMENTORS)
