@@ -33,6 +33,12 @@ if TYPE_CHECKING:
         LitAgent as LitAgent,
     )
     from lightning_core.agent import (
+        llm_rollout as llm_rollout,
+    )
+    from lightning_core.agent import (
+        prompt_rollout as prompt_rollout,
+    )
+    from lightning_core.agent import (
         rollout as rollout,
     )
     from lightning_core.algorithm import (
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
     )
     from lightning_core.algorithm import (
         Baseline as Baseline,
+    )
+    from lightning_core.algorithm import (
+        FastAlgorithm as FastAlgorithm,
     )
     from lightning_core.algorithm import (
         algo as algo,
@@ -260,8 +269,8 @@ _PLACES = {
         "Adapter LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter TracerTraceToTriplet TraceToMessages "
         "TraceToTripletBase"
     ),
-    "agent": "LitAgent rollout",
-    "algorithm": "Algorithm Baseline algo",
+    "agent": "LitAgent llm_rollout prompt_rollout rollout",
+    "algorithm": "Algorithm Baseline FastAlgorithm algo",
     "emitter": (
         "SpanLike SpanRecordingContext emit_annotation emit_exception emit_message emit_object emit_reward "
         "find_final_reward find_reward_spans get_message_value get_object_value get_reward_value "

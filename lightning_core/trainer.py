@@ -22,7 +22,7 @@ from lightning_core.runs.event_loop import event_loop
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
-from lightning_core.types import Dataset, NamedResources, PromptTemplate
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ class Trainer:
         n_runners: How many rollouts run at the same time; None for the strategy's default.
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
+        rollout_config: Limits and retry policy of each rollout, such as `RolloutConfig(timeout_seconds=60)`.
         reward: Scores what the agent returned, or what its trace says: a function, its path or a `Grader`, which see.
             None where agents score themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
@@ -75,6 +76,7 @@ class Trainer:
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
+        rollout_config: RolloutConfig | None = None,
         reward: Grader | Callable[..., Any] | str | None = None,
         hooks: object = (),
         registry: Registry | None = None,
@@ -87,6 +89,7 @@ class Trainer:
         self.max_rollouts = max_rollouts
         _check_prompts(initial_resources)
         self.initial_resources = initial_resources
+        self.rollout_config = rollout_config
         self.reward = Grader.of(reward)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
@@ -341,6 +344,7 @@ class _Run:
         algorithm.set_store(store)
         algorithm.set_adapter(self._trainer.adapter)
         algorithm.set_initial_resources(self._trainer.initial_resources)
+        algorithm.set_rollout_config(self._trainer.rollout_config)
         algorithm.set_reporter(self._progress)
         try:
             await self._call_algorithm()
@@ -351,6 +355,7 @@ class _Run:
                     initial=self._trainer.initial_resources,
                     best=self._progress.best_resources,
                     report=self._progress,
+                    config=self._trainer.rollout_config,
                 )
         finally:
             algorithm.set_reporter(None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning_core.errors import AlgorithmError
 from lightning_core.store import LightningStore
-from lightning_core.types import Dataset, NamedResources
+from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
 if TYPE_CHECKING:
     from lightning_core.adapter.base import TraceAdapter
@@ -35,6 +35,7 @@ class Algorithm(ABC):
     _store: LightningStore | None = None
     _adapter: "TraceAdapter[Any] | None" = None
     _initial_resources: NamedResources | None = None
+    _rollout_config: RolloutConfig | None = None
     _reporter: Reporter | None = None
     _trainer: "weakref.ReferenceType[Trainer] | None" = None
 
@@ -104,6 +105,14 @@ class Algorithm(ABC):
         if self._adapter is None:
             raise AlgorithmError(f"{type(self).__name__} has no adapter; run it through a Trainer, or call set_adapter")
         return self._adapter
+
+    def set_rollout_config(self, config: RolloutConfig | None) -> None:
+        """Attach the limits and the retry policy of rollouts."""
+        self._rollout_config = config
+
+    def get_rollout_config(self) -> RolloutConfig | None:
+        """Return the limits and the retry policy to enqueue rollouts with; None for the defaults."""
+        return self._rollout_config
 
     def set_initial_resources(self, resources: NamedResources | None) -> None:
         """Attach the resources to start from."""

@@ -66,7 +66,12 @@ class Baseline(FastAlgorithm):
             batches: dict[RolloutMode, Batch] = {}
             for mode, samples in datasets.items():
                 batches[mode] = await run_batch(
-                    store, samples, mode=mode, resources_id=resources_id, request_id=f"{key}/{epoch}/{mode}"
+                    store,
+                    samples,
+                    mode=mode,
+                    resources_id=resources_id,
+                    config=self.get_rollout_config(),
+                    request_id=f"{key}/{epoch}/{mode}",
                 )
             require_rewards(batches.values(), step=f"epoch {epoch}")
             means = {mode: batch.mean_reward for mode, batch in batches.items()}

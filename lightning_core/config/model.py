@@ -17,7 +17,7 @@ from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, R
 from lightning_core.registry import load_object
 from lightning_core.runs import FitResult
 from lightning_core.trainer import Trainer
-from lightning_core.types import Dataset, NamedResources
+from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
 
 def _one_of(*kinds: type, wanted: str) -> BeforeValidator:
@@ -59,6 +59,7 @@ class Config(BaseModel):
     n_runners: Count | None = None
     max_rollouts: Count | None = None
     initial_resources: NamedResources | None = None
+    rollout_config: RolloutConfig | None = None
     reward: str | None = None
     """`"module:name"` of a grader: a function that scores what the agent returned."""
     train_dataset: Source | None = None
@@ -126,6 +127,7 @@ def load_job(path: Path, *, hooks: list[object] | None = None) -> Job:
             n_runners=config.n_runners,
             max_rollouts=config.max_rollouts,
             initial_resources=config.initial_resources,
+            rollout_config=config.rollout_config,
             reward=reward,
             hooks=[*(hooks or ()), *plugins],
         )

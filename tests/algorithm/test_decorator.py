@@ -107,7 +107,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
 
     expected = (
         "measure has a parameter 'dataset' that nothing can be given for; it may have, by name: store, train_dataset, "
-        "val_dataset, adapter, initial_resources, report. Did you mean "
+        "val_dataset, adapter, initial_resources, rollout_config, report. Did you mean "
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         algo(measure)

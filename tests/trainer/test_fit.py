@@ -332,3 +332,17 @@ def test_what_is_no_dataset_is_refused_before_a_run(dataset: Any, told: str) -> 
 def test_a_broken_prompt_is_refused_before_a_run() -> None:
     with pytest.raises(ConfigError, match=r"initial_resources: main: malformed f-string template"):
         Trainer(algorithm="baseline", initial_resources={"main": PromptTemplate(template="{question")})
+
+
+async def test_the_limits_of_rollouts_reach_every_rollout_and_the_held_out_ones_too() -> None:
+    @rollout
+    async def agent(task: int) -> float:
+        if task < 0:
+            await asyncio.Event().wait()
+        return float(task)
+
+    trainer = Trainer(algorithm="baseline", n_runners=2, rollout_config=RolloutConfig(timeout_seconds=0.05))
+    result = await trainer.fit_async(agent, [1, -1], test_dataset=[2])
+    assert (result.rollouts.succeeded, result.rollouts.failed) == (2, 1)
+    assert "ran longer than 0.05 s" in result.failures[0].cause
+    assert {each.config.timeout_seconds for each in await trainer.store.query_rollouts()} == {0.05}

@@ -123,6 +123,7 @@ class APO(Algorithm):
             resources,
             prompt_name=prompt_name,
             timeout_seconds=self._options.rollout_batch_timeout,
+            config=self.get_rollout_config(),
         )
         temperature = self._options.diversity_temperature
         async with self._open_client() as client:

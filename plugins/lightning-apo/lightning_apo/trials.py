@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lightning_apo.candidate import Candidate
 from lightning_core.algorithm import Batch, run_batch
 from lightning_core.store import LightningStore
-from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode, TaskInput
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig, RolloutMode, TaskInput
 
 
 class Trials:
@@ -16,15 +16,23 @@ class Trials:
         resources: The bundle that the prompts are part of.
         prompt_name: The prompt's name in the bundle.
         timeout_seconds: The longest wait for the rollouts of one call of `run`. What has not ended is lost.
+        config: Limits and retry policy of the rollouts; None for the defaults.
     """
 
     def __init__(
-        self, store: LightningStore, resources: NamedResources, *, prompt_name: str, timeout_seconds: float
+        self,
+        store: LightningStore,
+        resources: NamedResources,
+        *,
+        prompt_name: str,
+        timeout_seconds: float,
+        config: RolloutConfig | None = None,
     ) -> None:
         self._store = store
         self._resources = resources
         self._prompt_name = prompt_name
         self._timeout_seconds = timeout_seconds
+        self._config = config
         self.lost = 0
         """How many rollouts gave no reward so far."""
 
@@ -48,6 +56,7 @@ class Trials:
             mode=mode,
             resources_id=candidate.resources_id,
             timeout_seconds=self._timeout_seconds,
+            config=self._config,
         )
         self.lost += batch.lost
         return batch
