@@ -133,8 +133,7 @@ async def test_step_without_heartbeats_of_its_own_shares_those_of_iter(store: In
         await asyncio.sleep(0.01)
         stop.set()
         await iterating
-        names = [thread.name for thread in threading.enumerate()]
-        assert "heartbeat of worker-0" in names
+        assert "heartbeats" in [thread.name for thread in threading.enumerate()]
         stepping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stepping
