@@ -59,7 +59,8 @@ class Heartbeats:
         finally:
             self._blocks -= 1
             if self._blocks == 0:
-                await self._running.aclose()
+                running, self._running = self._running, AsyncExitStack()  # another block may begin meanwhile
+                await running.aclose()
                 if self.abandoned:
                     await self._beat(LAST_SECONDS)
 

@@ -19,7 +19,8 @@ def system_snapshot() -> dict[str, Any]:
     """Return what is known of this machine and of this process, under the names of agentlightning 0.3.
 
     Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot
-    before. Without psutil only the host, the system and the process id are known.
+    before. Without psutil only the host, the system and the process id are known; where it fails, `snapshot_error`
+    says how.
     """
     global _newest
     with _lock:
@@ -39,14 +40,17 @@ def _measured() -> dict[str, Any]:
         import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
     except ImportError:
         return {"process_id": os.getpid()}
-    memory, process = psutil.virtual_memory(), psutil.Process()
-    with process.oneshot():
-        return {
-            "cpu_usage_pct": psutil.cpu_percent(),
-            "mem_used_gb": round(memory.used / 2**30, 2),
-            "mem_total_gb": round(memory.total / 2**30, 2),
-            "mem_pct": memory.percent,
-            "process_id": process.pid,
-            "process_mem_mb": round(process.memory_info().rss / 2**20, 1),
-            "process_threads": process.num_threads(),
-        }
+    try:
+        memory, process = psutil.virtual_memory(), psutil.Process()
+        with process.oneshot():
+            return {
+                "cpu_usage_pct": psutil.cpu_percent(),
+                "mem_used_gb": round(memory.used / 2**30, 2),
+                "mem_total_gb": round(memory.total / 2**30, 2),
+                "mem_pct": memory.percent,
+                "process_id": process.pid,
+                "process_mem_mb": round(process.memory_info().rss / 2**20, 1),
+                "process_threads": process.num_threads(),
+            }
+    except (psutil.Error, OSError) as exc:  # a machine that does not let itself be looked at
+        return {"process_id": os.getpid(), "snapshot_error": f"{type(exc).__name__}: {exc}"}

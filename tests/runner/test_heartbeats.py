@@ -162,6 +162,17 @@ def test_machine_without_psutil_says_less(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(machine, "_newest", None)
 
 
+def test_machine_that_cannot_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise PermissionError("no /proc here")
+
+    monkeypatch.setattr(machine, "_newest", None)
+    monkeypatch.setattr("psutil.virtual_memory", refuse)
+
+    assert machine.system_snapshot()["snapshot_error"] == "PermissionError: no /proc here"
+    monkeypatch.setattr(machine, "_newest", None)
+
+
 def test_snapshot_belongs_to_whoever_took_it() -> None:
     machine.system_snapshot()["host"] = "elsewhere"
 
