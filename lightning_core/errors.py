@@ -49,6 +49,10 @@ class StoreClosed(StoreError):
     """The store was used after it was closed."""
 
 
+class AccessDenied(StoreError):
+    """A store's server wants a key, or another one than it was given."""
+
+
 class TracerError(LightningError):
     """Spans could not be recorded."""
 
@@ -77,6 +81,22 @@ class GraderError(AgentError):
     """A grader raised, or gave something that is no reward; the cause is chained."""
 
 
+class AgentTimeout(AgentError, TimeoutError):
+    """The agent ran out of its time, or its grader did."""
+
+    def __init__(self, timeout_seconds: float, who: str = "agent") -> None:
+        extra = "" if who == "agent" else f" with its {who}"
+        super().__init__(f"the agent{extra} ran longer than {timeout_seconds:g} s")
+
+
+class AttemptStopped(AgentError):
+    """The store does not want an attempt any more: its rollout was cancelled, or it was given up."""
+
+
+class AgentNotAttached(AgentError, ValueError):
+    """An agent was asked for something that it is not attached to: its trainer, or its runner."""
+
+
 class Fault(LightningError):
     """What a rollout needs was out of reach: its model, its tools' server, the store.
 
@@ -85,9 +105,21 @@ class Fault(LightningError):
     """
 
 
+class StoreUnavailable(StoreError, Fault):
+    """A store's server could not be reached, or could not answer, for as long as its client tried."""
+
+
 class AlgorithmError(LightningError):
     """An algorithm cannot go on."""
 
 
+class AlgorithmNotAttached(AlgorithmError, ValueError):
+    """An algorithm was asked for something that it is not attached to: its trainer, its store or its adapter."""
+
+
 class NoRewards(AlgorithmError):
     """Not one rollout of a whole step gave a reward, so there is nothing to learn from."""
+
+
+class ExecutionError(LightningError):
+    """The algorithm and the runners cannot be kept going."""

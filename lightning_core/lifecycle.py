@@ -17,7 +17,6 @@ gives no sign of life for the length of the lease, that is a fault.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from lightning_core.errors import InvalidTransition, NotFound
@@ -28,6 +27,7 @@ from lightning_core.types import (
     RolloutStatus,
     Worker,
 )
+from lightning_core.types.clone import construct, evolve
 
 QUEUED: frozenset[RolloutStatus] = frozenset({"queuing", "requeuing"})
 """A rollout in one of these waits for a claim."""
@@ -48,6 +48,9 @@ MAX_REQUESTS = 8
 """How many request ids a record remembers."""
 
 
+_ATTEMPT_FIELDS = set(Attempt.model_fields)
+
+
 class Deadline(NamedTuple):
     """When an attempt has to be ended if nothing happens before, and as what."""
 
@@ -58,8 +61,16 @@ class Deadline(NamedTuple):
     """Whether the attempt's worker is to blame rather than the agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutRecord:
+class Request(NamedTuple):
+    """A request that a record remembers."""
+
+    request_id: str
+    """What whoever repeats the request calls it."""
+    attempt_id: str | None = None
+    """The attempt that it was about, which `"latest"` may not name any more; None for the rollout itself."""
+
+
+class RolloutRecord(NamedTuple):
     """A rollout with all of its attempts: what a store keeps, and changes, as one.
 
     The models inside are treated as frozen: a change makes new ones.
@@ -74,8 +85,12 @@ class RolloutRecord:
     """How long the newest attempt's worker may be silent; None for a worker that sends no heartbeats."""
     faults: tuple[str, ...] = ()
     """The attempts that a fault ended."""
-    requests: tuple[str, ...] = ()
-    """The newest request ids that changed it."""
+    requests: tuple[Request, ...] = ()
+    """The newest requests that changed it."""
+
+    def request(self, request_id: str | None) -> Request | None:
+        """Return the request of this id; None where the record does not remember one."""
+        return next((request for request in self.requests if request.request_id == request_id), None)
 
     @property
     def latest(self) -> Attempt | None:
@@ -108,6 +123,8 @@ def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
 def deadline(record: RolloutRecord) -> Deadline | None:
     """Return when the newest attempt has to be ended; None while no attempt runs, or without a limit."""
     attempt, config = record.latest, record.rollout.config
+    if record.lease_seconds is None and config.timeout_seconds is None and config.unresponsive_seconds is None:
+        return None
     if attempt is None or attempt.status not in ACTIVE_ATTEMPT or given_up(record, attempt):
         return None
     last_sign = _last_sign(attempt)
@@ -163,11 +180,10 @@ def fault(
         )
     lost = given_up(record, attempt)
     metadata = {**(attempt.metadata or {}), "fault": reason}
-    ended = attempt.model_copy(update={"status": status, "end_time": now, "metadata": metadata})
-    changed = _with_attempt(record, ended)
+    changed = _with_attempt(record, evolve(attempt, status=status, end_time=now, metadata=metadata))
     if lost:
         return changed
-    changed = replace(changed, faults=(*record.faults, attempt.attempt_id))
+    changed = changed._replace(faults=(*record.faults, attempt.attempt_id))
     return _with_status(changed, now, "requeuing" if len(record.faults) < MAX_FAULTS else "failed")
 
 
@@ -199,16 +215,20 @@ def begin_attempt(
         raise InvalidTransition(
             f"rollout {record.rollout.rollout_id} has ended ({record.rollout.status!r}); enqueue a new one instead"
         )
-    attempt = Attempt(
-        rollout_id=record.rollout.rollout_id,
-        attempt_id=attempt_id,
-        sequence_id=len(record.attempts) + 1,
-        start_time=now,
-        worker_id=worker_id,
-    )
-    return replace(
-        record,
-        rollout=record.rollout.model_copy(update={"status": "preparing"}),
+    fields: dict[str, Any] = {
+        "rollout_id": record.rollout.rollout_id,
+        "attempt_id": attempt_id,
+        "sequence_id": len(record.attempts) + 1,
+        "start_time": now,
+        "end_time": None,
+        "status": "preparing",
+        "worker_id": worker_id,
+        "last_heartbeat_time": None,
+        "metadata": None,
+    }
+    attempt = construct(Attempt, fields, _ATTEMPT_FIELDS)
+    return record._replace(
+        rollout=evolve(record.rollout, status="preparing"),
         attempts=(*record.attempts, attempt),
         lease_seconds=lease_seconds,
     )
@@ -225,11 +245,10 @@ def span_arrived(record: RolloutRecord, now: float, attempt_id: str) -> RolloutR
     attempt = record.attempt(attempt_id)
     if given_up(record, attempt) or attempt.status in FINAL_ATTEMPT:
         return record
-    alive = attempt.model_copy(update={"status": "running", "end_time": None, "last_heartbeat_time": now})
-    changed = _with_attempt(record, alive)
     if attempt.status == "running":
-        return changed
-    return replace(changed, rollout=record.rollout.model_copy(update={"status": "running"}))
+        return _with_attempt(record, evolve(attempt, last_heartbeat_time=now))
+    alive = evolve(attempt, status="running", end_time=None, last_heartbeat_time=now)
+    return _with_attempt(record, alive, evolve(record.rollout, status="running"))
 
 
 def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds: float | None = None) -> RolloutRecord:
@@ -243,8 +262,8 @@ def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds:
     attempt = record.attempt(attempt_id)
     if given_up(record, attempt) or attempt.status not in ACTIVE_ATTEMPT or now < attempt.start_time:
         return record
-    alive = _with_attempt(record, attempt.model_copy(update={"last_heartbeat_time": max(now, _last_sign(attempt))}))
-    return alive if lease_seconds is None else replace(alive, lease_seconds=lease_seconds)
+    alive = _with_attempt(record, evolve(attempt, last_heartbeat_time=max(now, _last_sign(attempt))))
+    return alive if lease_seconds is None else alive._replace(lease_seconds=lease_seconds)
 
 
 def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, status: AttemptStatus) -> RolloutRecord:
@@ -270,7 +289,7 @@ def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, statu
         fields = {"status": status, "end_time": None, "last_heartbeat_time": now}
     else:
         fields = {"status": status, "end_time": now}
-    changed = _with_attempt(record, attempt.model_copy(update=fields))
+    changed = _with_attempt(record, evolve(attempt, **fields))
     return changed if lost else _with_status(changed, now, after_attempt(changed, status))
 
 
@@ -313,40 +332,59 @@ def after_attempt(record: RolloutRecord, status: AttemptStatus) -> RolloutStatus
 def worker_after(worker: Worker, attempt: Attempt, now: float) -> Worker:
     """Return the worker's record after its attempt took the status that it has.
 
-    An attempt that it does not work on any more changes nothing.
+    An attempt that it does not work on any more changes nothing. One that was handed to another worker releases it.
     """
-    if attempt.status in ACTIVE_ATTEMPT:
-        return worker.model_copy(
-            update={
-                "status": "busy",
-                "last_busy_time": now if worker.current_attempt_id != attempt.attempt_id else worker.last_busy_time,
-                "current_rollout_id": attempt.rollout_id,
-                "current_attempt_id": attempt.attempt_id,
-            }
+    works_on_it = worker.current_attempt_id == attempt.attempt_id
+    own = attempt.worker_id == worker.worker_id
+    if own and attempt.status in ACTIVE_ATTEMPT:
+        if works_on_it:
+            return worker
+        return evolve(
+            worker,
+            status="busy",
+            last_busy_time=now,
+            current_rollout_id=attempt.rollout_id,
+            current_attempt_id=attempt.attempt_id,
         )
-    if worker.current_attempt_id != attempt.attempt_id:
+    if not works_on_it:
         return worker
-    released: Mapping[str, Any] = {"current_rollout_id": None, "current_attempt_id": None}
-    if attempt.status in ("succeeded", "failed"):
-        return worker.model_copy(update={"status": "idle", "last_idle_time": now, **released})
-    return worker.model_copy(update={"status": "unknown", **released})
+    if own and attempt.status in ("succeeded", "failed"):
+        return evolve(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
+    return evolve(worker, status="unknown", current_rollout_id=None, current_attempt_id=None)
 
 
 def with_fields(record: RolloutRecord, fields: Mapping[str, Any]) -> RolloutRecord:
     """Replace fields of the rollout that have nothing to do with its status."""
-    return replace(record, rollout=record.rollout.model_copy(update=fields))
+    return record._replace(rollout=evolve(record.rollout, **fields))
 
 
 def with_attempt_fields(record: RolloutRecord, attempt_id: str, fields: Mapping[str, Any]) -> RolloutRecord:
     """Replace fields of an attempt that have nothing to do with its status."""
-    return _with_attempt(record, record.attempt(attempt_id).model_copy(update=fields))
+    return _with_attempt(record, evolve(record.attempt(attempt_id), **fields))
 
 
-def with_request(record: RolloutRecord, request_id: str | None) -> RolloutRecord:
-    """Remember a request that changed the record; None for one without an id."""
-    if request_id is None:
+def hand_over(record: RolloutRecord, attempt_id: str, worker_id: str | None, *, keeps_lease: bool) -> RolloutRecord:
+    """Give an attempt to another worker, or to none.
+
+    Args:
+        record: What to change.
+        attempt_id: The attempt; `"latest"` for the newest one.
+        worker_id: Who executes it from now on.
+        keeps_lease: Whether that worker sends heartbeats; without them, it cannot keep a lease that there is.
+
+    Raises:
+        NotFound: When the rollout has no such attempt.
+    """
+    attempt = record.attempt(attempt_id)
+    if attempt.worker_id == worker_id:
         return record
-    return replace(record, requests=(*record.requests, request_id)[-MAX_REQUESTS:])
+    changed = _with_attempt(record, evolve(attempt, worker_id=worker_id))
+    return changed if keeps_lease or attempt is not record.latest else changed._replace(lease_seconds=None)
+
+
+def with_request(record: RolloutRecord, request: Request) -> RolloutRecord:
+    """Remember a request that changed the record."""
+    return record._replace(requests=(*record.requests, request)[-MAX_REQUESTS:])
 
 
 def _last_sign(attempt: Attempt) -> float:
@@ -357,9 +395,11 @@ def _with_status(record: RolloutRecord, now: float, status: RolloutStatus) -> Ro
     if record.rollout.status == status:
         return record
     end_time = now if status in ENDED else None
-    return replace(record, rollout=record.rollout.model_copy(update={"status": status, "end_time": end_time}))
+    return record._replace(rollout=evolve(record.rollout, status=status, end_time=end_time))
 
 
-def _with_attempt(record: RolloutRecord, attempt: Attempt) -> RolloutRecord:
-    attempts = tuple(attempt if old.attempt_id == attempt.attempt_id else old for old in record.attempts)
-    return replace(record, attempts=attempts)
+def _with_attempt(record: RolloutRecord, attempt: Attempt, rollout: Rollout | None = None) -> RolloutRecord:
+    """Return the record with this attempt in the place that its number says; with this rollout, too, if any."""
+    number = attempt.sequence_id
+    attempts = (*record.attempts[: number - 1], attempt, *record.attempts[number:])
+    return record._replace(attempts=attempts, rollout=record.rollout if rollout is None else rollout)

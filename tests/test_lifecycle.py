@@ -9,7 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidTransition, NotFound
-from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, FINAL_ATTEMPT, MAX_FAULTS, QUEUED, Deadline, RolloutRecord
+from lightning_core.lifecycle import (
+    ACTIVE_ATTEMPT,
+    ENDED,
+    FINAL_ATTEMPT,
+    MAX_FAULTS,
+    QUEUED,
+    Deadline,
+    Request,
+    RolloutRecord,
+)
 from lightning_core.types import Attempt, AttemptStatus, Rollout, RolloutConfig, RolloutStatus, Worker
 
 ATTEMPT_STATUSES: tuple[AttemptStatus, ...] = get_args(AttemptStatus)
@@ -349,10 +358,30 @@ def test_a_fault_keeps_what_the_attempt_said_before() -> None:
 
 def test_the_newest_requests_are_remembered() -> None:
     record = queued()
-    assert lifecycle.with_request(record, None) is record
     for number in range(lifecycle.MAX_REQUESTS + 2):
-        record = lifecycle.with_request(record, f"r-{number}")
-    assert record.requests == tuple(f"r-{number}" for number in range(2, lifecycle.MAX_REQUESTS + 2))
+        record = lifecycle.with_request(record, Request(f"r-{number}", f"at-{number}"))
+    assert [request.request_id for request in record.requests] == [
+        f"r-{number}" for number in range(2, lifecycle.MAX_REQUESTS + 2)
+    ]
+    assert record.request("r-1") is None
+    assert record.request("r-2") == Request("r-2", "at-2")
+    assert record.request(None) is None
+
+
+@pytest.mark.parametrize("keeps_lease", [True, False])
+def test_an_attempt_that_is_handed_over_keeps_its_lease_only_with_a_worker_that_can_renew_it(keeps_lease: bool) -> None:
+    record = lifecycle.heartbeat(begun(queued()), 1.0, "at-1", 30.0)
+    handed = lifecycle.hand_over(record, "latest", "w-2", keeps_lease=keeps_lease)
+    assert handed.attempts[0].worker_id == "w-2"
+    assert (record.lease_seconds, handed.lease_seconds) == (30.0, 30.0 if keeps_lease else None)
+    assert lifecycle.hand_over(handed, "at-1", "w-2", keeps_lease=False) is handed
+
+
+def test_handing_over_an_old_attempt_leaves_the_lease_of_the_newest_alone() -> None:
+    record = lifecycle.begin_attempt(begun(queued()), 1.0, attempt_id="at-2", worker_id="w-2", lease_seconds=30.0)
+    handed = lifecycle.hand_over(record, "at-1", "w-3", keeps_lease=False)
+    assert [attempt.worker_id for attempt in handed.attempts] == ["w-3", "w-2"]
+    assert handed.lease_seconds == 30.0
 
 
 def test_an_unknown_attempt_is_named_with_the_known_ones() -> None:

@@ -7,8 +7,7 @@ nothing of statuses beyond what `lightning_core.lifecycle` says of a record.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.base import LightningStoreCapabilities
@@ -19,8 +18,7 @@ DocumentKind = Literal["resources", "workers", "state"]
 """The kinds of documents, each with its own keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """Something that a waiter may be waiting for: a rollout has this status now, or is gone."""
 
     run_id: str
@@ -31,13 +29,12 @@ class Change:
     """When the record has to be looked at again, in seconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A small value with a key."""
 
     key: str
     value: Any
-    """A JSON-like value; the backend neither looks into it nor hands out the same object twice."""
+    """A JSON-like value, which nobody changes: the facade copies what it takes and what it hands out."""
     revision: int
     """Counts its writes, from 1."""
     requests: tuple[str, ...] = ()
@@ -144,10 +141,8 @@ class StoreBackend(ABC):
     ) -> tuple[list[Span], int]:
         """Query the spans of a rollout, or of one of its attempts.
 
-        The spans belong to the backend: the facade copies what it hands out.
-
         Returns:
-            One page, and the number of matches on all pages.
+            One page, and the number of matches on all pages. The spans belong to whoever asked.
         """
 
     @abstractmethod
@@ -176,8 +171,12 @@ class StoreBackend(ABC):
         """
 
     @abstractmethod
-    async def get_document(self, run_id: str, kind: DocumentKind, key: str | None) -> Document | None:
-        """Return the document of this key (None: the one written last), or None when there is none."""
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
+        """Return the document of this key, or None when there is none."""
+
+    @abstractmethod
+    async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
+        """Return the key of the document written last, or None when there is none. Every claim asks for it."""
 
     @abstractmethod
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:

@@ -344,7 +344,7 @@ class LightningStore(ABC):
             rollout_id: The rollout.
             attempt_id: The attempt; `"latest"` for the newest one.
             status: Its new status.
-            worker_id: Who executes it now.
+            worker_id: Who executes it now. A worker that executed it before is released.
             last_heartbeat_time: When it last gave a sign of life.
             metadata: Replaces its metadata.
             request_id: Makes a repetition of this request harmless, also when something else happened in between.

@@ -4,7 +4,8 @@ import heapq
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any, Literal
 
 from lightning_core import lifecycle
@@ -13,19 +14,48 @@ from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
-from lightning_core.store.copies import copy_value
+from lightning_core.store.copies import span_of
 from lightning_core.store.facade import StoreFacade
 from lightning_core.store.query import Query, select
+from lightning_core.superseded import superseded
 from lightning_core.types import Span
 
 
 @dataclass(slots=True)
 class _Spans:
-    """The spans of one attempt, in the order of their arrival."""
+    """The spans of one attempt, by their ids, in the order of their arrival.
 
-    items: list[Span] = field(default_factory=list)
-    ids: set[str] = field(default_factory=set)
+    Only their fields are kept, so that a span is as few objects as possible: the garbage collector visits each of them
+    again and again, and would soon take more time than everything else.
+    """
+
+    fields: dict[str, dict[str, Any]] = field(default_factory=dict)
+    extra: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Fields that the model does not have, of those spans that have any."""
     last_sequence_id: int = 0
+
+    def keep(self, span: Span) -> int | None:
+        """Keep a span, and number it if it has no number.
+
+        Returns:
+            Its sequence id, or None when there is one of this id already.
+        """
+        if span.span_id in self.fields:
+            return None
+        kept = span.__dict__
+        number = span.sequence_id
+        if number == 0:
+            number = kept["sequence_id"] = self.last_sequence_id + 1
+        if number > self.last_sequence_id:
+            self.last_sequence_id = number
+        if not span.events:
+            kept["events"] = ()
+        if not span.links:
+            kept["links"] = ()
+        if span.__pydantic_extra__:
+            self.extra[span.span_id] = span.__pydantic_extra__
+        self.fields[span.span_id] = kept
+        return number
 
 
 @dataclass(slots=True)
@@ -53,9 +83,9 @@ class _Run:
     attempt_count: int = 0
     documents: dict[DocumentKind, dict[str, Document]] = field(default_factory=lambda: defaultdict(dict))
     latest: dict[DocumentKind, str] = field(default_factory=dict)
-    listeners: list[Callable[[Change], None]] = field(default_factory=list)
+    listeners: tuple[Callable[[Change], None], ...] = ()
 
-    def write(self, record: RolloutRecord) -> None:
+    def write(self, record: RolloutRecord) -> Change:
         """Keep a record, and what follows from it for the queue and the deadlines."""
         rollout_id = record.rollout.rollout_id
         before = self.records.get(rollout_id)
@@ -74,18 +104,25 @@ class _Run:
         if due is not None and due[0] < self.timed.get(rollout_id, float("inf")):
             self.timed[rollout_id] = due[0]
             heapq.heappush(self.deadlines, (due[0], rollout_id))
+        return Change(record.run_id, rollout_id, record.rollout.status, None if due is None else due[0])
 
     def delete(self, rollout_id: str) -> None:
         """Forget a rollout. What the queue and the deadlines have of it is skipped when it comes up."""
         record = self.records.pop(rollout_id)
         self.attempt_count -= len(record.attempts)
-        self.span_count -= sum(len(spans.items) for spans in self.spans.pop(rollout_id, {}).values())
+        self.span_count -= sum(len(spans.fields) for spans in self.spans.pop(rollout_id, {}).values())
         for request_id in self.claimed_by.pop(rollout_id, ()):
             self.claims[request_id].remove(rollout_id)
             if not self.claims[request_id]:
                 del self.claims[request_id]
         for index in (self.ordinals, self.tickets, self.timed):
             index.pop(rollout_id, None)
+
+    def spans_of(self, rollout_id: str, attempt_id: str) -> _Spans:
+        by_attempt = self.spans[rollout_id]
+        if attempt_id not in by_attempt:
+            by_attempt[attempt_id] = _Spans()
+        return by_attempt[attempt_id]
 
     def check_there(self, run_id: str, rollout_ids: Iterable[str]) -> None:
         for rollout_id in rollout_ids:
@@ -98,7 +135,7 @@ class _Run:
         kept = (
             (self.spans.get(rollout_id, {}).get(attempt_id), span_id) for rollout_id, attempt_id, span_id in different
         )
-        return sum(there is None or span_id not in there.ids for there, span_id in kept)
+        return sum(there is None or span_id not in there.fields for there, span_id in kept)
 
     def candidates(self, query: Query) -> Iterable[RolloutRecord]:
         """Return what a query has to look at, in the order of insertion."""
@@ -180,9 +217,8 @@ class MemoryBackend(StoreBackend):
                 if present is None:
                     new.append(record)
             self._check_space("rollouts", len(new), self._max_rollouts)
-            for record in new:
-                self._runs[record.run_id].write(record)
-        self._announce(new)
+            changes = [self._runs[record.run_id].write(record) for record in new]
+        self._announce(changes)
         return kept
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
@@ -192,14 +228,13 @@ class MemoryBackend(StoreBackend):
 
     async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
         """Write `new` with the next revision if the record still has the revision of `old`."""
-        written = replace(new, revision=old.revision + 1)
         with self._lock:
             run = self._runs[old.run_id]
             present = run.records.get(old.rollout.rollout_id)
             if present is None or present.revision != old.revision:
                 return False
-            run.write(written)
-        self._announce((written,))
+            change = run.write(new._replace(revision=old.revision + 1))
+        self._announce((change,))
         return True
 
     async def claim(
@@ -212,26 +247,28 @@ class MemoryBackend(StoreBackend):
     ) -> list[RolloutRecord]:
         """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
         claimed: list[RolloutRecord] = []
+        changes: list[Change] = []
         with self._lock:
             run = self._runs[run_id]
             if request_id is not None and request_id in run.claims:
                 again = [run.records.get(rollout_id) for rollout_id in run.claims[request_id]]
                 return [record for record in again if record is not None]
             while len(claimed) < limit and (record := run.pop_queued()) is not None:
-                begun = replace(begin(record), revision=record.revision + 1)
-                run.write(begun)
+                begun = begin(record)._replace(revision=record.revision + 1)
+                changes.append(run.write(begun))
                 claimed.append(begun)
             if request_id is not None and claimed:
                 run.claims[request_id] = [record.rollout.rollout_id for record in claimed]
                 for record in claimed:
                     run.claimed_by.setdefault(record.rollout.rollout_id, []).append(request_id)
-        self._announce(claimed)
+        self._announce(changes)
         return claimed
 
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
         """Query records by fields of their rollout."""
         with self._lock:
-            return select(self._runs[run_id].candidates(query), query, view=lambda record: record.rollout)
+            candidates = self._runs[run_id].candidates(query)
+            return select(candidates, query, get=lambda record, name: getattr(record.rollout, name))
 
     async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
         """Return the records whose deadline is not after `now`."""
@@ -260,17 +297,9 @@ class MemoryBackend(StoreBackend):
             if self._max_spans is not None:
                 self._check_space("spans", run.count_new(spans), self._max_spans)
             for span in spans:
-                kept = run.spans[span.rollout_id].setdefault(span.attempt_id, _Spans())
-                if span.span_id in kept.ids:
-                    stored.append(None)
-                    continue
-                if span.sequence_id == 0:
-                    span.sequence_id = kept.last_sequence_id + 1
-                kept.last_sequence_id = max(kept.last_sequence_id, span.sequence_id)
-                kept.ids.add(span.span_id)
-                kept.items.append(span)
-                run.span_count += 1
-                stored.append(span.sequence_id)
+                number = run.spans_of(span.rollout_id, span.attempt_id).keep(span)
+                run.span_count += number is not None
+                stored.append(number)
         return stored
 
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
@@ -280,7 +309,7 @@ class MemoryBackend(StoreBackend):
             run = self._runs[run_id]
             run.check_there(run_id, (rollout_id for rollout_id, _ in attempts))
             for rollout_id, attempt_id in attempts:
-                kept = run.spans[rollout_id].setdefault(attempt_id, _Spans())
+                kept = run.spans_of(rollout_id, attempt_id)
                 kept.last_sequence_id += 1
                 reserved.append(kept.last_sequence_id)
         return reserved
@@ -291,8 +320,11 @@ class MemoryBackend(StoreBackend):
         """Query the spans of a rollout, or of one of its attempts."""
         with self._lock:
             by_attempt = self._runs[run_id].spans.get(rollout_id, {})
-            wanted = by_attempt.values() if attempt_id is None else filter(None, [by_attempt.get(attempt_id)])
-            return select((span for kept in wanted for span in kept.items), query)
+            wanted = [kept for own, kept in by_attempt.items() if attempt_id is None or own == attempt_id]
+            found, total = select([fields for kept in wanted for fields in kept.fields.values()], query, get=getitem)
+            return [
+                span_of(fields, by_attempt[fields["attempt_id"]].extra.get(fields["span_id"])) for fields in found
+            ], total
 
     async def put_document(
         self,
@@ -310,24 +342,24 @@ class MemoryBackend(StoreBackend):
             present = run.documents[kind].get(key)
             if revision != (present.revision if present else 0):
                 return None
-            document = Document(key, copy_value(value), revision + 1, requests)
-            run.documents[kind][key] = document
+            document = run.documents[kind][key] = Document(key, value, revision + 1, requests)
             run.latest[kind] = key
-        return _handed_out(document)
+        return document
 
-    async def get_document(self, run_id: str, kind: DocumentKind, key: str | None) -> Document | None:
-        """Return the document of this key (None: the one written last), or None when there is none."""
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
+        """Return the document of this key, or None when there is none."""
         with self._lock:
-            run = self._runs[run_id]
-            key = run.latest.get(kind) if key is None else key
-            document = None if key is None else run.documents[kind].get(key)
-        return None if document is None else _handed_out(document)
+            return self._runs[run_id].documents[kind].get(key)
+
+    async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
+        """Return the key of the document written last, or None when there is none."""
+        with self._lock:
+            return self._runs[run_id].latest.get(kind)
 
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
         with self._lock:
-            documents = list(self._runs[run_id].documents[kind].values())
-        return [_handed_out(document) for document in documents]
+            return list(self._runs[run_id].documents[kind].values())
 
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
         """Delete rollouts with their attempts and spans."""
@@ -362,13 +394,13 @@ class MemoryBackend(StoreBackend):
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, until the returned function is called."""
         with self._lock:
-            listeners = self._runs[run_id].listeners
-            listeners.append(listener)
+            run = self._runs[run_id]
+            run.listeners = (*run.listeners, listener)
 
         def stop() -> None:
             with self._lock:
-                if listener in listeners:
-                    listeners.remove(listener)
+                run = self._runs[run_id]
+                run.listeners = tuple(other for other in run.listeners if other != listener)
 
         return stop
 
@@ -388,23 +420,11 @@ class MemoryBackend(StoreBackend):
             )
 
     def _announce_deleted(self, run_id: str, rollout_ids: Iterable[str]) -> None:
-        with self._lock:
-            listeners = tuple(self._runs[run_id].listeners)
-        for rollout_id in rollout_ids:
-            for listener in listeners:
-                listener(Change(run_id, rollout_id, None, None))
+        self._announce([Change(run_id, rollout_id, None, None) for rollout_id in rollout_ids])
 
-    def _announce(self, records: Iterable[RolloutRecord]) -> None:
-        for record in records:
-            with self._lock:
-                listeners = tuple(self._runs[record.run_id].listeners)
-            if not listeners:
-                continue
-            due = lifecycle.deadline(record)
-            change = Change(
-                record.run_id, record.rollout.rollout_id, record.rollout.status, None if due is None else due[0]
-            )
-            for listener in listeners:
+    def _announce(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            for listener in self._runs[change.run_id].listeners:
                 listener(change)
 
 
@@ -422,6 +442,16 @@ class InMemoryLightningStore(StoreFacade):
         max_spans: How many spans it may hold, of all runs together; None for no limit.
     """
 
+    @superseded(
+        without_effect={
+            "thread_safe": "it can always be used from any thread",
+            "scan_debounce_seconds": "deadlines are looked at when they come",
+            **dict.fromkeys(
+                ("eviction_memory_threshold", "safe_memory_threshold", "span_size_estimator"),
+                "nothing is evicted, max_rollouts= and max_spans= set limits",
+            ),
+        }
+    )
     def __init__(
         self,
         *,
@@ -433,7 +463,3 @@ class InMemoryLightningStore(StoreFacade):
     ) -> None:
         backend = MemoryBackend(max_rollouts=max_rollouts, max_spans=max_spans)
         super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds)
-
-
-def _handed_out(document: Document) -> Document:
-    return replace(document, value=copy_value(document.value))

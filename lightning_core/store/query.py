@@ -3,9 +3,8 @@
 import difflib
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.types import FilterLogic, SortOrder
@@ -13,17 +12,15 @@ from lightning_core.types import FilterLogic, SortOrder
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(NamedTuple):
     """One condition on one field: `is` a value, `in` a set of values, or a string that `contains` another."""
 
     field: str
     test: Literal["is", "in", "contains"]
     value: Any
 
-    def holds(self, item: object) -> bool:
-        """Whether the item's field fulfils it."""
-        found = getattr(item, self.field)
+    def holds(self, found: Any) -> bool:
+        """Whether a field of this value fulfils it."""
         if self.test == "is":
             return bool(found == self.value)
         if self.test == "in":
@@ -31,8 +28,7 @@ class Condition:
         return found is not None and self.value in found
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """Conditions, an order and a page."""
 
     conditions: tuple[Condition, ...] = ()
@@ -42,11 +38,17 @@ class Query:
     limit: int = -1
     offset: int = 0
 
-    def matches(self, item: object) -> bool:
-        """Whether the item fulfils the conditions; one without conditions matches everything."""
+    def matches(self, item: T, get: Callable[[T, str], Any] = getattr) -> bool:
+        """Whether the item fulfils the conditions; one without conditions matches everything.
+
+        Args:
+            item: What to look at.
+            get: Returns the item's field of this name.
+        """
         if not self.conditions:
             return True
-        return (all if self.logic == "and" else any)(condition.holds(item) for condition in self.conditions)
+        combined = all if self.logic == "and" else any
+        return combined(condition.holds(get(item, condition.field)) for condition in self.conditions)
 
 
 def make_query(
@@ -97,26 +99,24 @@ def make_query(
     )
 
 
-def select(items: Iterable[T], query: Query, *, view: Callable[[T], object] = lambda item: item) -> tuple[list[T], int]:
+def select(items: Iterable[T], query: Query, *, get: Callable[[T, str], Any] = getattr) -> tuple[list[T], int]:
     """Carry out a query over items in the order of their insertion.
 
     Args:
         items: What to search.
         query: What to look for.
-        view: The object whose attributes the query speaks of.
+        get: Returns an item's field of this name.
 
     Returns:
         The page, and how many items match on all pages.
     """
-    found = [item for item in items if query.matches(view(item))]
+    found = [item for item in items if query.matches(item, get)] if query.conditions else list(items)
     if query.sort_by is not None:
-        field = query.sort_by
-
-        def key(item: T) -> tuple[bool, Any]:
-            value = getattr(view(item), field)
-            return (value is not None, value)
-
-        found.sort(key=key, reverse=query.sort_order == "desc")
+        values: list[Any] = [get(item, query.sort_by) for item in found]
+        if None in values:
+            values = [(value is not None, value) for value in values]
+        order = sorted(range(len(values)), key=values.__getitem__, reverse=query.sort_order == "desc")
+        found = [found[place] for place in order]
     end = None if query.limit == -1 else query.offset + query.limit
     return found[query.offset : end], len(found)
 
@@ -145,8 +145,8 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 @cache
-def _sortable(model: Any) -> list[str]:
-    return [name for name, field in model.model_fields.items() if _is_plain(field.annotation)]
+def _sortable(model: Any) -> tuple[str, ...]:
+    return tuple(name for name, field in model.model_fields.items() if _is_plain(field.annotation))
 
 
 def _is_plain(annotation: Any) -> bool:

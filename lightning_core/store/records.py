@@ -1,18 +1,19 @@
 """Rollout records of one run: read, changed by compare-and-set, and followed by their workers."""
 
 import hashlib
-import secrets
+import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound
-from lightning_core.lifecycle import RolloutRecord
-from lightning_core.store.backend import StoreBackend
+from lightning_core.lifecycle import Request, RolloutRecord
+from lightning_core.store.backend import Document, StoreBackend
 from lightning_core.store.clock import Clock
-from lightning_core.store.copies import copy_value
+from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
+from lightning_core.types.clone import construct, evolve
 
 Change = Callable[[RolloutRecord], RolloutRecord]
 
@@ -27,7 +28,7 @@ def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -
         number: Tells the things that one request makes apart.
     """
     if request_id is None:
-        return f"{prefix}-{secrets.token_hex(8)}"
+        return f"{prefix}-{os.urandom(8).hex()}"
     text = "\0".join((prefix, run_id, request_id, str(number)))
     return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -39,6 +40,31 @@ def own_attempt(record: RolloutRecord, request_id: str | None) -> Attempt:
 
 def _executes(record: RolloutRecord, attempt: Attempt) -> bool:
     return attempt.status in lifecycle.ACTIVE_ATTEMPT and not lifecycle.given_up(record, attempt)
+
+
+def _is_followed(record: RolloutRecord, attempt: Attempt) -> bool:
+    return attempt.end_time is not None or _executes(record, attempt)
+
+
+def _sends_heartbeats(worker: Document | None) -> bool:
+    return worker is not None and worker.value["last_heartbeat_time"] is not None
+
+
+_ROLLOUT_FIELDS = set(Rollout.model_fields)
+_DEFAULT_CONFIG = RolloutConfig()
+
+
+class Beginning(NamedTuple):
+    """What begins attempts, and for whom."""
+
+    begin: Change
+    """Begins one, of a record."""
+    worker_id: str | None
+    """Who executes them."""
+    worker: Document | None
+    """The worker's record as it was a moment ago."""
+    request_id: str | None
+    """The request that asks for them."""
 
 
 class Records:
@@ -72,27 +98,43 @@ class Records:
             raise NotFound(f"run {self._run_id} has no rollout {rollout_id!r}")
         return record
 
-    async def change(self, rollout_id: str, change: Change, *, request_id: str | None = None) -> RolloutRecord:
+    async def change(
+        self,
+        rollout_id: str,
+        change: Change,
+        *,
+        request_id: str | None = None,
+        attempt_id: str | None = None,
+        known: RolloutRecord | None = None,
+    ) -> RolloutRecord:
         """Write what `change` makes of a record. Whoever loses a race sees the winner's record and decides anew.
 
         Args:
             rollout_id: Whose record.
             change: Returns the record that follows, or the same object for no change.
             request_id: Makes the change once, however often it is asked for.
+            attempt_id: The attempt that the request is about, perhaps `"latest"`; remembered with it.
+            known: The record as it was a moment ago, which saves reading it where nobody has changed it since.
 
         Returns:
             The record as it is now.
         """
+        record = await self.get(rollout_id) if known is None else known
         while True:
-            record = await self.get(rollout_id)
-            if request_id is not None and request_id in record.requests:
+            if request_id is not None and record.request(request_id) is not None:
                 return record
-            # A request that changes nothing now is remembered, too: repeated later, it might.
-            changed = lifecycle.with_request(change(record), request_id)
+            changed = change(record)
+            if request_id is not None:
+                # A request that changes nothing now is remembered, too: repeated later, it might.
+                about = None if attempt_id is None else record.attempt(attempt_id).attempt_id
+                changed = lifecycle.with_request(changed, Request(request_id, about))
             if changed is record:
-                return record
-            if await self._backend.replace(record, changed):
+                if record is not known:
+                    return record
+                known = None
+            elif await self._backend.replace(record, changed):
                 return changed
+            record = await self.get(rollout_id)
 
     async def expire(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
         """End what is due.
@@ -116,30 +158,30 @@ class Records:
     def new(self, requests: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None) -> list[RolloutRecord]:
         """Make records of new rollouts, which are not written yet."""
         now = self._clock.now()
-        return [
-            RolloutRecord(
-                self._run_id,
-                Rollout(
-                    rollout_id=make_id("ro", self._run_id, request_id, number),
-                    input=copy_value(request.input),
-                    start_time=now,
-                    mode=request.mode,
-                    resources_id=request.resources_id,
-                    config=RolloutConfig() if request.config is None else request.config.model_copy(deep=True),
-                    metadata=copy_value(request.metadata),
-                ),
-            )
-            for number, request in enumerate(requests)
-        ]
+        records = []
+        for number, request in enumerate(requests):
+            fields = {
+                "rollout_id": make_id("ro", self._run_id, request_id, number),
+                "input": copy_value(request.input),
+                "start_time": now,
+                "end_time": None,
+                "mode": request.mode,
+                "resources_id": request.resources_id,
+                "status": "queuing",
+                "config": _DEFAULT_CONFIG if request.config is None else copy_config(request.config),
+                "metadata": copy_value(request.metadata),
+            }
+            records.append(RolloutRecord(self._run_id, construct(Rollout, fields, _ROLLOUT_FIELDS)))
+        return records
 
-    async def beginning(self, worker_id: str | None, *, request_id: str | None = None) -> Change:
-        """Return what begins an attempt of a record, with the latest resources where it names none.
+    async def beginning(self, worker_id: str | None, *, request_id: str | None = None) -> Beginning:
+        """Return what begins attempts for a worker, with the latest resources where a record names none.
 
         A worker that has sent heartbeats holds a lease on the attempt.
         """
         resources_id = await self._documents.latest_key("resources")
-        worker = None if worker_id is None else await self._documents.get("workers", worker_id, Worker)
-        lease_seconds = self._lease_seconds if worker is not None and worker.last_heartbeat_time is not None else None
+        worker = None if worker_id is None else await self._documents.find("workers", worker_id)
+        lease_seconds = self._lease_seconds if _sends_heartbeats(worker) else None
 
         def begin(record: RolloutRecord) -> RolloutRecord:
             attempt_id = make_id("at", record.rollout.rollout_id, request_id)
@@ -152,33 +194,75 @@ class Records:
                 return lifecycle.with_fields(begun, {"resources_id": resources_id})
             return begun
 
-        return begin
+        return Beginning(begin, worker_id, worker, request_id)
 
     async def claim(
-        self, limit: int, worker_id: str | None, *, request_id: str | None = None
+        self, limit: int, worker_id: str | None, *, asked_at: float, request_id: str | None = None
     ) -> list[RolloutRecord] | None:
         """Begin an attempt of up to `limit` queued rollouts.
+
+        Args:
+            limit: How many at most.
+            worker_id: Who executes them.
+            asked_at: When it asked for work; recorded with what it got.
+            request_id: Makes the claim once, however often it is asked for.
 
         Returns:
             The records; to a repeated request those that it got before and that were not taken from it. None when
             there was nothing to claim.
         """
-        begin = await self.beginning(worker_id, request_id=request_id)
-        claimed = await self._backend.claim(self._run_id, limit, begin, request_id=request_id)
+        beginning = await self.beginning(worker_id, request_id=request_id)
+        claimed = await self._backend.claim(self._run_id, limit, beginning.begin, request_id=request_id)
         if not claimed:
             return None
         if request_id is not None:
             # A repeated request may come late: what has ended or was taken from it since is not for it to execute.
             claimed = [record for record in claimed if _executes(record, own_attempt(record, request_id))]
-        for record in claimed:
-            await self.assign(record, request_id=request_id)
+        if claimed:
+            await self.assign(beginning, claimed, asked_at=asked_at)
         return claimed
 
-    async def spans_arrived(self, rollout_id: str, attempt_id: str, *, any_new: bool) -> None:
+    async def assign(
+        self, beginning: Beginning, records: Sequence[RolloutRecord], *, asked_at: float | None = None
+    ) -> None:
+        """Let a worker's record follow the attempts that its request began, once for each request.
+
+        Args:
+            beginning: What began them.
+            records: Their records.
+            asked_at: When the worker asked for work; None when it did not.
+        """
+        if beginning.worker_id is None:
+            return
+        now, request_id = self._clock.now(), beginning.request_id
+        attempts = [(record, own_attempt(record, request_id)) for record in records]
+
+        def change(worker: Worker) -> Worker:
+            if asked_at is not None:
+                worker = evolve(worker, last_dequeue_time=asked_at)
+            for record, attempt in attempts:
+                if _is_followed(record, attempt):
+                    worker = lifecycle.worker_after(worker, attempt, now)
+            return worker
+
+        # Another name than the request's own, which the worker may use for its heartbeats.
+        once = None if request_id is None else f"begin {request_id}"
+        await self.change_worker(beginning.worker_id, change, request_id=once, known=beginning.worker)
+
+    async def nothing_claimed(self, worker_id: str, *, asked_at: float) -> None:
+        """Record that a worker asked for work and got none."""
+        await self.change_worker(worker_id, lambda worker: evolve(worker, last_dequeue_time=asked_at))
+
+    async def spans_arrived(self, known: RolloutRecord, attempt_id: str, *, any_new: bool) -> None:
         """Let an attempt follow its spans, and its worker follow an attempt that is revived.
 
         Spans that were there already are no sign of life. But they finish what a request that broke off before
         left undone: an attempt that has spans does not prepare any more.
+
+        Args:
+            known: The attempt's record, as it was before the spans were kept.
+            attempt_id: The attempt.
+            any_new: Whether any of them was not there before.
         """
         now = self._clock.now()
         before = "preparing"
@@ -190,7 +274,7 @@ class Records:
                 return record
             return lifecycle.span_arrived(record, now, attempt_id)
 
-        record = await self.change(rollout_id, change)
+        record = await self.change(known.rollout.rollout_id, change, known=known)
         attempt = record.attempt(attempt_id)
         if before == "unresponsive" and attempt.status == "running":
             await self.follow(record, attempt)
@@ -200,7 +284,7 @@ class Records:
         now = self._clock.now()
         worker = await self.change_worker(
             worker_id,
-            lambda worker: worker.model_copy(update={"last_heartbeat_time": now, **fields}),
+            lambda worker: evolve(worker, last_heartbeat_time=now, **fields),
             request_id=request_id,
         )
         rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
@@ -214,24 +298,43 @@ class Records:
                 return worker
         return worker
 
-    async def assign(self, record: RolloutRecord, *, request_id: str | None = None) -> None:
-        """Let the worker of the attempt that a request began know of it."""
-        attempt = own_attempt(record, request_id)
-        await self.follow(record, attempt, request_id=None if request_id is None else attempt.attempt_id)
+    async def handing_over(self, attempt_id: str, worker_id: str | None) -> Change:
+        """Return what gives an attempt to another worker, or to none."""
+        keeps_lease = worker_id is not None and _sends_heartbeats(await self._documents.find("workers", worker_id))
+        return lambda record: lifecycle.hand_over(record, attempt_id, worker_id, keeps_lease=keeps_lease)
 
-    async def follow(self, record: RolloutRecord, attempt: Attempt, *, request_id: str | None = None) -> None:
-        """Let the worker's record follow its attempt, once for each request.
+    async def follow(
+        self,
+        record: RolloutRecord,
+        attempt: Attempt,
+        *,
+        worker_id: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        """Let a worker's record follow an attempt, once for each request.
 
         An attempt that was given up and still runs is not followed.
+
+        Args:
+            record: The attempt's record.
+            attempt: What to follow.
+            worker_id: Whose record; None for the worker that executes it, if any.
+            request_id: Makes the change once.
         """
-        if attempt.worker_id is not None and (attempt.end_time is not None or _executes(record, attempt)):
+        worker_id = attempt.worker_id if worker_id is None else worker_id
+        if worker_id is not None and _is_followed(record, attempt):
             now = self._clock.now()
             await self.change_worker(
-                attempt.worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now), request_id=request_id
+                worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now), request_id=request_id
             )
 
     async def change_worker(
-        self, worker_id: str, change: Callable[[Worker], Worker], *, request_id: str | None = None
+        self,
+        worker_id: str,
+        change: Callable[[Worker], Worker],
+        *,
+        request_id: str | None = None,
+        known: Document | None = None,
     ) -> Worker:
         """Write what `change` makes of a worker's record; of a new one where there is none."""
         return await self._documents.change(
@@ -240,17 +343,21 @@ class Records:
             Worker,
             lambda worker: change(worker or Worker(worker_id=worker_id)),
             request_id=request_id,
+            known=known,
         )
 
-    async def check_attempts(self, attempts: Iterable[tuple[str, str]]) -> None:
-        """Check that these `(rollout_id, attempt_id)` exist.
+    async def of_attempts(self, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], RolloutRecord]:
+        """Return the records of these `(rollout_id, attempt_id)`.
 
         Raises:
-            NotFound: Names the first that does not.
+            NotFound: Names the first that does not exist.
             InvalidRequest: When one is called `"latest"`.
         """
+        records = {}
         for rollout_id, attempt_id in attempts:
             record = await self.get(rollout_id)
             # "latest" names an attempt only to those who ask, never as where something belongs.
             if record.attempt(attempt_id).attempt_id != attempt_id:
                 raise InvalidRequest(f"spans belong to an attempt's own id; got {attempt_id!r} of rollout {rollout_id}")
+            records[rollout_id, attempt_id] = record
+        return records

@@ -1,6 +1,6 @@
 """The values that all parts exchange. No I/O, and no import from the rest of the framework."""
 
-from lightning_core.types.dataset import Dataset
+from lightning_core.types.dataset import Dataset, samples_of
 from lightning_core.types.hook import Hook
 from lightning_core.types.query import (
     FilterField,
@@ -19,6 +19,7 @@ from lightning_core.types.resources import (
     ResourcesUpdate,
     ResourceUnion,
 )
+from lightning_core.types.result import RolloutRawResult
 from lightning_core.types.rollout import (
     Attempt,
     AttemptedRollout,
@@ -72,6 +73,7 @@ __all__ = [
     "Rollout",
     "RolloutConfig",
     "RolloutMode",
+    "RolloutRawResult",
     "RolloutStatus",
     "SortOptions",
     "SortOrder",
@@ -85,4 +87,5 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "samples_of",
 ]

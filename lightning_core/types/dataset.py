@@ -11,3 +11,8 @@ class Dataset(Protocol[T_co]):
     def __getitem__(self, index: SupportsIndex, /) -> T_co: ...
 
     def __len__(self) -> int: ...
+
+
+def samples_of(dataset: Dataset[T_co]) -> list[T_co]:
+    """Return all samples of a dataset, each of them read once, by its position."""
+    return [dataset[index] for index in range(len(dataset))]

@@ -25,10 +25,14 @@ class FrozenDict(dict[str, Any]):
         return FrozenDict, (dict(self),)
 
 
+EMPTY = FrozenDict()
+"""The one without items: most of those that spans have."""
+
+
 def freeze(value: Any) -> Any:
     """Make a JSON-like value unchangeable: sequences become tuples, mappings become `FrozenDict`s."""
     if isinstance(value, Mapping):
-        return FrozenDict((key, freeze(item)) for key, item in value.items())
+        return FrozenDict((key, freeze(item)) for key, item in value.items()) if value else EMPTY
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return tuple(freeze(item) for item in value)
     return value

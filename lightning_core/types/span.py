@@ -4,11 +4,12 @@ import base64
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from lightning_core.types.frozen import FrozenDict, freeze
+from lightning_core.types.clone import construct
+from lightning_core.types.frozen import EMPTY, freeze
 
 if TYPE_CHECKING:
     from opentelemetry import trace as otel
@@ -61,8 +62,14 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     Raises:
         ValueError: Names the attribute whose value is not allowed.
     """
+    if not attributes:
+        return {}
+    if not isinstance(attributes, Mapping):
+        raise ValueError(f"attributes are a mapping of names to values; got a {type(attributes).__name__}")
+    if _SCALARS.issuperset(map(type, attributes.values())):
+        return dict(attributes)
     plain: dict[str, Any] = {}
-    for key, value in (attributes or {}).items():
+    for key, value in attributes.items():
         if type(value) in _SCALARS:
             plain[key] = value
             continue
@@ -93,17 +100,21 @@ class SpanContext(BaseModel):
     trace_id: str
     span_id: str
     is_remote: bool = False
-    trace_state: TraceState = Field(default_factory=FrozenDict)
+    trace_state: TraceState = Field(default_factory=lambda: EMPTY)
 
     @classmethod
     def from_opentelemetry(cls, src: "otel.SpanContext") -> "SpanContext":
         """Convert OpenTelemetry's value."""
-        return cls(
-            trace_id=f"{src.trace_id:032x}",
-            span_id=f"{src.span_id:016x}",
-            is_remote=src.is_remote,
-            trace_state=dict(src.trace_state) if src.trace_state else {},
-        )
+        fields = {
+            "trace_id": f"{src.trace_id:032x}",
+            "span_id": f"{src.span_id:016x}",
+            "is_remote": src.is_remote,
+            "trace_state": freeze(dict(src.trace_state)) if src.trace_state else EMPTY,
+        }
+        return construct(cls, fields, _CONTEXT_FIELDS)
+
+
+_CONTEXT_FIELDS = set(SpanContext.model_fields)
 
 
 class TraceStatus(BaseModel):
@@ -117,7 +128,12 @@ class TraceStatus(BaseModel):
     @classmethod
     def from_opentelemetry(cls, src: "otel.Status") -> "TraceStatus":
         """Convert OpenTelemetry's value."""
-        return cls(status_code=src.status_code.name, description=src.description)
+        code = src.status_code.name
+        return _STATUSES[code] if src.description is None else cls(status_code=code, description=src.description)
+
+
+_STATUSES: dict[str, TraceStatus] = {code: TraceStatus(status_code=code) for code in get_args(StatusCode)}
+"""Those without a description, which all spans share."""
 
 
 class Event(BaseModel):
@@ -164,11 +180,14 @@ class OtelResource(BaseModel):
         return cls(attributes=dict(src.attributes), schema_url=src.schema_url or "")
 
 
+_NO_RESOURCE = OtelResource(attributes={})
+
+
 class SpanCoreFields(BaseModel):
     """A span without an identity: what whoever makes one by hand has to say. Times in seconds since the epoch."""
 
     name: str
-    status: TraceStatus = Field(default_factory=lambda: TraceStatus(status_code="OK"))
+    status: TraceStatus = Field(default_factory=lambda: _STATUSES["OK"])
     attributes: Attributes
     start_time: float | None = None
     end_time: float | None = None
@@ -279,13 +298,13 @@ class Span(BaseModel):
             span_id=span_id,
             parent_id=parent_id,
             name=name or "agentlightning.virtual",
-            status=status or TraceStatus(status_code="OK"),
+            status=status or _STATUSES["OK"],
             attributes=dict(attributes),
             start_time=start_time,
             end_time=end_time,
             context=SpanContext(trace_id=trace_id, span_id=span_id),
             parent=SpanContext(trace_id=trace_id, span_id=parent_id) if parent_id else None,
-            resource=resource or OtelResource(attributes={}),
+            resource=resource or _NO_RESOURCE,
         )
 
     @classmethod

@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.types import RolloutConfig
+from lightning_core.testing.store.base import span_of
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 
 
 def _suspending(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,6 +63,49 @@ async def test_whoever_loses_a_race_decides_anew() -> None:
     store = StoreFacade(Contended())
     started = await store.start_rollout("a")
     assert (await store.update_attempt(started.rollout_id, "latest", status="succeeded")).status == "succeeded"
+
+
+class CountingBackend(MemoryBackend):
+    """Counts what a database would be asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+
+def _counted(name: str) -> Callable[..., Any]:
+    async def counted(self: CountingBackend, *args: Any, **kwargs: Any) -> Any:
+        self.calls[name] += 1
+        return await getattr(MemoryBackend, name)(self, *args, **kwargs)
+
+    return counted
+
+
+for _name in StoreBackend.__abstractmethods__ - {"due"}:  # which every operation asks, and a backend may answer itself
+    if inspect.iscoroutinefunction(getattr(MemoryBackend, _name)):
+        setattr(CountingBackend, _name, _counted(_name))
+
+
+async def test_a_rollout_costs_a_database_few_operations() -> None:
+    backend = CountingBackend()
+    store = StoreFacade(backend)
+    await store.update_worker("w-1")
+
+    async def asked(request: Awaitable[Any]) -> dict[str, int]:
+        backend.calls.clear()
+        await request
+        return dict(backend.calls)
+
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(3)])
+    a_claim = {"latest_key": 1, "get_document": 1, "claim": 1, "put_document": 1}
+    assert await asked(store.dequeue_rollout("w-1")) == a_claim
+    assert await asked(store.dequeue_many_rollouts(limit=2, worker_id="w-1")) == a_claim
+    of = await store.get_rollout_by_id(queued[2].rollout_id)
+    assert isinstance(of, AttemptedRollout)
+    spans = [span_of(of) for _ in range(10)]
+    assert await asked(store.add_many_spans(spans)) == {"get": 1, "append_spans": 1, "replace": 1}
+    an_end = {"get": 1, "replace": 1, "get_document": 1, "put_document": 1}
+    assert await asked(store.update_attempt(of.rollout_id, "latest", status="succeeded")) == an_end
 
 
 async def test_what_is_deleted_when_it_is_due_troubles_nobody() -> None:

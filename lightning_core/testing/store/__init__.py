@@ -6,6 +6,7 @@ from lightning_core.testing.store.copies import CopyBehaviour
 from lightning_core.testing.store.deadlines import DeadlineBehaviour
 from lightning_core.testing.store.deletion import DeletionBehaviour
 from lightning_core.testing.store.leases import LeaseBehaviour
+from lightning_core.testing.store.load import LoadBehaviour
 from lightning_core.testing.store.queries import QueryBehaviour
 from lightning_core.testing.store.queue import QueueBehaviour
 from lightning_core.testing.store.requests import RequestBehaviour
@@ -33,6 +34,7 @@ class StoreSuite(
     RunBehaviour,
     DeletionBehaviour,
     RequestBehaviour,
+    LoadBehaviour,
 ):
     """Proves that a store keeps every promise of `LightningStore`.
 

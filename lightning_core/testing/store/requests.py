@@ -258,6 +258,24 @@ class RequestBehaviour(StoreBehaviour):
             assert again.status == third.status
         assert await attempt_statuses(store, started.rollout_id) == ["preparing"] * 3
 
+    async def test_a_repeated_request_about_the_latest_attempt_answers_about_the_one_that_was_the_latest(
+        self, store: LightningStore
+    ) -> None:
+        started = await store.start_rollout("a", worker_id="w-1")
+        first = await store.update_attempt(started.rollout_id, "latest", metadata={"a": 1}, request_id="r-1")
+        newer = await store.start_attempt(started.rollout_id, "w-2")
+        assert await store.update_attempt(started.rollout_id, "latest", metadata={"a": 1}, request_id="r-1") == first
+        assert first.attempt_id == started.attempt.attempt_id
+        assert await store.get_latest_attempt(started.rollout_id) == newer.attempt
+
+    async def test_claims_and_heartbeats_may_use_the_same_request_id(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a")
+        await store.update_worker("w-1", request_id="r-1")
+        await store.dequeue_rollout("w-1", request_id="r-1")
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert worker.current_rollout_id == queued.rollout_id
+
     async def test_a_repeated_request_does_not_call_its_worker_back(self, store: LightningStore) -> None:
         started = await store.start_rollout("a", worker_id="w-1", request_id="r-1")
         await store.update_rollout(started.rollout_id, status="cancelled")

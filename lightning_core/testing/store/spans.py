@@ -9,6 +9,7 @@ from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, require, rollout_status, soon, span_of
+from lightning_core.types import Event, Link, OtelResource, Span, SpanContext
 
 
 class SpanBehaviour(StoreBehaviour):
@@ -32,6 +33,22 @@ class SpanBehaviour(StoreBehaviour):
         fourth = await store.add_span(span_of(started))
         assert fourth is not None
         assert fourth.sequence_id == 4
+
+    async def test_a_span_comes_back_with_all_that_it_had(self, store: LightningStore) -> None:
+        started = await begin(store)
+        plain = span_of(started, "plain", start_time=1.0, end_time=2.5, parent_id="b" * 16)
+        full = Span.model_validate({**span_of(started, "full", sequence_id=2).model_dump(), "kind": "CLIENT"})
+        full.attributes = {"text": "a", "flags": [True, None], "nested": {"numbers": [1, 2.5]}}
+        full.events = [Event(name="token", attributes={"index": 1}, timestamp=1.5)]
+        full.links = [Link(context=SpanContext(trace_id="c" * 32, span_id="d" * 16), attributes={})]
+        full.resource = OtelResource(attributes={"service.name": "agent"}, schema_url="https://schema")
+        await store.add_many_spans([plain, full])
+        found = await store.query_spans(started.rollout_id)
+        assert [span.model_dump(mode="json") for span in found] == [
+            {**span.model_dump(mode="json"), "sequence_id": number} for number, span in enumerate((plain, full), 1)
+        ]
+        assert [span.model_extra for span in found] == [{}, {"kind": "CLIENT"}]
+        assert (found[0].events, found[0].links) == ([], [])
 
     async def test_each_attempt_has_its_own_numbers(self, store: LightningStore) -> None:
         one, two = await begin(store), await begin(store)

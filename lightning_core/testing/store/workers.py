@@ -7,7 +7,7 @@ import pytest
 from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
-from lightning_core.testing.store.base import StoreBehaviour, begin, claim
+from lightning_core.testing.store.base import LEASE_SECONDS, StoreBehaviour, begin, claim, rollout_status
 from lightning_core.types import AttemptStatus, Worker
 
 
@@ -82,6 +82,31 @@ class WorkerBehaviour(StoreBehaviour):
         started = await begin(store)
         await store.update_attempt(started.rollout_id, "latest", worker_id="w-1")
         assert (await worker_of(store)).current_attempt_id == started.attempt.attempt_id
+
+    @pytest.mark.parametrize("old_sends_heartbeats", [True, False])
+    async def test_an_attempt_that_gets_another_worker_releases_the_one_it_had(
+        self, store: LightningStore, clock: FakeClock, old_sends_heartbeats: bool
+    ) -> None:
+        if old_sends_heartbeats:
+            await store.update_worker("w-1")
+        started = await begin(store, worker_id="w-1")
+        handed = await store.update_attempt(started.rollout_id, "latest", worker_id="w-2", request_id="r-1")
+        assert handed.worker_id == "w-2"
+        old, new = await worker_of(store, "w-1"), await worker_of(store, "w-2")
+        assert (old.status, old.current_rollout_id, old.current_attempt_id) == ("unknown", None, None)
+        assert (new.status, new.current_attempt_id) == ("busy", started.attempt.attempt_id)
+        next_one = await begin(store, worker_id="w-1")
+        await store.update_attempt(started.rollout_id, "latest", worker_id="w-2", request_id="r-1")
+        assert (await worker_of(store, "w-1")).current_attempt_id == next_one.attempt.attempt_id
+        # The old worker's lease is not for a worker that sends no heartbeats.
+        await clock.advance(LEASE_SECONDS)
+        assert await rollout_status(store, started.rollout_id) == "preparing"
+
+    async def test_a_worker_that_was_released_already_keeps_what_it_does_now(self, store: LightningStore) -> None:
+        started = await begin(store, worker_id="w-1")
+        now = await begin(store, worker_id="w-1")
+        await store.update_attempt(started.rollout_id, "latest", worker_id="w-2")
+        assert (await worker_of(store, "w-1")).current_attempt_id == now.attempt.attempt_id
 
     async def test_workers_are_queried_in_the_order_of_their_appearance(
         self, store: LightningStore, clock: FakeClock

@@ -1,0 +1,1 @@
+"""What the facade is made of: one file for each kind of thing that a store keeps."""

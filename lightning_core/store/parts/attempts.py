@@ -1,0 +1,85 @@
+"""Attempts: found, changed, ended."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_core import lifecycle
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.base import UNSET, Unset
+from lightning_core.store.copies import copy_attempt
+from lightning_core.store.parts.arguments import checked, page
+from lightning_core.store.parts.base import StorePart
+from lightning_core.store.query import make_query, select
+from lightning_core.types import Attempt, AttemptStatus, PaginatedResult, SortOrder
+
+
+class AttemptPart(StorePart):
+    """Executions of rollouts."""
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        query = make_query(Attempt, conditions={}, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
+        await self._look()
+        attempts, total = select((await self._records.get(rollout_id)).attempts, query)
+        return page([copy_attempt(attempt) for attempt in attempts], query, total)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        await self._look()
+        latest = (await self._records.get(rollout_id)).latest
+        return None if latest is None else copy_attempt(latest)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
+    ) -> Attempt:
+        await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
+        checked(Attempt, status=status)
+        fields = checked(Attempt, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
+        hand_over = None
+        if not isinstance(worker_id, Unset):
+            hand_over = await self._records.handing_over(attempt_id, **checked(Attempt, worker_id=worker_id))
+        before: str | None = None
+
+        def change(record: RolloutRecord) -> RolloutRecord:
+            nonlocal before
+            before = record.attempt(attempt_id).worker_id
+            if not isinstance(status, Unset):
+                record = lifecycle.set_attempt_status(record, self._clock.now(), attempt_id, status)
+            if hand_over is not None:
+                record = hand_over(record)
+            return lifecycle.with_attempt_fields(record, attempt_id, fields) if fields else record
+
+        record = await self._records.change(rollout_id, change, request_id=request_id, attempt_id=attempt_id)
+        request = record.request(request_id)
+        attempt = record.attempt(attempt_id if request is None or request.attempt_id is None else request.attempt_id)
+        if before is not None and before != attempt.worker_id:
+            await self._records.follow(record, attempt, worker_id=before, request_id=request_id)
+        await self._records.follow(record, attempt, request_id=request_id)
+        return copy_attempt(attempt)
+
+    async def report_fault(
+        self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
+    ) -> Attempt:
+        await self._look()
+        record = await self._records.change(
+            rollout_id,
+            lambda record: lifecycle.fault(record, self._clock.now(), attempt_id, reason),
+            request_id=request_id,
+        )
+        attempt = record.attempt(attempt_id)
+        await self._records.follow(record, attempt, request_id=request_id)
+        return copy_attempt(attempt)

@@ -1,0 +1,94 @@
+"""Claims: whoever executes a rollout begins an attempt of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.store.copies import copy_attempted
+from lightning_core.store.parts.arguments import make_request
+from lightning_core.store.parts.base import StorePart
+from lightning_core.store.records import own_attempt
+from lightning_core.types import AttemptedRollout, RolloutConfig, RolloutMode, TaskInput
+
+
+class ClaimPart(StorePart):
+    """The queue, and what goes past it."""
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        worker_id: str | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> AttemptedRollout:
+        self._check_open()
+        request = make_request(input, mode, resources_id, config, metadata)
+        await self._check_resources({resources_id})
+        beginning = await self._records.beginning(worker_id, request_id=request_id)
+        [new] = self._records.new([request], request_id=request_id)
+        [record] = await self._backend.insert([beginning.begin(new)])
+        await self._records.assign(beginning, [record])
+        return copy_attempted(record, own_attempt(record, request_id))
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        self._check_open()
+        if limit < 1:
+            return []
+        asked_at = self._clock.now()
+        claimed = await self._claim(limit, worker_id, asked_at, request_id)
+        if not claimed and worker_id is not None:
+            await self._records.nothing_claimed(worker_id, asked_at=asked_at)
+        if claimed is not None or wait_seconds == 0:
+            return claimed or []
+        until = None if wait_seconds is None else self._clock.now() + wait_seconds
+        unanswered = False
+        ticket = self._waits.for_work()
+        try:
+            while True:
+                claimed = await self._claim(limit, worker_id, asked_at, request_id)
+                unanswered = False
+                seconds = None if until is None else until - self._clock.now()
+                if claimed is not None or (seconds is not None and seconds <= 0):
+                    return claimed or []
+                async with self._watchdogs.on_duty():
+                    await self._clock.wait(ticket.future, seconds)
+                if ticket.future.done():
+                    ticket, unanswered = self._waits.for_work(), True
+        finally:
+            self._waits.leave_work(ticket, unanswered=unanswered)
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
+    ) -> AttemptedRollout:
+        await self._look()
+        beginning = await self._records.beginning(worker_id, request_id=request_id)
+        record = await self._records.change(rollout_id, beginning.begin, request_id=request_id)
+        await self._records.assign(beginning, [record])
+        return copy_attempted(record, own_attempt(record, request_id))
+
+    async def _claim(
+        self, limit: int, worker_id: str | None, asked_at: float, request_id: str | None
+    ) -> list[AttemptedRollout] | None:
+        await self._look()
+        claimed = await self._records.claim(limit, worker_id, asked_at=asked_at, request_id=request_id)
+        return (
+            None if claimed is None else [copy_attempted(record, own_attempt(record, request_id)) for record in claimed]
+        )

@@ -1,0 +1,95 @@
+"""Spans: kept, numbered, found."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.store.copies import numbered, own_span
+from lightning_core.store.parts.arguments import page
+from lightning_core.store.parts.base import StorePart
+from lightning_core.store.query import make_query
+from lightning_core.types import FilterLogic, PaginatedResult, SortOrder, Span
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+
+class SpanPart(StorePart):
+    """What attempts record."""
+
+    async def add_span(self, span: Span) -> Span | None:
+        stored = await self.add_many_spans([span])
+        return stored[0] if stored else None
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        await self._look(gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans))
+        try:
+            own = [own_span(span) for span in spans]
+        except ValueError as exc:
+            raise InvalidRequest(str(exc)) from exc
+        attempts = dict.fromkeys((span.rollout_id, span.attempt_id) for span in own)
+        records = await self._records.of_attempts(attempts)
+        kept = await self._backend.append_spans(self._run_id, own)
+        stored = [numbered(span, number) for span, number in zip(spans, kept, strict=True) if number is not None]
+        alive = {(span.rollout_id, span.attempt_id) for span in stored}
+        for attempt, record in records.items():
+            await self._records.spans_arrived(record, attempt[1], any_new=attempt in alive)
+        return stored
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
+
+    async def get_next_span_sequence_id(self, rollout_id: str, attempt_id: str) -> int:
+        return (await self.get_many_span_sequence_ids([(rollout_id, attempt_id)]))[0]
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        self._check_open()
+        await self._records.of_attempts(set(rollout_attempt_ids))
+        return await self._backend.reserve_sequence_ids(self._run_id, rollout_attempt_ids)
+
+    async def query_spans(
+        self,
+        rollout_id: str,
+        attempt_id: str | None = None,
+        *,
+        trace_id: str | None = None,
+        trace_id_contains: str | None = None,
+        span_id: str | None = None,
+        span_id_contains: str | None = None,
+        parent_id: str | None = None,
+        parent_id_contains: str | None = None,
+        name: str | None = None,
+        name_contains: str | None = None,
+        filter_logic: FilterLogic = "and",
+        limit: int = -1,
+        offset: int = 0,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+    ) -> PaginatedResult[Span]:
+        query = make_query(
+            Span,
+            conditions={
+                "trace_id": trace_id,
+                "trace_id_contains": trace_id_contains,
+                "span_id": span_id,
+                "span_id_contains": span_id_contains,
+                "parent_id": parent_id,
+                "parent_id_contains": parent_id_contains,
+                "name": name,
+                "name_contains": name_contains,
+            },
+            logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        self._check_open()
+        record = await self._records.get(rollout_id)
+        if attempt_id == "latest" and record.latest is None:
+            return page([], query, 0)
+        own = None if attempt_id is None else record.attempt(attempt_id).attempt_id
+        spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
+        return page(spans, query, total)

@@ -1,0 +1,59 @@
+"""Options of agentlightning 0.3 that have another name by now, or no effect: they are taken, with a warning."""
+
+import functools
+import warnings
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ParamSpec
+
+P = ParamSpec("P")
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+_ATTRIBUTE = "__superseded_options__"
+
+
+def superseded(
+    *, renamed: Mapping[str, str] = _NONE, without_effect: Mapping[str, str] = _NONE
+) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Let a constructor take options that its signature does not have any more.
+
+    Each of them, unless it is None, gives a DeprecationWarning at the line that calls the constructor.
+
+    Args:
+        renamed: Former name -> name. The value is passed on under the new name, unless that one is given, too.
+        without_effect: Name -> why there is no effect, and what to do instead.
+    """
+
+    def decorate(constructor: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(constructor)
+        def construct(*args: Any, **options: Any) -> None:
+            owner = type(args[0]).__name__
+            for old, new in renamed.items():
+                value = options.pop(old, None)
+                if value is not None:
+                    ignored = f", which is given too, so {old} is ignored" if options.get(new) is not None else ""
+                    _warn(f"{owner}({old}=) is deprecated; use {new}={ignored}")
+                    options[new] = value if options.get(new) is None else options[new]
+            for name, why in without_effect.items():
+                if options.pop(name, None) is not None:
+                    _warn(f"{owner}({name}=) has no effect: {why}; leave it out")
+            constructor(*args, **options)
+
+        setattr(construct, _ATTRIBUTE, frozenset({*renamed, *without_effect}))
+        return construct
+
+    return decorate
+
+
+def superseded_options(factory: Any) -> frozenset[str]:
+    """Return the options that a class, or a function, takes besides those of its signature."""
+    constructor: Any = factory
+    if isinstance(factory, type):
+        constructor = factory.__init__  # type: ignore[misc]  # of this very class
+    options: frozenset[str] = getattr(constructor, _ATTRIBUTE, frozenset())
+    return options
+
+
+def _warn(message: str) -> None:
+    # At the caller of the constructor, three frames up.
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
