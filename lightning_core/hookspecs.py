@@ -103,14 +103,15 @@ def lightning_rollout_end(
     """An attempt ended, and its outcome is stored.
 
     Called in the process of the runner, once for each attempt that a runner saw the end of. Attempts that the store
-    gave up by itself (a lost worker) are not told.
+    ended by itself (a lost worker) are not told. One that was given up before its end (its rollout was cancelled,
+    queued again, or begun anew) is told, and has no reward: its result counts for nothing.
 
     Args:
         agent: What the runner runs.
         runner: The runner.
         rollout: The rollout, as it is after the attempt.
         attempt: The attempt, in its final status.
-        reward: The primary reward of the attempt; None when it gave none.
+        reward: The primary reward of the attempt; None when it gave none, or is not what the rollout succeeded by.
         spans: What the attempt recorded, in order. Shared by all plugins: copy before changing.
     """
 

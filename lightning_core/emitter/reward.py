@@ -18,6 +18,8 @@ SpanT = TypeVar("SpanT", bound=SpanLike)
 _PREFIX = LightningSpanAttributes.REWARD.value
 _NAME = RewardAttributes.REWARD_NAME.value
 _VALUE = RewardAttributes.REWARD_VALUE.value
+_FIRST_NAME = f"{_PREFIX}.0.{_NAME}"
+_FIRST_VALUE = f"{_PREFIX}.0.{_VALUE}"
 _SINGLE_REWARD_NAME = "primary"
 
 
@@ -73,7 +75,9 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
     """
     attributes = span.attributes or {}
     rewards: list[NamedReward] = []
-    for entry in listed(attributes, _PREFIX, _NAME, _VALUE):
+    # Most spans are no rewards, and all of them are asked.
+    is_listed = _FIRST_NAME in attributes or _FIRST_VALUE in attributes
+    for entry in listed(attributes, _PREFIX, _NAME, _VALUE) if is_listed else ():
         name, value = attributes.get(f"{entry}.{_NAME}"), attributes.get(f"{entry}.{_VALUE}")
         if not isinstance(name, str) or not isinstance(value, (int, float)):
             raise ValueError(

@@ -1,6 +1,21 @@
 """Execution strategies: where the algorithm and the runners live."""
 
-from lightning_core.execution.base import AlgorithmBundle, ExecutionError, ExecutionStrategy, RunnerBundle
+from lightning_core.errors import ExecutionError
+from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from lightning_core.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
 from lightning_core.execution.local import LocalStrategy
 
-__all__ = ["AlgorithmBundle", "ExecutionError", "ExecutionStrategy", "LocalStrategy", "RunnerBundle"]
+SharedMemoryExecutionStrategy = LocalStrategy
+"""What agentlightning 0.3 calls the strategy that keeps everything in one process."""
+
+__all__ = [
+    "AlgorithmBundle",
+    "ExecutionError",
+    "ExecutionEvent",
+    "ExecutionStrategy",
+    "LocalStrategy",
+    "MultiprocessingEvent",
+    "RunnerBundle",
+    "SharedMemoryExecutionStrategy",
+    "ThreadingEvent",
+]

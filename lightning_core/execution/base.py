@@ -3,12 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Protocol
 
-from lightning_core.errors import LightningError
 from lightning_core.store import LightningStore
-
-
-class ExecutionError(LightningError):
-    """The algorithm and the runners cannot be kept going."""
 
 
 class AlgorithmBundle(Protocol):

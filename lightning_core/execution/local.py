@@ -5,8 +5,13 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from lightning_core.execution.base import AlgorithmBundle, ExecutionError, ExecutionStrategy, RunnerBundle
+from lightning_core.errors import ExecutionError
+from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from lightning_core.lifecycle import QUEUED
+from lightning_core.runner.reports import give_back
 from lightning_core.store import LightningStore
+from lightning_core.superseded import superseded
+from lightning_core.types import Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +28,12 @@ class LocalStrategy(ExecutionStrategy):
         n_runners: How many rollouts run at the same time.
     """
 
+    @superseded(
+        without_effect=dict.fromkeys(
+            ("main_thread", "join_timeout", "graceful_delay", "poll_interval", "managed_store"),
+            "everything is a task of one event loop",
+        )
+    )
     def __init__(self, n_runners: int = 1) -> None:
         if type(n_runners) is not int or n_runners < 1:
             raise ValueError(f"n_runners is {n_runners!r}; it is a whole number from 1 on")
@@ -54,18 +65,28 @@ class LocalStrategy(ExecutionStrategy):
 
     async def _watch_without_runners(self, leader: "asyncio.Task[None]", store: LightningStore) -> None:
         """Let the algorithm come to its end, unless it queues work that nobody is left to do."""
-        unclaimed = asyncio.create_task(store.dequeue_rollout(wait_seconds=None), name="unclaimed work")
+        waiting = await store.query_rollouts(status_in=tuple(QUEUED), limit=1)
+        if waiting and not leader.done():
+            raise self._nobody_left(waiting[0])
+        # A store tells of new work only to those who claim it. What is claimed here goes back into the queue at once.
+        claim = asyncio.create_task(store.dequeue_rollout(wait_seconds=None), name="unclaimed work")
         try:
-            await asyncio.wait({leader, unclaimed}, return_when=asyncio.FIRST_COMPLETED)
-            if not leader.done():
-                rollout = unclaimed.result()
-                assert rollout is not None
-                raise ExecutionError(
-                    f"all {self.n_runners} runners have reached their max_rollouts, and rollout {rollout.rollout_id} "
-                    "still waits; raise max_rollouts or n_runners"
-                )
+            await asyncio.wait({leader, claim}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end([unclaimed])
+            claim.cancel()
+            await asyncio.wait((claim,))
+            if not claim.cancelled() and claim.exception() is None and (claimed := claim.result()) is not None:
+                await give_back(store, claimed, may_requeue=True, reason="no runner is left")
+        if not leader.done():
+            rollout = claim.result()
+            assert rollout is not None
+            raise self._nobody_left(rollout)
+
+    def _nobody_left(self, rollout: Rollout) -> ExecutionError:
+        return ExecutionError(
+            f"all {self.n_runners} runners have reached their max_rollouts, and rollout {rollout.rollout_id} "
+            "still waits; raise max_rollouts or n_runners"
+        )
 
 
 def _raise_failure(task: "asyncio.Task[Any]") -> None:

@@ -10,6 +10,7 @@ So any handler shows all of it, and the formatters here tell the parts apart.
 
 from lightning_core.logs.context import RolloutFilter
 from lightning_core.logs.formats import JsonLinesFormatter, KeyValueFormatter
+from lightning_core.logs.former import configure_logger
 from lightning_core.logs.setup import LogFormat, setup_logging, setup_module_logging
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "KeyValueFormatter",
     "LogFormat",
     "RolloutFilter",
+    "configure_logger",
     "setup_logging",
     "setup_module_logging",
 ]

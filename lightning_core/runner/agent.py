@@ -11,6 +11,8 @@ from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
 from lightning_core.emitter import emit_exception, emit_reward, find_final_reward
 from lightning_core.errors import (
+    AgentTimeout,
+    AttemptStopped,
     Fault,
     GraderError,
     InvalidRequest,
@@ -19,14 +21,15 @@ from lightning_core.errors import (
 )
 from lightning_core.plugins import Hooks
 from lightning_core.runner.assignment import Assignment
-from lightning_core.runner.base import Runner
-from lightning_core.runner.calls import AgentTimeout, AttemptStopped, Limits, call_agent
+from lightning_core.runner.base import Runner, T_task
+from lightning_core.runner.calls import Limits, call_agent
 from lightning_core.runner.heartbeats import Heartbeats
 from lightning_core.runner.outcome import Outcome, describe, is_fault
-from lightning_core.runner.reports import give_back, report
+from lightning_core.runner.reports import give_back, has_succeeded_by, report
 from lightning_core.runner.results import check_rewards, record_result, spans_of
 from lightning_core.runner.stop_event import StopEvent, stop_of
 from lightning_core.store import LightningStore
+from lightning_core.superseded import superseded
 from lightning_core.tracer import Trace, Tracer
 from lightning_core.types import (
     Attempt,
@@ -41,7 +44,7 @@ from lightning_core.types import (
 logger = logging.getLogger(__name__)
 
 
-class LitAgentRunner(Runner):
+class LitAgentRunner(Runner[T_task]):
     """Runs a `LitAgent`.
 
     An attempt succeeds when the agent returns, fails when it raises, and times out after the rollout's
@@ -62,6 +65,13 @@ class LitAgentRunner(Runner):
         reward: A grader, a function for one, or its path; see `Grader`. None where agents score themselves.
     """
 
+    @superseded(
+        without_effect={
+            "poll_interval": "waits are notified",
+            "interval_jitter": "waits are notified",
+            "heartbeat_include_gpu": "heartbeats say how the machine does, without its GPUs",
+        }
+    )
     def __init__(
         self,
         tracer: Tracer,
@@ -82,12 +92,12 @@ class LitAgentRunner(Runner):
         self.heartbeat_interval = heartbeat_interval
         self.heartbeat_launch_mode = heartbeat_launch_mode
         self.reward = Grader.of(reward)
-        self._agent: LitAgent[Any] | None = None
+        self._agent: LitAgent[T_task] | None = None
         self._hooks: Hooks | None = None
         self._store: LightningStore | None = None
         self._heartbeats: Heartbeats | None = None
 
-    def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
+    def init(self, agent: LitAgent[T_task], *, hooks: object = None) -> None:
         self._agent = agent
         self._hooks = Hooks.of(hooks)
         self.tracer.init()
@@ -112,7 +122,7 @@ class LitAgentRunner(Runner):
         self.tracer.teardown()
 
     @property
-    def agent(self) -> LitAgent[Any]:
+    def agent(self) -> LitAgent[T_task]:
         """The agent that is run."""
         if self._agent is None:
             raise LightningError("this runner has no agent; call init, or use run_context")
@@ -137,7 +147,7 @@ class LitAgentRunner(Runner):
         """The id of the runner's record in the store."""
         return self.heartbeats.worker_id
 
-    def get_agent(self) -> LitAgent[Any]:
+    def get_agent(self) -> LitAgent[T_task]:
         """Return the agent that is run."""
         return self.agent
 
@@ -161,7 +171,7 @@ class LitAgentRunner(Runner):
 
     async def step(
         self,
-        input: Any,
+        input: T_task,
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
@@ -236,7 +246,7 @@ class LitAgentRunner(Runner):
                 limits = Limits.from_now(rollout.config.timeout_seconds, stopped)
                 await self._run_agent(rollout, resources, trace, limits, outcome)
                 await self._tell("lightning_trace_end", rollout, rollout.attempt, tracer=self.tracer)
-            outcome.spans = sorted([*outcome.spans, *trace.spans], key=lambda span: span.sequence_id)
+            outcome.spans = await self._in_order([*trace.spans, *outcome.spans], rollout.attempt)
             if self.reward is not None and outcome.error is None:
                 await self._grade(self.reward, rollout, trace, limits, outcome)
         except Exception as exc:
@@ -265,7 +275,9 @@ class LitAgentRunner(Runner):
             outcome.end_with(exc)
             emit_exception(exc)
         else:
-            await self._add(returned, outcome)
+            if returned:
+                await trace.flush()
+                await self._add(returned, outcome)
 
     async def _grade(
         self, grader: Grader, rollout: AttemptedRollout, trace: Trace, limits: Limits, outcome: Outcome
@@ -292,15 +304,24 @@ class LitAgentRunner(Runner):
 
     async def _add(self, spans: list[Span], outcome: Outcome) -> None:
         """Store spans besides those of the trace."""
-        if not spans:
-            return
         try:
-            outcome.spans += await self.store.add_many_spans(spans)
+            stored = {span.span_id: span for span in await self.store.add_many_spans(spans)}
         except InvalidRequest as exc:  # the agent made them
             outcome.end_with(exc)
+        else:
+            # What a repeated delivery finds there is not among the answer.
+            outcome.spans += [stored.get(span.span_id, span) for span in spans]
+
+    async def _in_order(self, spans: list[Span], attempt: Attempt) -> list[Span]:
+        """Sort stored spans as the store has them; where a repeated delivery left some without a number, ask it."""
+        if all(span.sequence_id > 0 for span in spans):
+            return sorted(spans, key=lambda span: span.sequence_id)
+        own = {span.span_id for span in spans}
+        stored = await self.store.query_spans(attempt.rollout_id, attempt.attempt_id)
+        return [span for span in stored if span.span_id in own]
 
     def _abandon(self, trace: Trace) -> None:
-        self.heartbeats.abandoned.append(trace)
+        self.heartbeats.abandon(trace)
         logger.warning(
             "lightning.agent_abandoned rollout_id=%s attempt_id=%s; it could not be stopped, and still runs",
             trace.rollout_id,
@@ -320,7 +341,7 @@ class LitAgentRunner(Runner):
             return
         rollout = await self.store.get_rollout_by_id(rollout_id)
         if rollout is not None:
-            reward = find_final_reward(outcome.spans) if outcome.status == "succeeded" else None
+            reward = find_final_reward(outcome.spans) if has_succeeded_by(rollout, attempt) else None
             await self._tell("lightning_rollout_end", rollout, attempt, reward=reward, spans=outcome.spans)
 
     async def _tell(self, hook: str, rollout: Rollout, attempt: Attempt, **arguments: Any) -> None:

@@ -5,9 +5,8 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from lightning_core.errors import NotFound
+from lightning_core.errors import AgentTimeout, AttemptStopped, NotFound
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, QUEUED
-from lightning_core.runner.calls import AgentTimeout, AttemptStopped
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
 

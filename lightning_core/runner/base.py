@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Generic, Self
+
+from typing_extensions import TypeVar
 
 from lightning_core.agent import LitAgent
 from lightning_core.plugins import Hooks
@@ -11,15 +13,18 @@ from lightning_core.runner.stop_event import StopEvent
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
+T_task = TypeVar("T_task", default=Any)
+"""What the agent's tasks are; for type checkers."""
 
-class Runner(ABC):
+
+class Runner(ABC, Generic[T_task]):
     """Claims rollouts and runs the agent on them, one at a time.
 
     `init` and `init_worker` come first, `teardown_worker` and `teardown` last.
     """
 
     @abstractmethod
-    def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
+    def init(self, agent: LitAgent[T_task], *, hooks: object = None) -> None:
         """Attach the agent, and the hooks that are told what happens: a `Hooks`, a plugin, or several."""
 
     @abstractmethod
@@ -57,7 +62,7 @@ class Runner(ABC):
     @abstractmethod
     async def step(
         self,
-        input: Any,
+        input: T_task,
         *,
         resources: NamedResources | None = None,
         mode: RolloutMode | None = None,
@@ -80,7 +85,7 @@ class Runner(ABC):
 
     @contextmanager
     def run_context(
-        self, *, agent: LitAgent[Any], store: LightningStore, hooks: object = None, worker_id: int | None = None
+        self, *, agent: LitAgent[T_task], store: LightningStore, hooks: object = None, worker_id: int | None = None
     ) -> Iterator[Self]:
         """Set the runner up for a `with` block: for scripts and for debugging.
 

@@ -9,22 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.errors import AgentError
+from lightning_core.errors import AgentError, AgentTimeout
 
 CANCEL_GRACE_SECONDS = 1.0
 """How long a cancelled agent may take to clean up before it is abandoned."""
-
-
-class AgentTimeout(AgentError, TimeoutError):
-    """The agent ran out of its time, or its grader did."""
-
-    def __init__(self, timeout_seconds: float, who: str = "agent") -> None:
-        extra = "" if who == "agent" else f" with its {who}"
-        super().__init__(f"the agent{extra} ran longer than {timeout_seconds:g} s")
-
-
-class AttemptStopped(AgentError):
-    """The store does not want an attempt any more: its rollout was cancelled, or it was given up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -23,8 +24,9 @@ LAST_SECONDS = 0.5
 class Heartbeats:
     """The heartbeats of one worker.
 
-    Each says how the machine does, and how many agents were abandoned. It renews the leases of the attempts that the
-    worker executes, and looks whether the store still wants them.
+    Each says how the machine does, and how many agents this worker has abandoned and how many of their spans were lost,
+    from its beginning on. It renews the leases of the attempts that the worker executes, and looks whether the store
+    still wants them.
 
     Args:
         worker_id: The worker.
@@ -37,14 +39,25 @@ class Heartbeats:
         self.worker_id = worker_id
         self.assignments: dict[str, Assignment] = {}
         """What the worker executes, by attempt."""
-        self.abandoned: list[Trace] = []
-        """The traces of agents that could not be stopped."""
+        self._abandoned_agents = 0
+        self._dropped_spans = 0
+        self._counting = threading.Lock()
         self._store = store
         self._interval_seconds = interval_seconds
         # From a thread: an agent that blocks the runner's event loop is slow, not dead.
         self._beating = pacemaker.running if in_thread and store.capabilities.get("thread_safe") else _in_loop
         self._blocks = 0
         self._running = AsyncExitStack()
+
+    def abandon(self, trace: Trace) -> None:
+        """Count an agent that could not be stopped, and what it emits after the end of its trace."""
+        with self._counting:
+            self._abandoned_agents += 1
+        trace.tell_losses(self._count_dropped)
+
+    def _count_dropped(self, spans: int) -> None:
+        with self._counting:
+            self._dropped_spans += spans
 
     @asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
@@ -61,7 +74,7 @@ class Heartbeats:
             if self._blocks == 0:
                 running, self._running = self._running, AsyncExitStack()  # another block may begin meanwhile
                 await running.aclose()
-                if self.abandoned:
+                if self._abandoned_agents:
                     await self._beat(LAST_SECONDS)
 
     async def _beat_on(self) -> None:
@@ -72,8 +85,8 @@ class Heartbeats:
     async def _beat(self, timeout_seconds: float) -> None:
         stats = {
             **system_snapshot(),
-            "abandoned_agents": len(self.abandoned),
-            "dropped_spans": sum(trace.dropped for trace in self.abandoned),
+            "abandoned_agents": self._abandoned_agents,
+            "dropped_spans": self._dropped_spans,
         }
         try:
             async with asyncio.timeout(timeout_seconds):

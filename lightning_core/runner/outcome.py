@@ -4,8 +4,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_core.errors import Fault
-from lightning_core.runner.calls import AgentTimeout, AttemptStopped
+from lightning_core.errors import AgentTimeout, AttemptStopped, Fault
 from lightning_core.types import AttemptStatus, Span
 
 

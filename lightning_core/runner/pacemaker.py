@@ -76,7 +76,14 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
-        loop.close()
+        try:
+            # Work whose owner has not waited for its end; what is left of it would be destroyed while it is pending.
+            if unfinished := asyncio.all_tasks(loop):
+                for task in unfinished:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(unfinished, timeout=END_SECONDS))
+        finally:
+            loop.close()
 
 
 pacemaker = Pacemaker()

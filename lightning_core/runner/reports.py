@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+from typing import Any
 
 from lightning_core.errors import InvalidTransition, NotFound
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import UNSET, LightningStore
-from lightning_core.types import Attempt, AttemptedRollout
+from lightning_core.types import Attempt, AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +39,38 @@ async def report(
                 "lightning.fault rollout_id=%s attempt_id=%s", rollout_id, attempt_id, exc_info=outcome.error
             )
             return await _fault(store, rollout, f"{failure['type']}: {failure['message']}", may_requeue=may_requeue)
-        metadata = UNSET if failure is None else {**(rollout.attempt.metadata or {}), "failure": failure}
+        metadata = UNSET if failure is None else {**await _metadata(store, rollout), "failure": failure}
         return await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
     except (InvalidTransition, NotFound) as exc:
         logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
         return None
 
 
-async def give_back(store: LightningStore, rollout: AttemptedRollout, *, may_requeue: bool) -> None:
+def has_succeeded_by(rollout: Rollout, attempt: Attempt) -> bool:
+    """Whether a rollout has succeeded, and by this attempt: the result of one that was given up counts for nothing."""
+    newest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    is_newest = newest is not None and newest.attempt_id == attempt.attempt_id
+    return is_newest and rollout.status == attempt.status == "succeeded"
+
+
+async def _metadata(store: LightningStore, rollout: AttemptedRollout) -> dict[str, Any]:
+    """Return what an attempt's metadata are by now: others may have written since it was claimed."""
+    for attempt in await store.query_attempts(rollout.rollout_id):
+        if attempt.attempt_id == rollout.attempt.attempt_id:
+            return attempt.metadata or {}
+    raise NotFound(f"rollout {rollout.rollout_id} has no attempt {rollout.attempt.attempt_id} any more")
+
+
+async def give_back(
+    store: LightningStore, rollout: AttemptedRollout, *, may_requeue: bool, reason: str = "its runner was stopped"
+) -> None:
     """Say, shortly, that nobody works on an attempt any more: others need not wait until its lease is lost.
 
     Does nothing for one that has ended. What goes wrong is logged: then the lease has to do.
     """
     try:
         async with asyncio.timeout(LAST_WORDS_SECONDS):
-            await _fault(store, rollout, "its runner was stopped", may_requeue=may_requeue)
+            await _fault(store, rollout, reason, may_requeue=may_requeue)
     except (InvalidTransition, NotFound):
         return
     except Exception as exc:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_core.errors import TracerError
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
+
+LINGER_SECONDS = 0.01
+"""How long a span may wait for others that go with it: one call of the store for many is much less work."""
 
 _LAST_TRIES = 2
 """When a trace ends: one for what is under way, which may fail or be cancelled, and one for what that leaves."""
@@ -47,7 +51,7 @@ async def delivering(
         Exception: Whatever the store raised.
     """
     delivery = _Delivery(trace, store, context)
-    trace.listen(delivery.wake)
+    trace.listen(delivery.wake, partial(delivery.finish, timeout_seconds))
     try:
         try:
             yield
@@ -85,7 +89,8 @@ def _tell_beside(error: BaseException, failure: Exception | None, trace: Trace) 
 class _Delivery:
     """Sends what has piled up with one call, and again until nothing is left.
 
-    There is at most one task, and it ends when it has caught up. After a failure the next span starts another one.
+    There is at most one task, which begins shortly after a span and ends when it has caught up. After a failure the
+    next span starts another one.
     """
 
     def __init__(self, trace: Trace, store: "LightningStore", context: Context) -> None:
@@ -95,15 +100,20 @@ class _Delivery:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._wake_up_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
 
     def wake(self) -> None:
         """Tell that there is something to send; from any thread."""
-        if threading.get_ident() == self._loop_thread and not self._loop.is_closed():
+        if self._loop.is_closed():
+            self._give_up()
+        elif self._wake_up_is_due:
+            return
+        elif threading.get_ident() == self._loop_thread:
             self._on_wake_up()
-        elif not self._wake_up_is_due:
+        else:
             self._wake_up_is_due = True
             try:
                 self._loop.call_soon_threadsafe(self._on_wake_up)
@@ -130,13 +140,21 @@ class _Delivery:
         """Leave nothing running, and no reference from the trace to here: it outlives its delivery."""
         self._stopped = True
         self._trace.listen(None)
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait((self._task,), timeout=timeout_seconds)
 
     def _on_wake_up(self) -> None:
+        self._wake_up_is_due = True
+        if not self._stopped and self._timer is None:
+            self._timer = self._loop.call_later(LINGER_SECONDS, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
         self._wake_up_is_due = False
-        if not self._stopped:
+        if not self._stopped and self._trace.undelivered():
             self._send_soon()
 
     def _send_soon(self) -> "asyncio.Task[None]":

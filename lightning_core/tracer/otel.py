@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import trace as otel
 from opentelemetry.context import Context, attach, create_key, detach, get_current, set_value
 from opentelemetry.instrumentation.utils import suppress_instrumentation
-from opentelemetry.sdk.trace import TracerProvider
 
 from lightning_core.emitter import SpanRecordingContext
 from lightning_core.emitter.active import with_active_sink
@@ -20,9 +19,10 @@ from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.delivery import delivering
 from lightning_core.tracer.export import SpanExport, export_from_environment
 from lightning_core.tracer.instrumentors import GENAI, start_instrumenting, stop_instrumenting
-from lightning_core.tracer.provider import make_provider, trace_in
+from lightning_core.tracer.points import make_point
+from lightning_core.tracer.provider import RecordingProvider, trace_in
 from lightning_core.tracer.recording import OtelRecording, nanoseconds, otel_status
-from lightning_core.tracer.routing import with_provider
+from lightning_core.tracer.routing import become_global_provider, with_provider
 from lightning_core.tracer.threads import start_carrying_context, stop_carrying_context
 from lightning_core.tracer.trace import Trace, with_current_trace
 from lightning_core.types import Span, SpanCoreFields, TraceStatus
@@ -36,10 +36,11 @@ _last_traces: ContextVar[Mapping[str, Trace]] = ContextVar("lightning_last_trace
 
 
 class OtelTracer(Tracer):
-    """Records OpenTelemetry spans with a provider of its own; the global provider is neither used nor changed.
+    """Records OpenTelemetry spans with a provider of its own.
 
     Spans count that come from `provider` and start inside of a trace of this tracer, in its tasks and threads
-    (see `lightning_core.tracer.threads` for how far that goes). A trace begins without a parent: whatever span is
+    (see `lightning_core.tracer.threads` for how far that goes). Where the application has set no global provider, those
+    of `opentelemetry.trace.get_tracer` count as well; a provider that is there is left alone, and its spans are its own. A trace begins without a parent: whatever span is
     current around it is not part of it. Nothing is sampled away or cut short, whatever the environment says.
 
     Between `init` and `teardown` it turns on the OpenTelemetry instrumentors of model clients that are installed, and
@@ -52,6 +53,8 @@ class OtelTracer(Tracer):
         export_timeout_seconds: How long the last `teardown` waits for the OTLP endpoint.
         instrument: Which instrumentors to turn on, by the names of their entry points. `genai` stands for all those
             of model clients and agent frameworks, `("genai", "requests")` adds one, and `()` is none.
+        global_provider: Whether to become OpenTelemetry's global provider where none is set. False for an application
+            that sets its own one later: OpenTelemetry takes only the first.
 
     Raises:
         TypeError: When `instrument` is a single string.
@@ -64,23 +67,25 @@ class OtelTracer(Tracer):
         cancelled_store_timeout_seconds: float = 1.0,
         export_timeout_seconds: float = 1.0,
         instrument: Sequence[str] = (GENAI,),
+        global_provider: bool = True,
     ) -> None:
         super().__init__()
         if isinstance(instrument, str):
             raise TypeError(f"instrument is a list of names, got the string {instrument!r}; put it into a list")
         self._instrument = tuple(instrument)
         self._instrumented: list[str] = []
+        self._global_provider = global_provider
         self._export_timeout_seconds = export_timeout_seconds
         self._export: SpanExport | None = None
         self._store_timeout_seconds = store_timeout_seconds
         self._cancelled_store_timeout_seconds = cancelled_store_timeout_seconds
         self._key = create_key("lightning-trace")
         self._users = 0
-        self._provider: TracerProvider | None = None
+        self._provider: RecordingProvider | None = None
         self._otel_tracer: otel.Tracer | None = None
 
     @property
-    def provider(self) -> TracerProvider:
+    def provider(self) -> RecordingProvider:
         """The provider whose spans are recorded: give it to instrumentors, or take a tracer from it.
 
         Raises:
@@ -102,12 +107,14 @@ class OtelTracer(Tracer):
                 export = export_from_environment()
                 if export is not None:
                     undo.callback(export.close, 0)
-                provider = make_provider(self._key, export)
+                provider = RecordingProvider(self._key, export)
                 otel_tracer = provider.get_tracer("lightning_core")
                 if isinstance(otel_tracer, otel.NoOpTracer):
                     raise TracerError("OTEL_SDK_DISABLED is set, so no span would be recorded; unset it")
                 self._instrumented = start_instrumenting(self._instrument)
                 undo.pop_all()
+            if self._global_provider:
+                become_global_provider()
             start_carrying_context()
             self._provider, self._otel_tracer, self._export = provider, otel_tracer, export
         self._users += 1
@@ -162,19 +169,31 @@ class OtelTracer(Tracer):
         status: TraceStatus | None = None,
     ) -> SpanCoreFields:
         """See `Tracer.create_span`. The current span becomes its parent. Dropped and counted in a closed trace."""
-        trace = self._trace_of(name)
+        context = get_current()
+        trace = self._trace_of(name, context)
         moment = time.time_ns() if timestamp is None else nanoseconds(timestamp)
         status = status or OK
         plain = plain_attributes(attributes)
-        if self._otel_tracer is None:
-            # A thread that outlived its trace, and the tracer too.
+        seconds = moment / 1_000_000_000
+        made = SpanCoreFields(name=name, attributes=plain, start_time=seconds, end_time=seconds, status=status)
+        provider, otel_tracer = self._provider, self._otel_tracer
+        if provider is None or otel_tracer is None or trace.closed:
+            # A thread or a task that outlived its trace, and perhaps the tracer too.
             trace.drop(name)
+            return made
+        point: Span | None = None
+        if not provider.is_observed:
+            resource = provider.converted(provider.resource)
+            point = make_point(
+                name, plain, moment_ns=moment, status=status, trace=trace, context=context, resource=resource
+            )
+        if point is not None:
+            trace.record(point)
         else:
-            span = self._otel_tracer.start_span(name, attributes=plain, start_time=moment)
+            span = otel_tracer.start_span(name, attributes=plain, start_time=moment)
             span.set_status(otel_status(status))
             span.end(moment)
-        seconds = moment / 1_000_000_000
-        return SpanCoreFields(name=name, attributes=plain, start_time=seconds, end_time=seconds, status=status)
+        return made
 
     @contextmanager
     def operation_context(
@@ -185,7 +204,7 @@ class OtelTracer(Tracer):
         end_time: float | None = None,
     ) -> Iterator[SpanRecordingContext]:
         """See `Tracer.operation_context`. The span is OpenTelemetry's current one in the block."""
-        trace = self._trace_of(name)
+        trace = self._trace_of(name, get_current())
         if self._otel_tracer is None:
             trace.drop(name)
             with record_locally(name, attributes, start_time, end_time) as local:
@@ -202,8 +221,8 @@ class OtelTracer(Tracer):
             finally:
                 recording.end(end_time)
 
-    def _trace_of(self, span_name: str) -> Trace:
-        trace = trace_in(self._key, get_current())
+    def _trace_of(self, span_name: str, context: Context) -> Trace:
+        trace = trace_in(self._key, context)
         if trace is None:
             raise NoActiveTracer(
                 f"span {span_name!r} was created outside of a trace of this tracer; enter `async with trace_context()` "
@@ -230,7 +249,7 @@ class OtelTracer(Tracer):
         )
 
     @contextmanager
-    def _entered(self, trace: Trace, provider: TracerProvider) -> Iterator[None]:
+    def _entered(self, trace: Trace, provider: RecordingProvider) -> Iterator[None]:
         _last_traces.set({**_last_traces.get(), self._key: trace})
         # No span is current at first: one of another trace would be a parent that the store never sees.
         context = with_active_sink(self, otel.set_span_in_context(otel.INVALID_SPAN))

@@ -17,8 +17,8 @@ from lightning_core.tracer.trace import Trace
 from lightning_core.types import OtelResource, Span
 
 
-def make_provider(key: str, export: SpanExport | None) -> TracerProvider:
-    """Make a provider whose spans are recorded in the traces that they start in.
+class RecordingProvider(TracerProvider):
+    """A provider whose spans are recorded in the traces that they start in.
 
     Nothing is sampled away or cut short, whatever the environment says.
 
@@ -26,24 +26,40 @@ def make_provider(key: str, export: SpanExport | None) -> TracerProvider:
         key: Under which a context has its trace.
         export: Where the spans go besides, if anywhere.
     """
-    unlimited = SpanLimits.UNSET
-    provider = TracerProvider(
-        sampler=sampling.ALWAYS_ON,
-        shutdown_on_exit=False,
-        id_generator=_RandomIds(),
-        span_limits=SpanLimits(
-            max_attributes=unlimited,
-            max_events=unlimited,
-            max_links=unlimited,
-            max_span_attributes=unlimited,
-            max_event_attributes=unlimited,
-            max_link_attributes=unlimited,
-            max_attribute_length=unlimited,
-            max_span_attribute_length=unlimited,
-        ),
-    )
-    provider.add_span_processor(_TraceRecorder(provider, key, export))
-    return provider
+
+    def __init__(self, key: str, export: SpanExport | None) -> None:
+        unlimited = SpanLimits.UNSET
+        super().__init__(
+            sampler=sampling.ALWAYS_ON,
+            shutdown_on_exit=False,
+            id_generator=_RandomIds(),
+            span_limits=SpanLimits(
+                max_attributes=unlimited,
+                max_events=unlimited,
+                max_links=unlimited,
+                max_span_attributes=unlimited,
+                max_event_attributes=unlimited,
+                max_link_attributes=unlimited,
+                max_attribute_length=unlimited,
+                max_span_attribute_length=unlimited,
+            ),
+        )
+        self._converted: tuple[SdkResource, OtelResource] | None = None
+        super().add_span_processor(_TraceRecorder(self, key, export))
+        self.is_observed = export is not None
+        """Whether anybody but its traces sees its spans."""
+
+    def add_span_processor(self, span_processor: SpanProcessor) -> None:
+        """See `opentelemetry.sdk.trace.TracerProvider`."""
+        self.is_observed = True
+        super().add_span_processor(span_processor)
+
+    def converted(self, resource: SdkResource) -> OtelResource:
+        """Convert a resource. All spans of a provider share one, so that the last one is remembered."""
+        known = self._converted
+        if known is None or known[0] is not resource:
+            known = self._converted = (resource, OtelResource.from_opentelemetry(resource))
+        return known[1]
 
 
 def trace_in(key: str, context: Context) -> Trace | None:
@@ -54,15 +70,13 @@ def trace_in(key: str, context: Context) -> Trace | None:
 class _TraceRecorder(SpanProcessor):
     """Hands each span to the trace in which it started."""
 
-    def __init__(self, provider: TracerProvider, key: str, export: SpanExport | None) -> None:
+    def __init__(self, provider: RecordingProvider, key: str, export: SpanExport | None) -> None:
         # The provider holds its processors.
         self._provider = ref(provider)
         self._key = key
         self._export = export
         # The SDK ends a span with a copy of it. A span that is never ended goes when nobody else holds it.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
-        # The provider's resource, and what it was converted to: all of its spans share it.
-        self._resource: tuple[SdkResource, OtelResource] | None = None
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         """Remember on the span which trace it belongs to."""
@@ -87,9 +101,11 @@ class _TraceRecorder(SpanProcessor):
         if trace.closed:
             trace.drop(span.name)
             return
+        provider = self._provider()
+        resource = None if provider is None else provider.converted(span.resource)
         try:
             recorded = Span.from_opentelemetry(
-                span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=self._converted(span.resource)
+                span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource
             )
         except Exception as exc:
             trace.discard(span.name, exc)
@@ -97,11 +113,6 @@ class _TraceRecorder(SpanProcessor):
             trace.record(recorded)
             if self._export is not None:
                 self._export.add(span, trace)
-
-    def _converted(self, resource: SdkResource) -> OtelResource:
-        if self._resource is None or self._resource[0] is not resource:
-            self._resource = (resource, OtelResource.from_opentelemetry(resource))
-        return self._resource[1]
 
 
 class _RandomIds(IdGenerator):

@@ -1,4 +1,4 @@
-"""A provider for instrumentors: each span goes to the tracer in whose trace it starts.
+"""A provider for instrumentors and for agents: each span goes to the tracer in whose trace it starts.
 
 An instrumentor patches a library for the whole process, with one provider. Several tracers may be at work in it,
 and after the last one is torn down not every instrumentor takes its patches back. So an instrumentor is given a
@@ -24,6 +24,16 @@ def with_provider(provider: otel.TracerProvider, context: Context) -> Context:
 def remember_provider(span: otel.Span, provider: otel.TracerProvider | None) -> None:
     """Send the spans of instrumentors that begin below this one to this provider."""
     setattr(span, _PROVIDER, provider)
+
+
+def become_global_provider() -> None:
+    """Record what agents make with `opentelemetry.trace.get_tracer`, unless the application has a provider of its own.
+
+    OpenTelemetry lets a global provider be set once in a process. So it stays, also when no tracer is left; outside of
+    traces it makes no spans.
+    """
+    if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
+        otel.set_tracer_provider(RoutingProvider())
 
 
 class RoutingProvider(otel.TracerProvider):

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 from opentelemetry.context import Context, create_key, get_value, set_value
@@ -17,7 +17,8 @@ _CURRENT_TRACE = create_key("lightning-current-trace")
 class Trace:
     """The spans of one traced block, in the order in which they ended.
 
-    Every method may be called from any thread, none of them blocks, and none raises into the code that is traced.
+    Every method but `flush` may be called from any thread, none of them blocks, and none raises into the code that is
+    traced.
 
     Args:
         name: Tells traces without ids apart in log messages.
@@ -46,6 +47,8 @@ class Trace:
         self._closed = False
         self._lateness_logged = False
         self._listener: Callable[[], None] | None = None
+        self._deliver: Callable[[], Awaitable[object]] | None = None
+        self._loss_listener: Callable[[int], None] | None = None
 
     def __repr__(self) -> str:
         label = f"trace={self.name} rollout_id={self.rollout_id} attempt_id={self.attempt_id}"
@@ -95,6 +98,9 @@ class Trace:
         with self._lock:
             self._dropped += 1
             first, self._lateness_logged = not self._lateness_logged, True
+            lose = self._loss_listener
+        if lose is not None:
+            lose(1)
         if first:
             logger.warning(
                 "lightning.late_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r; the trace is closed, "
@@ -109,6 +115,9 @@ class Trace:
         """Count a span that could not be read."""
         with self._lock:
             self._dropped += 1
+            lose = self._loss_listener
+        if lose is not None:
+            lose(1)
         logger.error(
             "lightning.unreadable_span_dropped trace=%s rollout_id=%s attempt_id=%s span=%r",
             self.name,
@@ -118,9 +127,35 @@ class Trace:
             exc_info=error,
         )
 
-    def listen(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener`, if any, after each span that is recorded, in the thread where it ended."""
-        self._listener = listener
+    def listen(
+        self, listener: Callable[[], None] | None, deliver: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        """Take note of who delivers the spans, or that nobody does any more.
+
+        Args:
+            listener: Called after each span that is recorded, in the thread where it ended.
+            deliver: Sends what was recorded so far, in the event loop of the delivery.
+        """
+        self._listener, self._deliver = listener, deliver
+
+    async def flush(self) -> None:
+        """Wait until the store has what was recorded so far: for whoever stores something else that comes after it.
+
+        In the event loop of the trace. What cannot be stored is tried again, and raised, when the trace is left.
+        """
+        if self._deliver is not None:
+            await self._deliver()
+
+    def tell_losses(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` with how many spans were lost so far, and for each that is lost from now on, in any thread.
+
+        Whoever counts need not keep the trace.
+        """
+        with self._lock:
+            self._loss_listener = listener
+            dropped = self._dropped
+        if dropped:
+            listener(dropped)
 
     def undelivered(self) -> list[Span]:
         """Return what was recorded and not yet acknowledged."""

@@ -12,6 +12,7 @@ from lightning_core.errors import StoreClosed
 from lightning_core.execution import ExecutionError, LocalStrategy, local
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer import Trainer
+from lightning_core.types import RolloutConfig
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -28,6 +29,8 @@ class Runners:
         self.limit = limit
         self.started: list[int] = []
         self.ended: list[int] = []
+        self.gone = asyncio.Event()
+        """Set when all that were started have ended."""
 
     async def __call__(self, store: LightningStore, worker_id: int) -> None:
         self.started.append(worker_id)
@@ -40,10 +43,18 @@ class Runners:
                 done += 1
         finally:
             self.ended.append(worker_id)
+            if len(self.ended) == len(self.started):
+                self.gone.set()
 
 
 async def forever(store: LightningStore, worker_id: int = 0) -> None:
     await asyncio.Event().wait()
+
+
+async def settle() -> None:
+    """Let whatever was woken come to rest."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 # The algorithm ends
@@ -67,7 +78,10 @@ async def test_runners_end_when_the_algorithm_has_ended(store: InMemoryLightning
 async def test_algorithm_that_needs_no_runner_ends_at_once(store: InMemoryLightningStore) -> None:
     async def algorithm(store: LightningStore) -> None: ...
 
-    await LocalStrategy(n_runners=2).execute(algorithm, Runners(), store)
+    runners = Runners()
+    await LocalStrategy(n_runners=2).execute(algorithm, runners, store)
+
+    assert sorted(runners.ended) == sorted(runners.started)
 
 
 async def test_what_the_algorithm_raises_is_raised_when_all_runners_have_ended(store: InMemoryLightningStore) -> None:
@@ -165,42 +179,96 @@ async def test_work_that_no_runner_is_left_for_is_an_error_and_no_hang(store: In
     ):
         await LocalStrategy(n_runners=2).execute(algorithm, Runners(limit=2), store)
 
+    assert sorted(each.status for each in await store.query_rollouts()) == ["queuing"] + ["succeeded"] * 4
 
-async def test_work_that_is_queued_after_the_last_runner_is_an_error_too(store: InMemoryLightningStore) -> None:
+
+async def test_work_that_is_queued_after_the_last_runner_is_an_error_and_goes_back_into_the_queue(
+    store: InMemoryLightningStore,
+) -> None:
+    runners, left = Runners(limit=1), list[str]()
+
     async def algorithm(store: LightningStore) -> None:
         for number in range(2):
-            rollout = await store.enqueue_rollout(number)
+            rollout = await store.enqueue_rollout(number, config=RolloutConfig(max_attempts=1))
+            left.append(rollout.rollout_id)
             await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-            await asyncio.sleep(0.01)
+            await runners.gone.wait()
+            await settle()
 
-    with pytest.raises(ExecutionError, match="all 1 runners have reached their max_rollouts"):
-        await LocalStrategy().execute(algorithm, Runners(limit=1), store)
+    with pytest.raises(ExecutionError, match="all 1 runners have reached their max_rollouts, and rollout") as raised:
+        await LocalStrategy().execute(algorithm, runners, store)
+
+    assert left[1] in str(raised.value)
+    again = await store.dequeue_rollout()
+    assert again is not None
+    assert again.rollout_id == left[1]
+    (attempt, _) = await store.query_attempts(left[1])
+    assert attempt.metadata == {"fault": "no runner is left"}
+    await store.update_attempt(left[1], again.attempt.attempt_id, status="succeeded")
+    assert (await store.wait_for_rollouts(rollout_ids=left, timeout=0))[1].status == "succeeded"
+
+
+async def test_work_that_the_algorithm_queues_as_it_ends_stays_queued(store: InMemoryLightningStore) -> None:
+    runners = Runners(limit=1)
+
+    async def algorithm(store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout("first")
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await runners.gone.wait()
+        await settle()
+        await store.enqueue_rollout("for another run")
+
+    await LocalStrategy().execute(algorithm, runners, store)
+
+    again = await store.dequeue_rollout()
+    assert again is not None
+    assert again.input == "for another run"
+
+
+async def test_algorithm_that_closes_the_store_as_it_ends_is_no_trouble(store: InMemoryLightningStore) -> None:
+    runners = Runners(limit=1)
+
+    async def algorithm(store: LightningStore) -> None:
+        rollout = await store.enqueue_rollout("task")
+        await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
+        await runners.gone.wait()
+        await settle()
+        await store.aclose()
+
+    await LocalStrategy().execute(algorithm, runners, store)
+
+    assert runners.ended == [0]
 
 
 async def test_algorithm_may_go_on_without_runners_while_it_asks_for_nothing(store: InMemoryLightningStore) -> None:
     """It thinks about the last results, as a search does."""
     results: list[Any] = []
+    runners = Runners(limit=1)
 
     async def algorithm(store: LightningStore) -> None:
         rollout = await store.enqueue_rollout("task")
         ended = await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        await asyncio.sleep(0.01)
+        await runners.gone.wait()
+        await settle()
         results.extend(ended)
 
-    await LocalStrategy(n_runners=1).execute(algorithm, Runners(limit=1), store)
+    await LocalStrategy(n_runners=1).execute(algorithm, runners, store)
 
     assert len(results) == 1
 
 
 async def test_algorithm_that_fails_after_the_last_runner_is_raised(store: InMemoryLightningStore) -> None:
+    runners = Runners(limit=1)
+
     async def algorithm(store: LightningStore) -> None:
         rollout = await store.enqueue_rollout("task")
         await store.wait_for_rollouts(rollout_ids=[rollout.rollout_id])
-        await asyncio.sleep(0.01)
+        await runners.gone.wait()
+        await settle()
         raise ValueError("bad idea")
 
     with pytest.raises(ValueError, match="bad idea"):
-        await LocalStrategy().execute(algorithm, Runners(limit=1), store)
+        await LocalStrategy().execute(algorithm, runners, store)
 
 
 async def test_store_that_is_closed_ends_the_run(store: InMemoryLightningStore) -> None:
@@ -218,15 +286,17 @@ async def test_store_that_is_closed_ends_the_run(store: InMemoryLightningStore) 
 
 async def test_cancelled_run_ends_the_algorithm_and_the_runners(store: InMemoryLightningStore) -> None:
     ended: list[str] = []
+    working = asyncio.Barrier(4)
 
     async def part(store: LightningStore, worker_id: int | None = None) -> None:
         try:
+            await working.wait()
             await forever(store)
         finally:
             ended.append("algorithm" if worker_id is None else f"runner {worker_id}")
 
     run = asyncio.create_task(LocalStrategy(n_runners=2).execute(part, part, store))
-    await asyncio.sleep(0.01)
+    await working.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -257,7 +327,7 @@ async def test_error_during_cancellation_is_logged_and_hides_nothing(
 async def test_part_that_does_not_let_itself_be_cancelled_is_abandoned(
     store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "END_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(local, "END_GRACE_SECONDS", 0)
     release, ended = asyncio.Event(), asyncio.Event()
 
     async def stubborn(store: LightningStore, worker_id: int) -> None:
@@ -316,9 +386,12 @@ async def test_exact_number_of_rollouts_is_enough(store: InMemoryLightningStore)
 
     @algo
     async def two_steps(store: LightningStore, train_dataset: Any, report: Any) -> None:
+        runners = [task for task in asyncio.all_tasks() if task.get_name() == "runner 0"]
         for step in (1, 2):
             batch = await run_batch(store, train_dataset, mode="train")
-            await asyncio.sleep(0.01)
+            if step == 2:
+                await asyncio.wait(runners)
+                await settle()
             report({"reward": batch.mean_reward}, step=step)
 
     trainer = Trainer(algorithm=two_steps, n_runners=1, max_rollouts=6)

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,28 @@ class Ran:
 
 RunAgent = Callable[..., Awaitable[Ran]]
 MakeAgent = Callable[[Callable[[], Any]], LitAgent[Any]]
+
+
+class LoopClock:
+    """Moves the time of the running event loop: what waits for it need not be waited for."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ahead_seconds = 0.0
+        machine_time = self._loop.time
+        self._loop.time = lambda: machine_time() + self._ahead_seconds  # type: ignore[method-assign]
+
+    def advance(self, seconds: float) -> None:
+        """Let so much time pass as soon as whatever runs now waits for something; from any thread."""
+        self._loop.call_soon_threadsafe(self._advance, seconds)
+
+    def _advance(self, seconds: float) -> None:
+        self._ahead_seconds += seconds
+
+
+@pytest.fixture
+async def loop_clock() -> LoopClock:
+    return LoopClock()
 
 
 @pytest.fixture

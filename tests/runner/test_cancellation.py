@@ -20,6 +20,12 @@ async def endless(task: Any, rollout: Rollout) -> None:
     await asyncio.Event().wait()
 
 
+async def settle() -> None:
+    """Let whatever was woken come to rest."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Started:
     """Told when an agent is about to run."""
 
@@ -70,7 +76,7 @@ async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_call
     class Canceller:
         async def lightning_rollout_start(self, rollout: Rollout) -> None:
             await store.update_rollout(rollout.rollout_id, status="cancelled")
-            await asyncio.sleep(0.02)
+            await settle()
 
     await store.enqueue_rollout("task")
     runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
@@ -107,15 +113,16 @@ async def test_sync_agent_of_a_cancelled_rollout_is_abandoned(
 
 
 async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
-    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+    store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(assignment, "LISTEN_AFTER_SECONDS", 0)
     started = Started()
     queued = await store.enqueue_rollout("task")
     runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
     with runner.run_context(agent=endless, store=store, hooks=started):
         running = asyncio.create_task(runner.iter())
         await started.rollout_ids.get()
-        await asyncio.sleep(assignment.LISTEN_AFTER_SECONDS + 0.05)
+        await settle()
         await store.delete_run()
         following = await store.enqueue_rollout("task")
         assert await started.rollout_ids.get() == following.rollout_id
@@ -137,7 +144,7 @@ async def test_runner_whose_store_cannot_be_listened_to_works_on(
 
     @rollout
     async def agent(task: Any) -> float:
-        await asyncio.sleep(0.02)
+        await settle()
         return 1.0
 
     store = Mute()

@@ -189,7 +189,7 @@ async def test_mode_chooses_the_variant(run_agent: "RunAgent") -> None:
         def validation_rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> float:
             return 2.0
 
-    assert [(await run_agent(Solver(), mode=mode)).reward for mode in ("train", "val", "test", None)] == [1, 2, 2, 1]
+    assert [(await run_agent(Solver(), mode=mode)).reward for mode in ("train", "val", "test", None)] == [1, 2, 2, 2]
 
 
 async def test_coroutine_behind_a_plain_function_is_awaited(run_agent: "RunAgent") -> None:

@@ -2,7 +2,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,9 @@ from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, SpanCoreFields
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import LoopClock
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -237,17 +240,20 @@ async def test_fault_of_a_grader_is_a_fault(store: InMemoryLightningStore, make_
     assert ran.attempt.metadata == {"fault": "Fault: the judge's server went away"}
 
 
-async def test_agent_and_grader_share_the_time_of_the_attempt(store: InMemoryLightningStore) -> None:
+async def test_agent_and_grader_share_the_time_of_the_attempt(
+    store: InMemoryLightningStore, loop_clock: "LoopClock"
+) -> None:
     async def judge(result: Any) -> float:
+        loop_clock.advance(60)
         await asyncio.Event().wait()
         return 1.0
 
-    ran = await graded(store, judge, "task", config=RolloutConfig(timeout_seconds=0.03))
+    ran = await graded(store, judge, "task", config=RolloutConfig(timeout_seconds=60))
 
     assert ran.attempt.status == "timeout"
     assert ran.failure == {
         "type": "AgentTimeout",
-        "message": "the agent with its grader ran longer than 0.03 s",
+        "message": "the agent with its grader ran longer than 60 s",
     }
 
 

@@ -149,7 +149,9 @@ async def test_heartbeats_say_how_the_machine_and_the_agents_do(mode: str) -> No
     assert 0 < stats["mem_used_gb"] < stats["mem_total_gb"]
     assert stats["process_mem_mb"] > 1
     assert stats["cpu_threads"] == os.cpu_count()
-    assert {"host", "os", "cpu_usage_pct", "mem_pct", "process_threads"} <= stats.keys()
+    assert 0 < stats["disk_used_gb"] < stats["disk_total_gb"]
+    others = {"host", "os", "cpu_name", "cpu_cores", "cpu_usage_pct", "mem_pct", "disk_pct", "process_threads"}
+    assert others | {"bytes_sent_mb", "bytes_recv_mb"} <= stats.keys()
 
 
 def test_machine_without_psutil_says_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +160,7 @@ def test_machine_without_psutil_says_less(monkeypatch: pytest.MonkeyPatch) -> No
 
     snapshot = machine.system_snapshot()
 
-    assert snapshot.keys() == {"host", "os", "cpu_threads", "process_id"}
+    assert snapshot.keys() == {"host", "os", "cpu_name", "cpu_threads", "process_id"}
     monkeypatch.setattr(machine, "_newest", None)
 
 
@@ -170,6 +172,14 @@ def test_machine_that_cannot_be_looked_at_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("psutil.virtual_memory", refuse)
 
     assert machine.system_snapshot()["snapshot_error"] == "PermissionError: no /proc here"
+    monkeypatch.setattr(machine, "_newest", None)
+
+
+def test_machine_without_a_network_has_no_counts_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_newest", None)
+    monkeypatch.setattr("psutil.net_io_counters", lambda: None)
+
+    assert machine.system_snapshot()["bytes_sent_mb"] is None
     monkeypatch.setattr(machine, "_newest", None)
 
 

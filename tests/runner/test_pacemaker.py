@@ -1,8 +1,10 @@
 import asyncio
+import gc
 import threading
 
 import pytest
 
+from lightning_core.runner import pacemaker as pacemaker_module
 from lightning_core.runner.pacemaker import Pacemaker
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
@@ -57,8 +59,31 @@ async def test_thread_ends_with_its_last_user_and_comes_back_for_the_next() -> N
 async def test_work_that_is_ended_before_it_began_is_no_trouble() -> None:
     pacemaker = Pacemaker()
     for _ in range(20):
-        async with pacemaker.running(Work()):
+        work = Work()
+        async with pacemaker.running(work):
             pass
+        assert work.ended == work.began
+
+
+async def test_work_whose_end_nobody_waits_for_is_ended_with_the_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a busy machine the thread may be late."""
+    monkeypatch.setattr(pacemaker_module, "END_SECONDS", 0)
+    pacemaker, work = Pacemaker(), Work()
+    loop = pacemaker.join()
+    blocked = threading.Event()
+    async with pacemaker.running(work):
+        await work.has_begun()
+        loop.call_soon_threadsafe(blocked.wait, 5)
+    pacemaker.leave()
+    monkeypatch.setattr(pacemaker_module, "END_SECONDS", 5)
+    blocked.set()
+    work.began[0].join(timeout=5)
+    gc.collect()
+
+    assert work.ended == work.began
+    assert "Task was destroyed but it is pending" not in caplog.text
 
 
 async def test_process_that_was_forked_makes_a_thread_of_its_own() -> None:

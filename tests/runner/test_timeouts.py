@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,17 +11,18 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.emitter import emit_message
 from lightning_core.runner import LitAgentRunner, calls
 from lightning_core.store import InMemoryLightningStore, LightningStore
-from lightning_core.tracer import OtelTracer
+from lightning_core.tracer import OtelTracer, Trace, current_trace
 from lightning_core.trainer import Trainer
 from lightning_core.types import RolloutConfig, Worker
 
 if TYPE_CHECKING:
-    from tests.runner.conftest import MakeAgent, RunAgent
+    from tests.runner.conftest import LoopClock, MakeAgent, RunAgent
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
-SHORT = RolloutConfig(timeout_seconds=0.03)
-TIMED_OUT = {"type": "AgentTimeout", "message": "the agent ran longer than 0.03 s"}
+LIMIT_SECONDS = 60.0
+LIMITED = RolloutConfig(timeout_seconds=LIMIT_SECONDS)
+TIMED_OUT = {"type": "AgentTimeout", "message": "the agent ran longer than 60 s"}
 
 
 def counts_of(worker: Worker | None) -> tuple[int, int]:
@@ -29,16 +31,19 @@ def counts_of(worker: Worker | None) -> tuple[int, int]:
     return stats["abandoned_agents"], stats["dropped_spans"]
 
 
-async def test_async_agent_is_cancelled_at_its_timeout_and_cleans_up(run_agent: "RunAgent") -> None:
+async def test_async_agent_is_cancelled_at_its_timeout_and_cleans_up(
+    run_agent: "RunAgent", loop_clock: "LoopClock"
+) -> None:
     @rollout
     async def agent(task: Any) -> float:
+        loop_clock.advance(LIMIT_SECONDS)
         try:
             await asyncio.Event().wait()
         finally:
             emit_message("cleaned up")
         return 1.0
 
-    ran = await run_agent(agent, config=SHORT)
+    ran = await run_agent(agent, config=LIMITED)
 
     assert (ran.rollout.status, ran.attempt.status) == ("failed", "timeout")
     assert ran.failure == TIMED_OUT
@@ -47,10 +52,11 @@ async def test_async_agent_is_cancelled_at_its_timeout_and_cleans_up(run_agent: 
 
 @pytest.mark.parametrize("last_word", ["a result", "an error"])
 async def test_what_an_agent_says_after_its_timeout_counts_for_nothing(
-    run_agent: "RunAgent", caplog: pytest.LogCaptureFixture, last_word: str
+    run_agent: "RunAgent", loop_clock: "LoopClock", caplog: pytest.LogCaptureFixture, last_word: str
 ) -> None:
     @rollout
     async def agent(task: Any) -> float:
+        loop_clock.advance(LIMIT_SECONDS)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -58,7 +64,7 @@ async def test_what_an_agent_says_after_its_timeout_counts_for_nothing(
                 raise ValueError("late") from None
         return 1.0
 
-    ran = await run_agent(agent, config=SHORT)
+    ran = await run_agent(agent, config=LIMITED)
 
     assert (ran.attempt.status, ran.failure, ran.spans) == ("timeout", TIMED_OUT, [])
     assert "abandoned" not in caplog.text
@@ -71,20 +77,21 @@ async def test_agent_that_ends_in_time_is_not_touched(make_agent: "MakeAgent", r
 
 
 async def test_sync_agent_is_abandoned_at_its_timeout_and_its_later_emissions_are_dropped(
-    store: InMemoryLightningStore, run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
+    store: InMemoryLightningStore, run_agent: "RunAgent", loop_clock: "LoopClock", caplog: pytest.LogCaptureFixture
 ) -> None:
     release, finished = threading.Event(), threading.Event()
 
     @rollout
     def agent(task: Any) -> float:
         emit_message("in time")
+        loop_clock.advance(LIMIT_SECONDS)
         release.wait(5)
         emit_message("too late")
         emit_message("much too late")
         finished.set()
         return 1.0
 
-    ran = await run_agent(agent, config=SHORT)
+    ran = await run_agent(agent, config=LIMITED)
     release.set()
     assert await asyncio.to_thread(finished.wait, 5)
 
@@ -97,12 +104,15 @@ async def test_sync_agent_is_abandoned_at_its_timeout_and_its_later_emissions_ar
     assert counts_of(worker) == (1, 0)
 
 
-async def test_abandoned_agents_and_what_they_lost_are_in_heartbeats_and_in_the_result() -> None:
+async def test_abandoned_agents_and_what_they_lost_are_in_heartbeats_and_in_the_result(
+    loop_clock: "LoopClock",
+) -> None:
     release, finished = threading.Event(), threading.Event()
 
     @rollout
     def agent(task: str) -> float:
         if task == "slow":
+            loop_clock.advance(LIMIT_SECONDS)
             release.wait(5)
             emit_message("too late")
             finished.set()
@@ -110,39 +120,40 @@ async def test_abandoned_agents_and_what_they_lost_are_in_heartbeats_and_in_the_
 
     @algo
     async def measure(store: LightningStore) -> None:
-        batch = await run_batch(store, ["slow", "quick"], mode="train", config=SHORT)
+        batch = await run_batch(store, ["slow", "quick"], mode="train", config=LIMITED)
         assert [outcome.reward for outcome in batch.outcomes] == [None, 1.0]
-        assert batch.outcomes[0].failure == "AgentTimeout: the agent ran longer than 0.03 s"
+        assert batch.outcomes[0].failure == "AgentTimeout: the agent ran longer than 60 s"
         release.set()
         assert await asyncio.to_thread(finished.wait, 5)
 
     result = await Trainer(algorithm=measure).fit_async(agent)
 
     assert (result.abandoned_agents, result.dropped_spans) == (1, 1)
-    assert [failure.cause for failure in result.failures] == ["AgentTimeout: the agent ran longer than 0.03 s"]
+    assert [failure.cause for failure in result.failures] == ["AgentTimeout: the agent ran longer than 60 s"]
 
 
 async def test_async_agent_that_refuses_to_be_cancelled_is_abandoned(
     store: InMemoryLightningStore,
     run_agent: "RunAgent",
-    monkeypatch: pytest.MonkeyPatch,
+    loop_clock: "LoopClock",
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(calls, "CANCEL_GRACE_SECONDS", 0.01)
     release, finished = asyncio.Event(), asyncio.Event()
 
     @rollout
     async def agent(task: Any) -> None:
+        loop_clock.advance(LIMIT_SECONDS)
         while not release.is_set():
             try:
                 await release.wait()
             except asyncio.CancelledError:
                 emit_message("no")
+                loop_clock.advance(calls.CANCEL_GRACE_SECONDS)
         emit_message("too late")
         finished.set()
         raise ValueError("that nobody waits for")
 
-    ran = await run_agent(agent, config=SHORT)
+    ran = await run_agent(agent, config=LIMITED)
     assert (ran.rollout.status, ran.attempt.status, ran.failure) == ("failed", "timeout", TIMED_OUT)
     release.set()
     await finished.wait()
@@ -156,16 +167,19 @@ async def test_async_agent_that_refuses_to_be_cancelled_is_abandoned(
     assert counts_of(worker) == (1, 0)
 
 
-async def test_coroutine_behind_a_plain_function_has_the_same_time(run_agent: "RunAgent") -> None:
+async def test_coroutine_behind_a_plain_function_has_the_same_time(
+    run_agent: "RunAgent", loop_clock: "LoopClock"
+) -> None:
     cancelled = []
 
     async def forever() -> None:
+        loop_clock.advance(LIMIT_SECONDS)
         try:
             await asyncio.Event().wait()
         finally:
             cancelled.append(True)
 
-    ran = await run_agent(rollout(lambda task: forever()), config=SHORT)
+    ran = await run_agent(rollout(lambda task: forever()), config=LIMITED)
 
     assert (ran.attempt.status, ran.failure) == ("timeout", TIMED_OUT)
     assert cancelled
@@ -199,18 +213,20 @@ async def test_runner_that_is_cancelled_tells_of_the_thread_that_it_leaves_behin
     assert counts_of(worker) == (1, 0)
 
 
-async def test_abandoned_thread_may_end_after_its_event_loop() -> None:
+async def test_abandoned_thread_may_end_after_its_event_loop(loop_clock: "LoopClock") -> None:
     """It reports to a loop that is closed."""
-    release, threads = threading.Event(), list[threading.Thread]()
+    release, threads, clocks = threading.Event(), list[threading.Thread](), list["LoopClock"]()
 
     @rollout
     def agent(task: Any) -> None:
         threads.append(threading.current_thread())
+        clocks[0].advance(LIMIT_SECONDS)
         release.wait(5)
 
     async def run() -> None:
+        clocks.append(type(loop_clock)())
         store = InMemoryLightningStore()
-        await store.enqueue_rollout("task", config=SHORT)
+        await store.enqueue_rollout("task", config=LIMITED)
         runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
         with runner.run_context(agent=agent, store=store):
             await runner.iter()
@@ -220,3 +236,40 @@ async def test_abandoned_thread_may_end_after_its_event_loop() -> None:
     await asyncio.to_thread(threads[0].join, 5)
 
     assert not threads[0].is_alive()
+
+
+async def test_trace_of_an_abandoned_agent_is_not_kept_for_the_sake_of_counting(
+    store: InMemoryLightningStore, loop_clock: "LoopClock"
+) -> None:
+    """A runner that lives long abandons many."""
+    release, threads = threading.Event(), list[threading.Thread]()
+    traces: list[weakref.ref[Trace]] = []
+
+    @rollout
+    def agent(task: Any) -> None:
+        trace = current_trace()
+        assert trace is not None
+        traces.append(weakref.ref(trace))
+        threads.append(threading.current_thread())
+        loop_clock.advance(LIMIT_SECONDS)
+        release.wait(5)
+        emit_message("too late")
+
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        for _ in range(2):
+            await store.enqueue_rollout("task", config=LIMITED)
+            await asyncio.create_task(runner.iter())  # a task knows the last trace that it was in
+        release.set()
+        while threads:
+            await asyncio.to_thread(threads.pop().join, 5)
+        gc.collect()
+        assert [trace() for trace in traces] == [None, None]
+
+        release.clear()
+        await store.enqueue_rollout("task", config=LIMITED)
+        await runner.iter()
+        # Counted since `init_worker`, the third one too.
+        assert counts_of(await store.get_worker_by_id("worker-0")) == (3, 2)
+    release.set()
+    await asyncio.to_thread(threads.pop().join, 5)

@@ -11,7 +11,7 @@ import pytest
 
 from lightning_core.emitter import emit_message
 from lightning_core.errors import StoreError, TracerError
-from lightning_core.tracer import OtelTracer, Trace
+from lightning_core.tracer import OtelTracer, Trace, delivery
 from lightning_core.tracer.delivery import _Delivery
 from lightning_core.types import Span
 
@@ -73,6 +73,41 @@ async def test_spans_emitted_while_the_store_is_busy_go_in_one_batch(
         store.gate.set()
     assert [len(batch) for batch in store.batches] == [1, 9]
     assert stored(store) == [str(number) for number in range(10)]
+
+
+async def test_spans_that_soon_follow_one_another_go_in_one_batch(
+    tracer: OtelTracer, store: "RecordingStore", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "LINGER_SECONDS", 60)
+    async with tracer.trace_context(store=store, **IDS):
+        for number in range(10):
+            emit_message(str(number))
+            await asyncio.sleep(0)
+        assert store.batches == []
+    assert [len(batch) for batch in store.batches] == [10]
+
+
+async def test_flushed_trace_has_stored_what_it_recorded(
+    tracer: OtelTracer, store: "RecordingStore", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "LINGER_SECONDS", 60)
+    async with tracer.trace_context(store=store, **IDS) as trace:
+        await trace.flush()
+        assert store.batches == []
+        emit_message("a")
+        await trace.flush()
+        assert stored(store) == ["a"]
+        emit_message("b")
+    assert stored(store) == ["a", "b"]
+    await trace.flush()
+    assert [len(batch) for batch in store.batches] == [1, 1]
+
+
+async def test_flush_of_a_trace_without_a_store_does_nothing(tracer: OtelTracer) -> None:
+    async with tracer.trace_context() as trace:
+        emit_message("a")
+        await trace.flush()
+    assert len(trace.spans) == 1
 
 
 async def test_spans_of_a_thread_reach_the_store_while_the_trace_runs(

@@ -251,19 +251,6 @@ async def test_switched_off_sdk_is_an_error_and_not_an_empty_trace(monkeypatch: 
         OtelTracer().init()
 
 
-async def test_global_provider_is_neither_used_nor_changed() -> None:
-    before = otel.get_tracer_provider()
-    tracer = OtelTracer()
-    with tracer.lifespan():
-        async with tracer.trace_context() as trace:
-            assert otel.get_tracer_provider() is before
-            assert tracer.provider is not before
-            with otel.get_tracer("an application").start_as_current_span("not ours"):
-                tracer.create_span("ours")
-    assert otel.get_tracer_provider() is before
-    assert names(trace) == ["ours"]
-
-
 async def test_span_that_is_current_around_a_trace_is_no_parent_in_it(tracer: OtelTracer) -> None:
     application = TracerProvider(shutdown_on_exit=False).get_tracer("an application")
     with application.start_as_current_span("around") as around:

@@ -1,0 +1,160 @@
+"""What the store and the hooks are told of an attempt's end."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightning_core.agent import rollout
+from lightning_core.emitter import emit_message, emit_reward
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer, delivery
+from lightning_core.types import Attempt, AttemptedRollout, Rollout, Span
+
+if TYPE_CHECKING:
+    from tests.runner.conftest import RunAgent
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+class Endings:
+    """What hooks are told of ends."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, float | None]] = []
+        self.spans: Sequence[Span] = ()
+
+    def lightning_rollout_end(
+        self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]
+    ) -> None:
+        self.told.append((rollout.status, attempt.status, reward))
+        self.spans = spans
+
+
+async def test_failure_is_added_to_what_others_wrote_into_the_metadata_meanwhile(
+    store: InMemoryLightningStore, run_agent: "RunAgent"
+) -> None:
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> None:
+        await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, metadata={"node": "gpu-3"})
+        raise ValueError("no answer")
+
+    ran = await run_agent(agent)
+
+    assert ran.attempt.metadata == {"node": "gpu-3", "failure": {"type": "ValueError", "message": "no answer"}}
+
+
+async def test_failure_of_a_deleted_rollout_is_late(
+    store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> None:
+        await store.delete_run()
+        raise ValueError("no answer")
+
+    await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+
+    assert "lightning.late_result" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["queued again", "begun anew"])
+async def test_hook_is_told_no_reward_of_an_attempt_that_was_given_up(store: InMemoryLightningStore, how: str) -> None:
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> float:
+        if how == "queued again":
+            await store.update_rollout(rollout.rollout_id, status="queuing")
+        else:
+            await store.start_attempt(rollout.rollout_id)
+        return 1.0
+
+    endings = Endings()
+    await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store, hooks=endings):
+        await runner.iter()
+
+    status = "queuing" if how == "queued again" else "preparing"
+    assert endings.told == [(status, "succeeded", None)]
+    assert len(endings.spans) == 1
+
+
+class Repeating(InMemoryLightningStore):
+    """Every delivery arrives twice, and it is the second one that is answered: nothing was new in it."""
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        await super().add_many_spans(spans)
+        return await super().add_many_spans(spans)
+
+
+class RepeatingOnce(InMemoryLightningStore):
+    """The same for the last delivery before the agent's end."""
+
+    repeats = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = asyncio.Event()
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        stored = await super().add_many_spans(spans)
+        self.arrived.set()
+        return await super().add_many_spans(spans) if self.repeats else stored
+
+
+async def test_hook_is_told_the_last_reward_when_a_delivery_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "LINGER_SECONDS", 0)
+    store, endings = RepeatingOnce(), Endings()
+
+    @rollout
+    async def agent(task: Any) -> None:
+        emit_reward(0.25)
+        await store.arrived.wait()
+        store.repeats = True
+        emit_message("thinking")
+        emit_reward(0.75)
+
+    await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store, hooks=endings):
+        await runner.iter()
+
+    assert endings.told == [("succeeded", "succeeded", 0.75)]
+    assert [span.sequence_id for span in endings.spans] == [1, 2, 3]
+
+
+async def test_hook_is_told_of_spans_that_were_returned_when_their_delivery_was_repeated() -> None:
+    store, endings = Repeating(), Endings()
+
+    @rollout
+    async def agent(task: Any) -> list[Any]:
+        emit_reward(0.25)
+        return [emit_reward(0.75, propagate=False)]
+
+    await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store, hooks=endings):
+        await runner.iter()
+
+    assert endings.told == [("succeeded", "succeeded", 0.75)]
+    assert [span.sequence_id for span in endings.spans] == [1, 2]
+
+
+async def test_hook_is_told_the_reward_of_a_grader_whose_delivery_was_repeated() -> None:
+    store, endings = Repeating(), Endings()
+
+    @rollout
+    async def agent(task: Any) -> str:
+        emit_message("thinking")
+        return "answer"
+
+    await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, reward=lambda result: 0.5)
+    with runner.run_context(agent=agent, store=store, hooks=endings):
+        await runner.iter()
+
+    assert endings.told == [("succeeded", "succeeded", 0.5)]
