@@ -30,6 +30,9 @@ if TYPE_CHECKING:
         TraceToTripletBase as TraceToTripletBase,
     )
     from lightning_core.agent import (
+        Grader as Grader,
+    )
+    from lightning_core.agent import (
         LitAgent as LitAgent,
     )
     from lightning_core.agent import (
@@ -98,8 +101,26 @@ if TYPE_CHECKING:
     from lightning_core.emitter import (
         operation as operation,
     )
+    from lightning_core.errors import (
+        Fault as Fault,
+    )
+    from lightning_core.execution import (
+        ExecutionEvent as ExecutionEvent,
+    )
     from lightning_core.execution import (
         ExecutionStrategy as ExecutionStrategy,
+    )
+    from lightning_core.execution import (
+        MultiprocessingEvent as MultiprocessingEvent,
+    )
+    from lightning_core.execution import (
+        SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy,
+    )
+    from lightning_core.execution import (
+        ThreadingEvent as ThreadingEvent,
+    )
+    from lightning_core.logs import (
+        configure_logger as configure_logger,
     )
     from lightning_core.logs import (
         setup_logging as setup_logging,
@@ -228,6 +249,9 @@ if TYPE_CHECKING:
         RolloutMode as RolloutMode,
     )
     from lightning_core.types import (
+        RolloutRawResult as RolloutRawResult,
+    )
+    from lightning_core.types import (
         RolloutStatus as RolloutStatus,
     )
     from lightning_core.types import (
@@ -269,15 +293,16 @@ _PLACES = {
         "Adapter LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter TracerTraceToTriplet TraceToMessages "
         "TraceToTripletBase"
     ),
-    "agent": "LitAgent llm_rollout prompt_rollout rollout",
+    "agent": "Grader LitAgent llm_rollout prompt_rollout rollout",
     "algorithm": "Algorithm Baseline FastAlgorithm algo",
     "emitter": (
         "SpanLike SpanRecordingContext emit_annotation emit_exception emit_message emit_object emit_reward "
         "find_final_reward find_reward_spans get_message_value get_object_value get_reward_value "
         "get_rewards_from_span is_reward_span operation"
     ),
-    "execution": "ExecutionStrategy",
-    "logs": "setup_logging setup_module_logging",
+    "errors": "Fault",
+    "execution": "ExecutionEvent ExecutionStrategy MultiprocessingEvent SharedMemoryExecutionStrategy ThreadingEvent",
+    "logs": "configure_logger setup_logging setup_module_logging",
     "plugins": "hookimpl",
     "runner": "LitAgentRunner Runner",
     "runs": "FitResult",
@@ -288,8 +313,9 @@ _PLACES = {
     "types": (
         "LLM Attempt AttemptStatus AttemptedRollout AttributeValue Attributes Dataset EnqueueRolloutRequest Event "
         "FilterField FilterOptions Hook Link NamedResources OtelResource PaginatedResult PromptTemplate ProxyLLM "
-        "Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutStatus SortOptions Span "
-        "SpanContext SpanCoreFields StatusCode TaskInput TraceState TraceStatus Triplet Worker WorkerStatus"
+        "Resource ResourceUnion ResourcesUpdate Rollout RolloutConfig RolloutMode RolloutRawResult RolloutStatus "
+        "SortOptions Span SpanContext SpanCoreFields StatusCode TaskInput TraceState TraceStatus Triplet Worker "
+        "WorkerStatus"
     ),
 }
 _HOMES = {name: place for place, names in _PLACES.items() for name in names.split()}

@@ -4,7 +4,9 @@ import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from lightning_core.errors import AgentError, InvalidAgent
+from lightning_core.agent.attachment import AttachedToTrainer
+from lightning_core.errors import AgentNotAttached, InvalidAgent
+from lightning_core.superseded import superseded
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ current_runner: ContextVar["Runner | None"] = ContextVar("lightning_current_runn
 """The runner that runs a rollout in this context: of this task or thread, and of those started from it."""
 
 
-class LitAgent(Generic[T]):
+class LitAgent(AttachedToTrainer, Generic[T]):
     """A program that does a task with the resources that it is given.
 
     A subclass implements `rollout`, or `rollout_async`; or one of the `training_` and `validation_` variants where
@@ -33,9 +35,16 @@ class LitAgent(Generic[T]):
 
     Where a grader scores it (`Trainer(reward=...)`), it returns whatever the grader is to see. A sync method runs in
     a thread of its own. What it raises fails the attempt; a `Fault` says that something else than the agent failed.
+
+    A subclass need not call `super().__init__()`.
     """
 
-    _trainer: "weakref.ReferenceType[Trainer] | None" = None
+    _not_attached = AgentNotAttached
+    _runner: "weakref.ReferenceType[Runner] | None" = None
+
+    @superseded(without_effect={"trained_agents": "the adapter says which agents are trained, by its agent_match="})
+    def __init__(self) -> None:
+        super().__init__()
 
     def is_async(self) -> bool:
         """Whether the coroutine methods are to be called: whether one of them is overridden."""
@@ -59,57 +68,51 @@ class LitAgent(Generic[T]):
         raise InvalidAgent(f"{type(self).__name__} has to implement rollout_async")
 
     def training_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task of a rollout whose mode is `train`, or that has none."""
+        """Do a task of a rollout whose mode is `train`."""
         return self.rollout(task, resources, rollout)
 
     def validation_rollout(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task of a rollout whose mode is `val` or `test`."""
+        """Do a task of a rollout whose mode is `val` or `test`, or that has none."""
         return self.rollout(task, resources, rollout)
 
     async def training_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task of a rollout whose mode is `train`, or that has none."""
+        """Do a task of a rollout whose mode is `train`."""
         return await self.rollout_async(task, resources, rollout)
 
     async def validation_rollout_async(self, task: T, resources: NamedResources, rollout: Rollout) -> Any:
-        """Do a task of a rollout whose mode is `val` or `test`."""
+        """Do a task of a rollout whose mode is `val` or `test`, or that has none."""
         return await self.rollout_async(task, resources, rollout)
 
     def method_for(self, mode: RolloutMode | None) -> Any:
-        """Return the method that does a rollout of this mode."""
-        kind = "validation" if mode in ("val", "test") else "training"
-        return getattr(self, f"{kind}_rollout_async" if self.is_async() else f"{kind}_rollout")
+        """Return the method that does a rollout of this mode.
 
-    def set_trainer(self, trainer: "Trainer") -> None:
-        """Attach the trainer, which is not kept alive by it."""
-        self._trainer = weakref.ref(trainer)
-
-    def get_trainer(self) -> "Trainer":
-        """Return the trainer.
-
-        Raises:
-            AgentError: When none is attached, or it is gone.
+        One without a mode is nobody's training data.
         """
-        trainer = None if self._trainer is None else self._trainer()
-        if trainer is None:
-            raise AgentError(f"{type(self).__name__} has no trainer; run it through Trainer.fit")
-        return trainer
+        kind = "training" if mode == "train" else "validation"
+        return getattr(self, f"{kind}_rollout_async" if self.is_async() else f"{kind}_rollout")
 
     @property
     def trainer(self) -> "Trainer":
         """The trainer; see `get_trainer`."""
         return self.get_trainer()
 
+    def set_runner(self, runner: "Runner") -> None:
+        """Attach the runner that `get_runner` returns outside of rollouts, which is not kept alive by it."""
+        self._runner = weakref.ref(runner)
+
     def get_runner(self) -> "Runner":
-        """Return the runner of the rollout that runs in the calling context.
+        """Return the runner of the rollout that runs in the calling context; outside of one, the attached runner.
 
         An agent serves many runners at once; each rollout sees its own, in the tasks and threads that it starts too.
 
         Raises:
-            AgentError: Outside of a rollout.
+            AgentNotAttached: Outside of a rollout, when no runner is attached or it is gone.
         """
-        runner = current_runner.get()
+        runner = current_runner.get() or (None if self._runner is None else self._runner())
         if runner is None:
-            raise AgentError(f"{type(self).__name__} has no runner here; only a rollout that is being run has one")
+            raise AgentNotAttached(
+                f"{type(self).__name__} has no runner here; only a rollout that is being run has one"
+            )
         return runner
 
     @property
@@ -121,7 +124,7 @@ class LitAgent(Generic[T]):
         """Return the tracer that records the rollout of the calling context; outside of one, the trainer's.
 
         Raises:
-            AgentError: Outside of a rollout, when there is no trainer either.
+            AgentNotAttached: Outside of a rollout, when there is no trainer either.
         """
         from lightning_core.tracer import get_active_tracer  # late: it takes the OpenTelemetry SDK with it
 

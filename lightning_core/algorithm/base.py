@@ -1,18 +1,17 @@
 """The interface of an algorithm: what tunes the resources."""
 
 import inspect
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lightning_core.errors import AlgorithmError
+from lightning_core.agent.attachment import AttachedToTrainer
+from lightning_core.errors import AlgorithmNotAttached
 from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
 if TYPE_CHECKING:
     from lightning_core.adapter.base import TraceAdapter
-    from lightning_core.trainer import Trainer
 
 
 class Reporter(Protocol):
@@ -25,7 +24,7 @@ class Reporter(Protocol):
         ...
 
 
-class Algorithm(ABC):
+class Algorithm(AttachedToTrainer, ABC):
     """Improves resources: enqueues rollouts, learns from their spans, adds new resources to the store.
 
     A subclass implements `run`, as a coroutine or as a plain method; a plain one runs in a thread of its own. The
@@ -37,7 +36,12 @@ class Algorithm(ABC):
     _initial_resources: NamedResources | None = None
     _rollout_config: RolloutConfig | None = None
     _reporter: Reporter | None = None
-    _trainer: "weakref.ReferenceType[Trainer] | None" = None
+    _llm_proxy: Any = None
+    _not_attached = AlgorithmNotAttached
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call `run`."""
+        return self.run(*args, **kwargs)
 
     @abstractmethod
     def run(
@@ -86,10 +90,12 @@ class Algorithm(ABC):
         """Return the store.
 
         Raises:
-            AlgorithmError: When none is attached.
+            AlgorithmNotAttached: When none is attached.
         """
         if self._store is None:
-            raise AlgorithmError(f"{type(self).__name__} has no store; run it through a Trainer, or call set_store")
+            raise AlgorithmNotAttached(
+                f"{type(self).__name__} has no store; run it through a Trainer, or call set_store"
+            )
         return self._store
 
     def set_adapter(self, adapter: "TraceAdapter[Any] | None") -> None:
@@ -100,11 +106,21 @@ class Algorithm(ABC):
         """Return what makes training data of spans.
 
         Raises:
-            AlgorithmError: When none is attached.
+            AlgorithmNotAttached: When none is attached.
         """
         if self._adapter is None:
-            raise AlgorithmError(f"{type(self).__name__} has no adapter; run it through a Trainer, or call set_adapter")
+            raise AlgorithmNotAttached(
+                f"{type(self).__name__} has no adapter; run it through a Trainer, or call set_adapter"
+            )
         return self._adapter
+
+    def set_llm_proxy(self, llm_proxy: Any) -> None:
+        """Attach the model proxy; None for none."""
+        self._llm_proxy = llm_proxy
+
+    def get_llm_proxy(self) -> Any:
+        """Return the model proxy, or None when there is none."""
+        return self._llm_proxy
 
     def set_rollout_config(self, config: RolloutConfig | None) -> None:
         """Attach the limits and the retry policy of rollouts."""
@@ -121,21 +137,6 @@ class Algorithm(ABC):
     def get_initial_resources(self) -> NamedResources | None:
         """Return the resources to start from, or None when there are none."""
         return self._initial_resources
-
-    def set_trainer(self, trainer: "Trainer") -> None:
-        """Attach the trainer, which is not kept alive by it."""
-        self._trainer = weakref.ref(trainer)
-
-    def get_trainer(self) -> "Trainer":
-        """Return the trainer.
-
-        Raises:
-            AlgorithmError: When none is attached, or it is gone.
-        """
-        trainer = None if self._trainer is None else self._trainer()
-        if trainer is None:
-            raise AlgorithmError(f"{type(self).__name__} has no trainer; run it through Trainer.fit")
-        return trainer
 
 
 class FastAlgorithm(Algorithm):

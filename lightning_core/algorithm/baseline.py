@@ -1,15 +1,14 @@
 """The algorithm that changes nothing: it measures."""
 
-import secrets
 from typing import Any
 
 from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import Batch, require_rewards, run_batch
+from lightning_core.algorithm.continued import continued
 from lightning_core.errors import AlgorithmError
 from lightning_core.store import LightningStore
-from lightning_core.types import Dataset, RolloutMode
-
-_STATE = "baseline"
+from lightning_core.superseded import superseded
+from lightning_core.types import Dataset, RolloutMode, samples_of
 
 
 class Baseline(FastAlgorithm):
@@ -22,6 +21,14 @@ class Baseline(FastAlgorithm):
         n_epochs: How often to go over the datasets.
     """
 
+    @superseded(
+        without_effect={
+            "train_split": "each dataset is run as a whole",
+            "polling_interval": "waits are notified",
+            "max_queue_length": "all samples are queued at once",
+            "span_verbosity": "spans are not logged, read them with store.query_spans",
+        }
+    )
     def __init__(self, *, n_epochs: int = 1) -> None:
         if type(n_epochs) is not int or n_epochs < 1:
             raise ValueError(f"n_epochs is {n_epochs!r}; it is a whole number from 1 on")
@@ -36,26 +43,12 @@ class Baseline(FastAlgorithm):
         """
         store = self.get_store()
         given: dict[RolloutMode, Dataset[Any] | None] = {"train": train_dataset, "val": val_dataset}
-        datasets = {mode: [data[i] for i in range(len(data))] for mode, data in given.items() if data is not None}
+        datasets = {mode: samples_of(data) for mode, data in given.items() if data is not None}
         if not any(datasets.values()):
             raise AlgorithmError("baseline has nothing to run; give a train_dataset or a val_dataset")
-        state = await self._begin(store, {mode: len(samples) for mode, samples in datasets.items()})
-        try:
-            await self._measure(store, datasets, key=state["key"])
-        except Exception:
-            # It has come to an end, too: the next one begins anew.
-            await store.save_state(_STATE, {**state, "ended": True})
-            raise
-        await store.save_state(_STATE, {**state, "ended": True})
-
-    async def _begin(self, store: LightningStore, sizes: dict[RolloutMode, int]) -> dict[str, Any]:
-        """Return the state of a measurement: that of one which did not come to its end, where there is one."""
-        state = await store.load_state(_STATE)
-        if isinstance(state, dict) and not state["ended"] and state["sizes"] == sizes:
-            return state
-        begun = {"key": secrets.token_hex(8), "sizes": sizes, "ended": False}
-        await store.save_state(_STATE, begun)
-        return begun
+        sizes = {mode: len(samples) for mode, samples in datasets.items()}
+        async with continued(store, "baseline", of=sizes) as key:
+            await self._measure(store, datasets, key=key)
 
     async def _measure(self, store: LightningStore, datasets: dict[RolloutMode, list[Any]], *, key: str) -> None:
         resources = self.get_initial_resources()

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.emitter import find_final_reward
-from lightning_core.errors import InvalidTransition, NoRewards
-from lightning_core.runner.calls import AgentTimeout
+from lightning_core.errors import AgentTimeout, InvalidTransition, NoRewards
 from lightning_core.store import LightningStore
 from lightning_core.types import (
     Attempt,

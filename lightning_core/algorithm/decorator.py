@@ -11,7 +11,16 @@ from lightning_core.errors import AlgorithmError, InvalidComponent
 from lightning_core.registry import did_you_mean
 from lightning_core.types import Dataset
 
-_PARAMETERS = ("store", "train_dataset", "val_dataset", "adapter", "initial_resources", "rollout_config", "report")
+_PARAMETERS = (
+    "store",
+    "train_dataset",
+    "val_dataset",
+    "adapter",
+    "llm_proxy",
+    "initial_resources",
+    "rollout_config",
+    "report",
+)
 
 
 class FunctionalAlgorithm(Algorithm):
@@ -52,6 +61,7 @@ class FunctionalAlgorithm(Algorithm):
                 raise AlgorithmError(f"algorithm {name_of(self._function)} takes no {name}, but there is one")
         given: dict[str, Any] = {"initial_resources": self.get_initial_resources(), "report": self.report, **datasets}
         given["rollout_config"] = self.get_rollout_config()
+        given["llm_proxy"] = self.get_llm_proxy()
         if "store" in self._wanted:
             given["store"] = self.get_store()
         if "adapter" in self._wanted:
@@ -64,8 +74,8 @@ def algo(function: Callable[..., Any]) -> FunctionalAlgorithm:
     """Make an algorithm of a function, sync or async.
 
     The function has any of these parameters, by name: `store`, `train_dataset`, `val_dataset`, `adapter`,
-    `initial_resources`, `rollout_config` and `report` (which is `Algorithm.report`). Other parameters keep their
-    defaults.
+    `llm_proxy` (None where there is none), `initial_resources`, `rollout_config` and `report` (which is
+    `Algorithm.report`). Other parameters keep their defaults.
 
     Raises:
         InvalidComponent: When it has another parameter without a default.

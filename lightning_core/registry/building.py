@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from lightning_core.errors import InvalidComponent
 from lightning_core.registry.objects import did_you_mean
+from lightning_core.superseded import superseded_options
 
 T = TypeVar("T")
 
@@ -78,9 +79,10 @@ def _arguments(
         return dict(options)
     named = {parameter.name: parameter for parameter in parameters if parameter.kind in _NAMED_PARAMETERS}
     takes_anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    accepted = superseded_options(factory)
     takes = f"it takes: {', '.join(named) or 'none'}"
     for option in options:
-        if option not in named and not takes_anything:
+        if option not in named and option not in accepted and not takes_anything:
             raise InvalidComponent(f"{label} has no option {option!r}; {takes}{did_you_mean(option, named)}")
     arguments = {name: value for name, value in defaults.items() if name in named} | dict(options)
     missing = [name for name, parameter in named.items() if _is_required(parameter) and name not in arguments]

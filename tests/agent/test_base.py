@@ -34,7 +34,7 @@ async def test_rollout_does_every_mode() -> None:
     assert not Solver().is_async()
 
 
-async def test_validation_variant_does_val_and_test() -> None:
+async def test_validation_variant_does_every_mode_but_train() -> None:
     class Solver(LitAgent[str]):
         def training_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
             return "training"
@@ -42,7 +42,7 @@ async def test_validation_variant_does_val_and_test() -> None:
         def validation_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
             return "validation"
 
-    assert await results(Solver()) == ["training", "validation", "validation", "training"]
+    assert await results(Solver()) == ["training", "validation", "validation", "validation"]
 
 
 async def test_variant_that_is_missing_falls_back_to_rollout() -> None:
@@ -53,7 +53,7 @@ async def test_variant_that_is_missing_falls_back_to_rollout() -> None:
         def validation_rollout(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
             return "validation"
 
-    assert await results(Solver()) == ["any", "validation", "validation", "any"]
+    assert await results(Solver()) == ["any", "validation", "validation", "validation"]
 
 
 async def test_async_variants_do_the_same() -> None:
@@ -64,7 +64,7 @@ async def test_async_variants_do_the_same() -> None:
         async def training_rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> str:
             return "training"
 
-    assert await results(Solver()) == ["training", "any", "any", "training"]
+    assert await results(Solver()) == ["training", "any", "any", "any"]
     assert Solver().is_async()
 
 
@@ -130,3 +130,24 @@ def test_tracer_outside_of_a_rollout_is_that_of_the_trainer() -> None:
     agent.set_trainer(trainer)
 
     assert agent.tracer is trainer.tracer
+
+
+async def test_attached_runner_is_that_of_whoever_asks_outside_of_rollouts() -> None:
+    class Solver(LitAgent[str]):
+        async def rollout_async(self, task: str, resources: NamedResources, rollout: Rollout) -> float:
+            assert self.get_runner() is running
+            return 1.0
+
+    agent, attached, running = Solver(), LitAgentRunner[str](OtelTracer()), LitAgentRunner[str](OtelTracer())
+    agent.set_runner(attached)
+    assert agent.get_runner() is attached
+    with running.run_context(agent=agent, store=InMemoryLightningStore()):
+        assert (await running.step("task")).status == "succeeded"
+
+
+def test_what_an_agent_is_not_attached_to_is_a_value_error_too() -> None:
+    class Solver(LitAgent[str]): ...
+
+    for ask in (Solver().get_trainer, Solver().get_runner, Solver().get_tracer):
+        with pytest.raises(ValueError, match="Solver has no"):
+            ask()

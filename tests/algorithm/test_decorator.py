@@ -107,7 +107,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
 
     expected = (
         "measure has a parameter 'dataset' that nothing can be given for; it may have, by name: store, train_dataset, "
-        "val_dataset, adapter, initial_resources, rollout_config, report. Did you mean "
+        "val_dataset, adapter, llm_proxy, initial_resources, rollout_config, report. Did you mean "
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         algo(measure)
@@ -144,3 +144,30 @@ async def test_algorithm_is_still_the_function_to_whoever_calls_it() -> None:
     assert double(21) == 42
     with pytest.raises(AlgorithmError, match="has no store"):
         double.run()
+
+
+def test_model_proxy_is_given_by_name_and_none_where_there_is_none() -> None:
+    seen: list[Any] = []
+
+    @algo
+    def look(llm_proxy: Any) -> None:
+        seen.append(llm_proxy)
+
+    look.run()
+    look.set_llm_proxy("a proxy")
+    look.run()
+    assert seen == [None, "a proxy"]
+
+
+def test_algorithm_class_can_be_called_and_says_what_it_is_not_attached_to() -> None:
+    class Measure(Algorithm):
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            seen.append((train_dataset, val_dataset))
+
+    seen: list[Any] = []
+    measure = Measure()
+    measure([1], val_dataset=[2])
+    assert seen == [([1], [2])]
+    for ask in (measure.get_store, measure.get_adapter, measure.get_trainer):
+        with pytest.raises(ValueError, match="Measure has no"):
+            ask()

@@ -10,6 +10,7 @@ from lightning_core import LightningStore, Trainer, rollout
 from lightning_core.algorithm import algo
 from lightning_core.algorithm.base import Reporter
 from lightning_core.errors import AlgorithmError
+from lightning_core.runs import FailedHook
 from lightning_core.types import Attempt, Rollout
 
 
@@ -154,3 +155,19 @@ def test_plugin_that_fails_on_the_way_does_not_stop_the_run(diary: Diary, caplog
         ("lightning_run_end", 1),
     ]
     assert "lightning.plugin_failed" in caplog.text
+    assert result.failed_hooks == [
+        FailedHook("Clumsy", "lightning_rollout_end", "ZeroDivisionError: rollout", 2),
+        FailedHook("Clumsy", "lightning_step_end", "ZeroDivisionError: step", 1),
+        FailedHook("Clumsy", "lightning_run_end", "ZeroDivisionError: run", 1),
+    ]
+
+
+def test_result_of_a_run_has_the_failures_of_that_run_only() -> None:
+    class FailsAtTwo:
+        def lightning_rollout_end(self, rollout: Rollout) -> None:
+            if rollout.input == 2.0:
+                raise ValueError("two")
+
+    trainer = Trainer(algorithm="baseline", hooks=[FailsAtTwo()])
+    failed = [[each.count for each in trainer.fit(solve, data).failed_hooks] for data in ([2.0], [1.0], [2.0, 2.0])]
+    assert failed == [[1], [], [2]]

@@ -1,55 +1,57 @@
 """The trainer: puts the parts together, and runs them."""
 
 import asyncio
-import logging
 import threading
-import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
-from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
+from lightning_core.errors import ConfigError, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.plugins import Hooks
-from lightning_core.registry import Registry, default_registry
+from lightning_core.registry import Kind, Registry, default_registry
 from lightning_core.runner import Runner
-from lightning_core.runner.calls import in_daemon_thread
-from lightning_core.runs import FitResult, Progress, RunStatus, count_rollouts
+from lightning_core.runs import FitResult
 from lightning_core.runs.event_loop import event_loop
-from lightning_core.runs.held_out import measure_held_out
 from lightning_core.store import LightningStore
+from lightning_core.superseded import superseded
 from lightning_core.tracer import Tracer
+from lightning_core.trainer.run import Run
+from lightning_core.trainer.specs import registry_form
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _Datasets = Mapping[str, Dataset[Any] | None]
 
-INTERRUPTED_SECONDS = 1.0
-"""How long a run may take to end after a second Ctrl-C."""
-
-END_SECONDS = 30.0
-"""How long plugins may take to end a run; after Ctrl-C each gets a moment."""
+_DEFAULTS: Mapping[Kind, str] = {
+    "stores": "memory",
+    "tracers": "otel",
+    "adapters": "triplet",
+    "runners": "agent",
+    "strategies": "local",
+}
+"""The component of each kind where none is given."""
 
 
 class Trainer:
     """Wires an algorithm, a store, runners and a tracer together, and runs them on an agent.
 
     Each component is given as an instance, a class, a registered name (`"apo"`), a name with options
-    (`{"name": "apo", "beam_width": 2}`) or an import path (`"package.module:Class"`).
+    (`{"name": "apo", "beam_width": 2}`) or an import path (`"package.module:Class"`). The forms of agentlightning 0.3
+    are taken, too: `{"type": "package.module.Class", option: value}`, `"package.module.Class"`, None for the default,
+    and for the adapter its options alone.
 
     Args:
         algorithm: What tunes the resources. `fit` needs one.
-        store: Where everything is kept.
-        tracer: What records what the agent does.
-        adapter: What makes training data of spans, for algorithms that want it.
+        store: Where everything is kept; None for `memory`.
+        tracer: What records what the agent does; None for `otel`.
+        adapter: What makes training data of spans, for algorithms that want it; None for `triplet`.
         runner: What runs the agent. One instance is one runner, so with several runners it is given otherwise.
-        strategy: Where the algorithm and the runners live.
+        strategy: Where the algorithm and the runners live; None for `local`.
         n_runners: How many rollouts run at the same time; None for the strategy's default.
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
@@ -58,21 +60,29 @@ class Trainer:
             None where agents score themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
+        port: Where a strategy that serves the store listens; a warning with any other.
 
     Raises:
         RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
             options than those given here; says what is possible.
     """
 
+    @superseded(
+        renamed={"n_workers": "n_runners", "max_tasks": "max_rollouts", "triplet_exporter": "adapter"},
+        without_effect={
+            "dev": "call trainer.dev(...) instead of trainer.fit(...)",
+            "daemon": "nothing outlives a run",
+        },
+    )
     def __init__(
         self,
         *,
         algorithm: object = None,
-        store: object = "memory",
-        tracer: object = "otel",
-        adapter: object = "triplet",
-        runner: object = "agent",
-        strategy: object = "local",
+        store: object = None,
+        tracer: object = None,
+        adapter: object = None,
+        runner: object = None,
+        strategy: object = None,
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
@@ -80,6 +90,7 @@ class Trainer:
         reward: Grader | Callable[..., Any] | str | None = None,
         hooks: object = (),
         registry: Registry | None = None,
+        port: int | None = None,
     ) -> None:
         # Here, so that whoever imports the trainer does not pay for adapters.
         from lightning_core.adapter import TraceAdapter
@@ -101,15 +112,23 @@ class Trainer:
             "strategies",
             strategy,
             ExecutionStrategy,
-            {} if n_runners is None else {"n_runners": n_runners},
+            {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None},
         )
         self._check_strategy(n_runners)
+        if port is not None and getattr(self.strategy, "server_port", None) != port:
+            name = type(self.strategy).__name__
+            warnings.warn(f"port={port} has no effect: {name} serves no store there; leave it out", stacklevel=3)
         self._check_runner()
         self.hooks = Hooks(hooks, load_entry_points=True, registry=self._registry)
         self._first_run_id = self.store.run_id
         self._fits = 0
         self._is_running = False
         self._lock = threading.Lock()
+
+    @property
+    def n_runners(self) -> int:
+        """How many rollouts run at the same time, as far as the strategy says; 1 where it does not."""
+        return int(getattr(self.strategy, "n_runners", 1))
 
     def fit(
         self,
@@ -184,7 +203,7 @@ class Trainer:
             options["reward"] = self.reward
         return self._build("runners", self._runner_spec, Runner, options)
 
-    def _start_run(self) -> LightningStore:
+    def next_store(self) -> LightningStore:
         """Return the store of a new run: the trainer's own for its first one, the same store's next run later."""
         if self._fits:
             self.store = self.store.for_run(f"{self._first_run_id}-{self._fits + 1}")
@@ -208,12 +227,12 @@ class Trainer:
                 return loop.run(run.interrupted())
 
     @contextmanager
-    def _new_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Iterator["_Run"]:
+    def _new_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Iterator[Run]:
         """Make a run, which has the trainer to itself during the block: its parts have one store and one reporter."""
         with self._lock:
             if self._is_running:
                 raise LightningError("this trainer runs already; make another Trainer for a run beside it")
-            run = _Run(self, agent, algorithm, **datasets)
+            run = Run(self, agent, algorithm, **datasets)
             self._is_running = True
         try:
             yield run
@@ -230,10 +249,9 @@ class Trainer:
     def _check_runner(self) -> None:
         """Make a runner, so that a wrong one is known before a run starts."""
         runner = self.make_runner()
-        n_runners = getattr(self.strategy, "n_runners", 1)
-        if n_runners != 1 and self.make_runner() is runner:
+        if self.n_runners != 1 and self.make_runner() is runner:
             raise InvalidComponent(
-                f"runner is one instance of {type(runner).__name__}, but there are {n_runners} runners; "
+                f"runner is one instance of {type(runner).__name__}, but there are {self.n_runners} runners; "
                 "give its class, its name or a dict with its options"
             )
         has = getattr(runner, "max_rollouts", self.max_rollouts)
@@ -248,8 +266,15 @@ class Trainer:
                 "given with another one; say it in one place"
             )
 
-    def _build(self, kind: Any, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
-        return self._registry.build(kind, spec, expected=expected, defaults=defaults or {})
+    def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
+        form = registry_form(
+            kind,
+            spec,
+            default=_DEFAULTS.get(kind),
+            registry=self._registry,
+            fills_in_default=kind == "adapters",
+        )
+        return self._registry.build(kind, form, expected=expected, defaults=defaults or {})
 
 
 def _check_prompts(resources: NamedResources | None) -> None:
@@ -260,121 +285,3 @@ def _check_prompts(resources: NamedResources | None) -> None:
                 resource.placeholders()
             except ValueError as exc:
                 raise ConfigError(f"initial_resources: {name}: {exc}") from exc
-
-
-def _check_dataset(name: str, dataset: object) -> None:
-    is_sequence = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    if dataset is not None and (not is_sequence or isinstance(dataset, str | bytes | Mapping)):
-        raise InvalidComponent(
-            f"{name} is a {type(dataset).__name__}; a dataset has a length and is read by index, as a list is"
-        )
-
-
-class _Run:
-    """One call of `fit`."""
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        agent: object,
-        algorithm: Algorithm | None,
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-        test_dataset: Dataset[Any] | None,
-    ) -> None:
-        if algorithm is None:
-            raise LightningError("this trainer has no algorithm; name one, as in Trainer(algorithm='baseline')")
-        if not isinstance(agent, LitAgent):
-            raise InvalidAgent(f"{agent!r} is no agent; decorate the function with @rollout, or subclass LitAgent")
-        self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
-        for name, dataset in {**self._datasets, "test_dataset": test_dataset}.items():
-            _check_dataset(name, dataset)
-        self._trainer = trainer
-        self._algorithm = algorithm
-        self._agent = agent
-        self._test_dataset = test_dataset
-        self._store = trainer._start_run()
-        self._progress = Progress()
-        self._started = time.monotonic()
-        self._task: asyncio.Task[Any] | None = None
-
-    async def execute(self) -> FitResult:
-        """Run to the end."""
-        self._task = asyncio.current_task()
-        hooks, run_id = self._trainer.hooks, self._store.run_id
-        status: RunStatus = "failed"
-        try:
-            await hooks.emit("lightning_run_start", run_id=run_id)
-            async with self._progress.telling(hooks):
-                await self._trainer.strategy.execute(self._run_algorithm, self._run_runner, self._store)
-            status = "succeeded"
-        except asyncio.CancelledError:
-            status = "interrupted"
-            raise
-        finally:
-            limit = 0.0 if status == "interrupted" else END_SECONDS
-            await hooks.end_run(run_id, status, timeout_seconds=limit)
-        return await self.result(status)
-
-    async def interrupted(self) -> FitResult:
-        """Give a run that was interrupted a moment to end, and return what has come of it."""
-        if self._task is not None and not self._task.done():
-            await asyncio.wait((self._task,), timeout=INTERRUPTED_SECONDS)
-        return await self.result("interrupted")
-
-    async def result(self, status: RunStatus) -> FitResult:
-        """Return what has come of the run so far."""
-        counts, failures = await count_rollouts(self._store)
-        workers = [worker.heartbeat_stats or {} for worker in await self._store.query_workers()]
-        return FitResult(
-            run_id=self._store.run_id,
-            status=status,
-            best_resources=self._progress.best_resources,
-            metrics=dict(self._progress.metrics),
-            rollouts=counts,
-            failures=failures,
-            duration_seconds=time.monotonic() - self._started,
-            abandoned_agents=sum(stats.get("abandoned_agents", 0) for stats in workers),
-            dropped_spans=sum(stats.get("dropped_spans", 0) for stats in workers),
-        )
-
-    async def _run_algorithm(self, store: LightningStore) -> None:
-        algorithm = self._algorithm
-        algorithm.set_trainer(self._trainer)
-        algorithm.set_store(store)
-        algorithm.set_adapter(self._trainer.adapter)
-        algorithm.set_initial_resources(self._trainer.initial_resources)
-        algorithm.set_rollout_config(self._trainer.rollout_config)
-        algorithm.set_reporter(self._progress)
-        try:
-            await self._call_algorithm()
-            if self._test_dataset is not None:
-                await measure_held_out(
-                    store,
-                    self._test_dataset,
-                    initial=self._trainer.initial_resources,
-                    best=self._progress.best_resources,
-                    report=self._progress,
-                    config=self._trainer.rollout_config,
-                )
-        finally:
-            algorithm.set_reporter(None)
-
-    async def _call_algorithm(self) -> None:
-        run = partial(self._algorithm.run, **self._datasets)
-        if self._algorithm.is_async():
-            call = run()
-        else:
-            try:
-                call = await in_daemon_thread(run, name="algorithm")
-            except asyncio.CancelledError:
-                logger.warning("lightning.algorithm_abandoned run_id=%s; its thread goes on", self._store.run_id)
-                raise
-        if call is not None:  # also of a plain function around a coroutine function
-            await call
-
-    async def _run_runner(self, store: LightningStore, worker_id: int) -> None:
-        runner = self._trainer.make_runner()
-        self._agent.set_trainer(self._trainer)
-        with runner.run_context(agent=self._agent, store=store, hooks=self._trainer.hooks, worker_id=worker_id):
-            await runner.iter()

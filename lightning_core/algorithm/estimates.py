@@ -1,0 +1,218 @@
+"""How sure a mean is: estimates with confidence intervals, and paired comparisons.
+
+Rewards in, numbers out; nothing here knows where the rewards come from. A lost sample is None: it is counted, and is
+no reward of zero.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+
+from lightning_core.algorithm.student_t import t_quantile
+
+CONFIDENCE = 0.95
+"""The confidence level of an interval unless somebody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean, and how sure it is. Its text is `0.71 (95% 0.61..0.79, n=100)`."""
+
+    mean: float
+    low: float | None
+    """The lower end of the confidence interval; None where the samples do not tell, see `estimate`."""
+    high: float | None
+    """The upper end; None when `low` is."""
+    n: int
+    """How many samples gave a value."""
+    lost: int = 0
+    """How many gave none."""
+    confidence: float = CONFIDENCE
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ({_details(self)})"
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """How much better it got, sample by sample. Its text is `0.38 → 0.71 (+0.33, 95% 0.22..0.44, n=100)`."""
+
+    before: float
+    """The mean before, over the pairs."""
+    after: float
+    """The mean after, over the same pairs."""
+    difference: float
+    """`after - before`."""
+    low: float | None
+    """The lower end of the difference's confidence interval; None where the pairs do not tell."""
+    high: float | None
+    """The upper end; None when `low` is."""
+    n: int
+    """How many pairs there are: samples that gave a value before and after."""
+    lost: int = 0
+    """How many samples are in no pair, because a value is missing."""
+    confidence: float = CONFIDENCE
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.low is not None and self.low > 0
+
+    def __str__(self) -> str:
+        return f"{self.before:.2f} → {self.after:.2f} ({self.difference:+.2f}, {_details(self)})"
+
+
+def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) -> Estimate | None:
+    """Estimate a mean.
+
+    Where every value is 0 or 1 the interval is Wilson's score interval, which holds for few samples and for means near
+    0 and 1, too (Wilson 1927; Newcombe 1998, Statistics in Medicine 17:857-872, method 3). Else it is that of
+    Student's t, which takes the mean to be about normal. The samples are taken to be independent.
+
+    Args:
+        values: One of each sample; None for one that was lost.
+        confidence: How often the interval holds the true mean, between 0 and 1.
+
+    Returns:
+        The estimate; None when there is no value. Its interval is None when there is one value only, or when all are
+        equal, which says nothing of how they spread; unless they are 0 or 1.
+
+    Raises:
+        ValueError: When a value is not finite, or the confidence not between 0 and 1.
+    """
+    _check_confidence(confidence)
+    every = list(values)
+    given = [_finite(value) for value in every if value is not None]
+    if not given:
+        return None
+    low, high = (
+        wilson_interval(round(sum(given)), len(given), confidence=confidence)
+        if _is_binary(given)
+        else _t_interval(given, confidence=confidence)
+    )
+    return Estimate(fmean(given), low, high, n=len(given), lost=len(every) - len(given), confidence=confidence)
+
+
+def paired_difference(
+    before: Sequence[float | None], after: Sequence[float | None], *, confidence: float = CONFIDENCE
+) -> PairedDifference | None:
+    """Estimate how much better it got, from the same samples before and after.
+
+    A sample that lost either value is in no pair, so nobody gains by losing the hard ones. Where every value is 0 or 1
+    the interval is that of Bonett and Price 2012 (Journal of Educational and Behavioral Statistics 37:479-488), which
+    is honest, too, where every sample changes in the same way. Else it is that of Student's t on the differences.
+
+    The interval is that of one comparison. Where `after` is the best of many on these very samples, it looks better
+    than it is: compare it on other samples.
+
+    Args:
+        before: A value for each sample; None for one that was lost.
+        after: A value for each of the same samples, in the same order.
+        confidence: How often the interval holds the true difference, between 0 and 1.
+
+    Returns:
+        The difference; None when there is no pair. Its interval is None when there is one pair only, or when all
+        differences are equal; unless the values are 0 or 1.
+
+    Raises:
+        ValueError: When there are not as many values after as before, when one is not finite, or the confidence not
+            between 0 and 1.
+    """
+    _check_confidence(confidence)
+    if len(before) != len(after):
+        raise ValueError(f"before has {len(before)} values and after {len(after)}; give one of each sample to both")
+    pairs = [
+        (_finite(first), _finite(second))
+        for first, second in zip(before, after, strict=True)
+        if first is not None and second is not None
+    ]
+    if not pairs:
+        return None
+    differences = [second - first for first, second in pairs]
+    low, high = (
+        _bonett_price_interval(pairs, confidence=confidence)
+        if _is_binary([value for pair in pairs for value in pair])
+        else _t_interval(differences, confidence=confidence)
+    )
+    mean_before, mean_after = fmean(first for first, _ in pairs), fmean(second for _, second in pairs)
+    return PairedDifference(
+        mean_before,
+        mean_after,
+        fmean(differences),
+        low,
+        high,
+        n=len(pairs),
+        lost=len(before) - len(pairs),
+        confidence=confidence,
+    )
+
+
+def wilson_interval(successes: int, n: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return Wilson's score interval of a proportion, without continuity correction.
+
+    Raises:
+        ValueError: When there is no trial, or there are fewer of them than successes.
+    """
+    _check_confidence(confidence)
+    if not 0 <= successes <= n or n == 0:
+        raise ValueError(f"{successes} successes of {n}; there is at least one trial, and a success is one of them")
+    z = _z(confidence)
+    proportion = successes / n
+    middle = proportion + z * z / (2 * n)
+    half = z * math.sqrt(proportion * (1 - proportion) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    # Exact at the ends, where rounding would leave -1e-17.
+    low = 0.0 if successes == 0 else (middle - half) / scale
+    high = 1.0 if successes == n else (middle + half) / scale
+    return low, high
+
+
+def _bonett_price_interval(pairs: Sequence[tuple[float, float]], *, confidence: float) -> tuple[float, float]:
+    """The Wald interval after one more pair of each kind that changed, and two in all."""
+    n = len(pairs) + 2
+    gained = (1 + sum(before < after for before, after in pairs)) / n
+    fell = (1 + sum(before > after for before, after in pairs)) / n
+    difference = gained - fell
+    half = _z(confidence) * math.sqrt((gained + fell - difference**2) / n)
+    return max(-1.0, difference - half), min(1.0, difference + half)
+
+
+def _t_interval(values: Sequence[float], *, confidence: float) -> tuple[float, float] | tuple[None, None]:
+    if len(values) < 2 or (spread := stdev(values)) == 0:
+        return None, None
+    half = t_quantile((1 + confidence) / 2, len(values) - 1) * spread / math.sqrt(len(values))
+    mean = fmean(values)
+    return mean - half, mean + half
+
+
+def _z(confidence: float) -> float:
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def _is_binary(values: Iterable[float]) -> bool:
+    return all(value in (0.0, 1.0) for value in values)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"a value is {value!r}; values are finite, and None is a lost sample")
+    return float(value)
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence!r}; it is a number between 0 and 1, such as 0.95")
+
+
+def _details(of: Estimate | PairedDifference) -> str:
+    parts = [f"n={of.n}"]
+    if of.low is not None and of.high is not None:
+        parts.insert(0, f"{of.confidence * 100:g}% {_rounded(of.low)}..{_rounded(of.high)}")
+    if of.lost:
+        parts.append(f"{of.lost} lost")
+    return ", ".join(parts)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.2f}".replace("-0.00", "0.00")

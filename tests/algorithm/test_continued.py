@@ -1,0 +1,43 @@
+"""Work that was killed keeps its key; work that came to its end gets a new one."""
+
+import asyncio
+from contextlib import nullcontext
+
+import pytest
+
+from lightning_core.algorithm.continued import continued
+from lightning_core.store import InMemoryLightningStore
+
+
+@pytest.fixture
+def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+async def key_of(store: InMemoryLightningStore, *, of: int = 1, raises: BaseException | None = None) -> str:
+    key = ""
+    with nullcontext() if raises is None else pytest.raises(type(raises)):
+        async with continued(store, "work", of=of) as key:
+            if raises is not None:
+                raise raises
+    return key
+
+
+async def test_cancelled_work_is_continued_under_its_key(store: InMemoryLightningStore):
+    first = await key_of(store, raises=asyncio.CancelledError())
+    assert await key_of(store) == first
+
+
+async def test_work_that_came_to_its_end_is_begun_anew(store: InMemoryLightningStore):
+    first = await key_of(store)
+    assert await key_of(store) != first
+
+
+async def test_work_that_failed_is_begun_anew(store: InMemoryLightningStore):
+    first = await key_of(store, raises=ValueError("no"))
+    assert await key_of(store) != first
+
+
+async def test_other_work_has_another_key(store: InMemoryLightningStore):
+    first = await key_of(store, of=1, raises=asyncio.CancelledError())
+    assert await key_of(store, of=2) != first
