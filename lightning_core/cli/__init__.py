@@ -1,5 +1,6 @@
 """The `agl` command. Its subcommands are components like all others, and only the one that is used is imported."""
 
+import errno
 import os
 import sys
 from contextlib import suppress
@@ -86,15 +87,29 @@ class CommandGroup(click.Group):
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lightning-core", message="%(package)s %(version)s")
 def agl() -> None:
-    """Make any LLM agent better at its tasks, without changing the agent."""
+    """Make any LLM agent better at its tasks, without changing the agent.
+
+    \b
+    Example:
+      agl init demo
+      agl train demo/config.yaml
+
+    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 130 interrupted.
+    """
 
 
 def main() -> None:
     """Run the `agl` command with the arguments of this process, and exit."""
+    _open_standard_streams()
     try:
         agl(prog_name="agl")
     except BrokenPipeError:
         # Whoever read the output has had enough of it. There is nobody to tell.
+        _leave(1)
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC:
+            raise
+        click.echo(f"Error: the output cannot be written: {exc.strerror}", err=True)
         _leave(1)
     except SystemExit as exc:
         if exc.code == INTERRUPTED:
@@ -102,6 +117,17 @@ def main() -> None:
             # not keep the process any longer.
             _leave(INTERRUPTED)
         raise
+
+
+def _open_standard_streams() -> None:
+    """Give output that is closed somewhere to go: else the next file that is opened would take its place."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != descriptor:
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(descriptor, "w", encoding="utf-8", closefd=False))
 
 
 def _leave(status: int) -> NoReturn:

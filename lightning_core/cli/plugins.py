@@ -89,6 +89,7 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 def _verifier() -> Callable[[Component, Any], None]:
     """Return what refuses a component that is not what its kind has to be."""
     # imported here, because it is much, and a plain list does not need it
+    from lightning_core.adapter import TraceAdapter
     from lightning_core.algorithm import Algorithm
     from lightning_core.execution import ExecutionStrategy
     from lightning_core.plugins import Hooks
@@ -101,6 +102,7 @@ def _verifier() -> Callable[[Component, Any], None]:
         "algorithms": Algorithm,
         "stores": LightningStore,
         "tracers": Tracer,
+        "adapters": TraceAdapter,
         "runners": Runner,
         "strategies": ExecutionStrategy,
     }

@@ -1,7 +1,8 @@
 """What came of a run, for people and for files."""
 
+import difflib
 import json
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,31 +10,54 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from lightning_core.cli.json_lines import plain
+from lightning_core.cli.words import metric_words, shortened, usage_words
 from lightning_core.errors import LightningError
-from lightning_core.runs import FitResult
+from lightning_core.runs import Comparison, Failure, FitResult
+from lightning_core.runs.usage import Usage
+from lightning_core.store import LightningStore
+from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.types import NamedResources, PromptTemplate, Resource
 
-_INITIAL = "_initial"
+_SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
+
 MAX_FAILURES_SHOWN = 5
 """How many causes the summary lists."""
+MAX_TASK_CHARACTERS = 80
+"""How much of a failed rollout's input the summary shows."""
+MAX_CAUSE_CHARACTERS = 300
+"""How much of a plugin's error the summary shows."""
 
 
-def print_summary(console: Console, result: FitResult, initial: NamedResources | None) -> None:
-    """Print the status, each metric before and after, why rollouts failed, and the best prompts.
+def print_summary(
+    console: Console,
+    result: FitResult,
+    initial: NamedResources | None,
+    *,
+    usage: Usage | None = None,
+    store: LightningStore | None = None,
+) -> None:
+    """Print the status, rewards before and after, why rollouts failed, the best prompts, and where everything is.
 
     Args:
         console: See `plain_console`.
         result: What is told.
         initial: What the run started from.
+        usage: What the agent asked of models, where it is known.
+        store: Where the run was kept.
     """
     console.print()
     console.print(Text(result.status, style="bold"), _counts(result), sep="")
-    for line in metric_lines(result.metrics):
-        console.print(f"  {line}")
-    for failure in list(result.failures)[:MAX_FAILURES_SHOWN]:
-        console.print(f"  failed {failure.count}x: {failure.cause} (for one, {failure.example})")
-    if len(result.failures) > MAX_FAILURES_SHOWN:
-        console.print(f"  and {len(result.failures) - MAX_FAILURES_SHOWN} more causes")
+    if result.comparison is not None:
+        console.print("  " + comparison_line(result.comparison))
+    for name, words in metric_words(result.metrics).items():
+        console.print(f"  {name}: {words}")
+    if usage is not None and usage.calls:
+        console.print(f"  {usage_words(usage)}")
+    for line in failure_lines(result.failures):
+        console.print(Text(f"  {line}", style="red"))
+    for line in hook_lines(result):
+        console.print(Text(f"  {line}", style="red"))
     if result.abandoned_agents:
         console.print(
             f"  {result.abandoned_agents} agents could not be stopped when their time was over or the run ended; "
@@ -41,10 +65,100 @@ def print_summary(console: Console, result: FitResult, initial: NamedResources |
         )
     for name, resource in (result.best_resources or {}).items():
         if isinstance(resource, PromptTemplate):
-            unchanged = initial is not None and initial.get(name) == resource
-            console.print()
-            console.print(Text(name, style="bold"), " (unchanged)" if unchanged else ", the best found:", sep="")
-            console.print(resource.template)
+            _print_prompt(console, name, (initial or {}).get(name), resource)
+    if store is not None:
+        console.print()
+        console.print(kept_words(store, result.run_id))
+
+
+def comparison_line(comparison: Comparison) -> str:
+    """Say in one line how good it was and is, as far as it is known."""
+    samples = _SAMPLES[comparison.mode]
+    if comparison.difference is not None:
+        return f"reward on {samples}: {comparison.difference}"
+    if comparison.before is not None and comparison.after is not None:
+        return f"reward on different {samples}: {comparison.before} → {comparison.after}"
+    return f"reward on {samples}: {comparison.before or comparison.after}"
+
+
+def failure_lines(failures: Sequence[Failure]) -> list[str]:
+    """Return lines about the most frequent causes of failures, with one example each."""
+    lines = []
+    for failure in failures[:MAX_FAILURES_SHOWN]:
+        lines.append(f"failed {failure.count}x: {failure.cause}")
+        words = "" if failure.message in ("", failure.cause) else f": {failure.message}"
+        task = "" if failure.task is None else f" with {shortened(failure.task, MAX_TASK_CHARACTERS)}"
+        lines.append(f"  for one, {failure.example}{task}{words}")
+    if len(failures) > MAX_FAILURES_SHOWN:
+        lines.append(f"and {len(failures) - MAX_FAILURES_SHOWN} more causes")
+    return lines
+
+
+def hook_lines(result: FitResult) -> list[str]:
+    """Return a line for each plugin that did not do its part."""
+    return [
+        f"plugin {failed.plugin!r} "
+        + ("could not be loaded" if failed.hook is None else f"failed {failed.count}x in {failed.hook}")
+        + f": {shortened(failed.cause, MAX_CAUSE_CHARACTERS)}"
+        for failed in result.failed_hooks
+    ]
+
+
+def kept_words(store: LightningStore, run_id: str) -> str:
+    """Say where the rollouts and spans of a run are."""
+    if isinstance(store, InMemoryLightningStore):
+        return f"run {run_id} was kept in memory, and is gone when this process ends"
+    return f"run {run_id} is kept in {type(store).__name__}"
+
+
+def prompt_diff(before: str, after: str) -> Iterator[tuple[str, str]]:
+    """Yield each line of two texts with its mark: `+` only in the second, `-` only in the first, a space in both."""
+    first, second = before.splitlines(), after.splitlines()
+    for tag, start, end, new_start, new_end in difflib.SequenceMatcher(None, first, second, False).get_opcodes():
+        if tag == "equal":
+            yield from ((" ", line) for line in first[start:end])
+            continue
+        yield from (("-", line) for line in first[start:end])
+        yield from (("+", line) for line in second[new_start:new_end])
+
+
+def result_record(result: FitResult) -> dict[str, Any]:
+    """Return a result as JSON has it, without keys. A number that is not finite is null."""
+    record: dict[str, Any] = asdict(result)
+    resources = result.best_resources
+    record["best_resources"] = None if resources is None else {n: _without_key(r) for n, r in resources.items()}
+    return dict(plain(record))
+
+
+def write_result(path: Path, result: FitResult) -> None:
+    """Write a result as JSON, without keys.
+
+    Raises:
+        LightningError: When the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(result_record(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as exc:
+        raise LightningError(f"cannot write the result to {path}: {exc.strerror}") from exc
+
+
+_STYLES = {"+": "green", "-": "red", " ": ""}
+
+
+def _print_prompt(console: Console, name: str, before: Resource | None, best: PromptTemplate) -> None:
+    console.print()
+    if before == best:
+        console.print(Text(name, style="bold"), " (unchanged)", sep="")
+        console.print(best.template)
+    elif isinstance(before, PromptTemplate):
+        console.print(Text(name, style="bold"), ", the best found (+), against the first (-):", sep="")
+        if before.engine != best.engine:
+            console.print(f"engine {before.engine} → {best.engine}")
+        for mark, line in prompt_diff(before.template, best.template):
+            console.print(Text(f"{mark} {line}" if line else mark.rstrip(), style=_STYLES[mark]))
+    else:
+        console.print(Text(name, style="bold"), ", the best found:", sep="")
+        console.print(best.template)
 
 
 def _counts(result: FitResult) -> str:
@@ -55,34 +169,6 @@ def _counts(result: FitResult) -> str:
         + (f", {counts.cancelled} cancelled" if counts.cancelled else "")
         + (f", {counts.unfinished} unfinished" if counts.unfinished else "")
     )
-
-
-def metric_lines(metrics: dict[str, float]) -> list[str]:
-    """Return a line for each metric; one that has an `..._initial` is shown with its change."""
-    lines = []
-    for name, value in metrics.items():
-        before = metrics.get(name + _INITIAL)
-        if before is not None:
-            lines.append(f"{name}: {before:.3f} → {value:.3f} ({value - before:+.3f})")
-        elif not name.endswith(_INITIAL) or name.removesuffix(_INITIAL) not in metrics:
-            lines.append(f"{name}: {value:.4g}")
-    return lines
-
-
-def write_result(path: Path, result: FitResult) -> None:
-    """Write a result as JSON, without keys. A metric that is not finite becomes null, as JSON has no such number.
-
-    Raises:
-        LightningError: When the file cannot be written.
-    """
-    record: dict[str, Any] = asdict(result)
-    resources = result.best_resources
-    record["metrics"] = {name: value if math.isfinite(value) else None for name, value in result.metrics.items()}
-    record["best_resources"] = None if resources is None else {n: _without_key(r) for n, r in resources.items()}
-    try:
-        path.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as exc:
-        raise LightningError(f"cannot write the result to {path}: {exc.strerror}") from exc
 
 
 def _without_key(resource: Resource) -> dict[str, Any]:

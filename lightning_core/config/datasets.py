@@ -6,31 +6,41 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_core.config.hub import HUB_PREFIX, Hub, read_parquet
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
 from lightning_core.types import Dataset
 
 
-def load_dataset(source: str | Sequence[Any], folder: Path) -> Dataset[Any]:
+def load_dataset(source: str | Hub | Sequence[Any], folder: Path) -> Dataset[Any]:
     """Load a dataset.
 
     Args:
-        source: The samples themselves; a `.jsonl`, `.json` or `.csv` file; or `"module:name"` of a dataset, or of a
-            function without arguments that returns one.
+        source: The samples themselves; a `.jsonl`, `.json`, `.csv` or `.parquet` file; `"hf:name"`, or a `Hub`, for a
+            dataset of the Hugging Face hub; or `"module:name"` of a dataset, or of a function without arguments that
+            returns one.
         folder: Where a relative path starts.
 
     Raises:
-        ConfigError: When it cannot be read, is malformed (says where), or is empty.
+        ConfigError: When it cannot be read, is malformed (says where), is empty, or needs a package that is not
+            installed.
     """
-    if not isinstance(source, str):
-        dataset: Any = list(source)
+    if isinstance(source, str) and source.startswith(HUB_PREFIX) and source != HUB_PREFIX:
+        source = Hub(name=source)
+    if isinstance(source, Hub):
+        dataset: Any = source.load()
+        source = source.name
+    elif not isinstance(source, str):
+        dataset = list(source)
     elif (read := _READERS.get(Path(source).suffix)) is not None:
         dataset = _read_file(folder / source, read)
     elif ":" in source:
         dataset = load_object(source)
         dataset = dataset() if callable(dataset) else dataset
     else:
-        raise ConfigError(f"dataset {source!r} is neither a {', '.join(_READERS)} file nor a 'module:name'")
+        raise ConfigError(
+            f"dataset {source!r} is neither a {', '.join(_READERS)} file nor a 'module:name' nor an 'hf:name'"
+        )
     is_indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not is_indexed or isinstance(dataset, str | bytes | Mapping):
         raise ConfigError(
@@ -95,4 +105,9 @@ def _read_csv(path: Path) -> list[Any]:
 _ENCODING = "utf-8-sig"
 """UTF-8, also with the mark in front that spreadsheets write."""
 
-_READERS: dict[str, Callable[[Path], list[Any]]] = {".jsonl": _read_jsonl, ".json": _read_json, ".csv": _read_csv}
+_READERS: dict[str, Callable[[Path], list[Any]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": read_parquet,
+}

@@ -5,9 +5,12 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from lightning_core.config.files import ConfigFile
+from lightning_core.config.files import ConfigFile, Place
+from lightning_core.config.hub import Hub
+from lightning_core.config.model import DATASETS
+from lightning_core.logs.secrets import hide_in_field
 from lightning_core.registry import did_you_mean
-from lightning_core.types import LLM, PromptTemplate, ProxyLLM
+from lightning_core.types import LLM, PromptTemplate, ProxyLLM, RolloutConfig
 
 _RESOURCES = {kind.model_fields["resource_type"].default: kind for kind in (LLM, ProxyLLM, PromptTemplate)}
 
@@ -22,10 +25,7 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
         fault: One of the errors of pydantic.
         keys: What the file may have at its top.
     """
-    place, kind = fault["loc"], None
-    if place[0] == "initial_resources" and len(place) > 3:
-        # pydantic names the kind of resource on its way; the file does not.
-        kind, place = _RESOURCES.get(str(place[2])), (*place[:2], *place[3:])
+    place, keys = _place_in_file(fault["loc"], keys)
     if fault["type"].startswith("union_tag_"):
         place = (*place, "resource_type")
     name, where = ".".join(map(str, place)), file.where(place)
@@ -33,7 +33,7 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
         case "missing":
             return f"{where}: the key {name!r} is missing"
         case "extra_forbidden":
-            return f"{where}: unknown key {name!r}{did_you_mean(place[-1], kind.model_fields if kind else keys)}"
+            return f"{where}: unknown key {name!r}{did_you_mean(place[-1], keys)}"
         case "union_tag_not_found":
             return f"{where}: the key {name!r} is missing; it is one of {', '.join(_RESOURCES)}"
         case "union_tag_invalid":
@@ -43,11 +43,25 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
             wanted = "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
         case _:
             wanted = fault["msg"]
-    return f"{where}: {name} is {_shown(name, fault['input'])}: {wanted}"
+    return f"{where}: {name} is {shown(name, fault['input'])}: {wanted}"
 
 
-def _shown(name: str, value: Any) -> str:
-    if not isinstance(value, str | int | float | None) or name.endswith("api_key"):
+def shown(name: str, value: Any) -> str:
+    """Return a value as it can stand in a message: not long, and no secret."""
+    hidden = hide_in_field(name.rpartition(".")[-1], value) if isinstance(value, str | int | float) else value
+    if not isinstance(value, str | int | float | None) or hidden != value:
         return f"of type {type(value).__name__}"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _place_in_file(place: Place, keys: Iterable[str]) -> tuple[Place, Iterable[str]]:
+    """Return a place without the kinds that pydantic names on its way, and the keys that there may be there."""
+    match place:
+        case ("initial_resources", str() as name, str() as kind, *rest) if rest:
+            return ("initial_resources", name, *rest), _RESOURCES[kind].model_fields
+        case ("rollout_config", *_):
+            return place, RolloutConfig.model_fields
+        case (str() as key, "text" | "samples" | "mapping", *rest) if key in DATASETS:
+            return (key, *rest), Hub.model_fields
+    return place, keys

@@ -1,6 +1,19 @@
 """Runs: what is reported while one goes on, and what came of it."""
 
+from lightning_core.runs.comparison import Comparison, compare
+from lightning_core.runs.failed_hooks import FailedHook
+from lightning_core.runs.failures import Failure
 from lightning_core.runs.progress import Progress
-from lightning_core.runs.result import Failure, FitResult, RolloutCounts, RunStatus, count_rollouts
+from lightning_core.runs.result import FitResult, RolloutCounts, RunStatus, count_rollouts
 
-__all__ = ["Failure", "FitResult", "Progress", "RolloutCounts", "RunStatus", "count_rollouts"]
+__all__ = [
+    "Comparison",
+    "FailedHook",
+    "Failure",
+    "FitResult",
+    "Progress",
+    "RolloutCounts",
+    "RunStatus",
+    "compare",
+    "count_rollouts",
+]

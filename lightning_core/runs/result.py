@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lightning_core.algorithm import describe_failure
+from lightning_core.runs.comparison import Comparison
+from lightning_core.runs.failed_hooks import FailedHook
+from lightning_core.runs.failures import Failure, group_failures
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources
+from lightning_core.types import AttemptedRollout, NamedResources
 
 RunStatus = Literal["succeeded", "failed", "interrupted", "budget"]
 """`budget`: it stopped because it had used up what it was given."""
@@ -23,16 +25,6 @@ class RolloutCounts:
     """Queued or running when the run ended."""
     retried: int = 0
     """How many of all of them needed more than one attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Rollouts that failed for the same reason."""
-
-    cause: str
-    count: int
-    example: str
-    """The id of one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +45,19 @@ class FitResult:
     """Agents that were still running after their time, and could not be stopped."""
     dropped_spans: int = 0
     """What those emitted afterwards, as far as it was known at the end."""
+    failed_hooks: Sequence[FailedHook] = ()
+    """Plugins that raised when they were told something, in the order of their first failures."""
+    comparison: Comparison | None = None
+    """The rewards of the initial resources and of the best, with their uncertainty; None when there were none."""
 
 
 async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Failure]]:
     """Count how the rollouts of a run ended, and why those that failed did."""
     counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0}
-    failures: dict[str, list[str]] = {}
+    failed = []
     for rollout in await store.query_rollouts():
         counts[rollout.status if rollout.status in counts else "unfinished"] += 1
-        attempt = getattr(rollout, "attempt", None)
-        counts["retried"] += attempt is not None and attempt.sequence_id > 1
+        counts["retried"] += isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id > 1
         if rollout.status == "failed":
-            failures.setdefault(describe_failure(rollout), []).append(rollout.rollout_id)
-    grouped = [Failure(cause, len(ids), ids[0]) for cause, ids in failures.items()]
-    return RolloutCounts(**counts), sorted(grouped, key=lambda failure: -failure.count)
+            failed.append(rollout)
+    return RolloutCounts(**counts), group_failures(failed)

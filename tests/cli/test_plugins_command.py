@@ -69,7 +69,7 @@ def test_plugins_lists_every_component_in_plain_columns_when_not_on_a_terminal()
 def test_plugins_as_json_has_the_same_components() -> None:
     result = CliRunner().invoke(agl, ["plugins", "--json"])
     records = json.loads(result.stdout)
-    assert [record["name"] for record in records if record["kind"] == "commands"][:1] == ["plugins"]
+    assert {"plugins", "train"} <= {record["name"] for record in records if record["kind"] == "commands"}
     keys = {"kind", "name", "distribution", "version", "object", "state", "problem"}
     assert all(set(record) == keys for record in records)
     assert {record["problem"] for record in records if record["state"] == "ok"} == {None}
@@ -84,6 +84,7 @@ def test_check_finds_everything_that_we_ship_sound() -> None:
 def test_check_tells_what_is_broken_and_fails(somebodys: Callable[..., None]) -> None:
     somebodys(
         f"[lightning_core.algorithms]\nabsent = not_there:A\nwrong = {__name__}:NeedsTooMuch\n"
+        f"[lightning_core.adapters]\nsilent = {__name__}:NeedsTooMuch\n"
         f"[lightning_core.commands]\ntell = {__name__}:a_function\n"
         f"[lightning_core]\nmute = {__name__}:a_function\nneedy = {__name__}:NeedsTooMuch\n"
     )
@@ -94,6 +95,7 @@ def test_check_tells_what_is_broken_and_fails(somebodys: Callable[..., None]) ->
     beginnings = {
         "absent": "algorithm 'absent' of somebodys 0.1 (not_there:A) cannot be loaded: no module 'not_there'",
         "wrong": f"algorithm 'wrong' of somebodys 0.1 ({__name__}:NeedsTooMuch) is the class NeedsTooMuch; it has to",
+        "silent": f"adapter 'silent' of somebodys 0.1 ({__name__}:NeedsTooMuch) is the class NeedsTooMuch; it has to",
         "tell": f"command 'tell' of somebodys 0.1 ({__name__}:a_function) is a function; it has to be a click command",
         "mute": f"hook plugin 'mute' of somebodys 0.1 ({__name__}:a_function) cannot be used: plugin 'function'",
         "needy": f"hook plugin 'needy' of somebodys 0.1 ({__name__}:NeedsTooMuch) cannot be used: ",

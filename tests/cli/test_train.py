@@ -1,6 +1,5 @@
 """`agl train`: what it shows, what it writes, and what its exit status says."""
 
-import asyncio
 import importlib
 import io
 import json
@@ -14,16 +13,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from rich.console import Console
 
 from lightning_core.cli import agl
 from lightning_core.cli.console import plain_console
-from lightning_core.cli.progress import ProgressDisplay
-from lightning_core.cli.summary import metric_lines, print_summary, write_result
-from lightning_core.errors import LightningError
-from lightning_core.plugins import Hooks
-from lightning_core.runs import Failure, FitResult, RolloutCounts
-from lightning_core.types import LLM, Attempt, PromptTemplate, Rollout
+from lightning_core.cli.summary import print_summary
+from lightning_core.runs import FitResult
+from lightning_core.types import PromptTemplate
 
 AGENT = """
 from lightning_core import LLM, PromptTemplate, rollout
@@ -107,31 +102,38 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
     lines = [re.sub(r"\brun-\w+|\d+\.\d s", "~", line) for line in result.stdout.splitlines()]
     assert lines == [
         "[   ~] run ~ started",
-        "[   ~] step 1: train_reward 0.5, val_reward 1; 3 attempts succeeded, 0 failed, mean reward 0.667",
-        "[   ~] run ~ succeeded; 3 attempts succeeded, 0 failed, mean reward 0.667",
+        "[   ~] step 1: train_reward 0.5, val_reward 1; 3 done, 0 failed, 0 running, of at most 3; "
+        "reward 0.67 (95% 0.21..0.94, n=3)",
+        "[   ~] run ~ succeeded; 3 done, 0 failed, 0 running, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
         "",
         "succeeded in ~: 3 rollouts succeeded, 0 failed, 0 retried",
+        "  reward on validation samples: 1.00 (95% 0.21..1.00, n=1)",
         "  train_reward: 0.5",
         "  val_reward: 1",
+        "",
+        "run ~ was kept in memory, and is gone when this process ends",
     ]
 
 
 def test_summary_shows_each_metric_before_and_after_and_the_best_prompt_to_the_letter(train: Train) -> None:
     result = train(IMPROVED)
     assert result.exit_code == 0
-    assert result.stdout.endswith(
+    assert (
         "\n"
+        "  reward on held-out samples: 0.00 → 1.00 (+1.00, 95% -0.73..1.00, n=1)\n"
         "  [b]reward: 1\n"
         "  test_reward: 0.000 → 1.000 (+1.000)\n"
         "\n"
-        "main_prompt, the best found:\n"
-        f"[red]please[/red] :smile: [/] {'and ' * 40}stop\n"
-    )
+        "main_prompt, the best found (+), against the first (-):\n"
+        "- answer\n"
+        f"+ [red]please[/red] :smile: [/] {'and ' * 40}stop\n"
+        "\n"
+    ) in result.stdout
 
 
 def test_prompt_that_did_not_change_is_said_to_be_unchanged(train: Train) -> None:
     text = PLAIN + 'initial_resources:\n  p: {resource_type: prompt_template, template: "Hello"}\n'
-    assert train(text).stdout.endswith("\n\np (unchanged)\nHello\n")
+    assert "\n\np (unchanged)\nHello\n\n" in train(text).stdout
 
 
 def test_failures_are_shown_to_the_letter(train: Train) -> None:
@@ -139,7 +141,10 @@ def test_failures_are_shown_to_the_letter(train: Train) -> None:
     assert result.exit_code == 0
     assert "3 rollouts succeeded" not in result.stdout
     assert "2 rollouts succeeded, 2 failed, 0 retried" in result.stdout
-    assert "  failed 2x: ValueError: no [bold]negative[/] tasks :smile: (for one, ro-" in result.stdout
+    assert re.search(
+        r"\n  failed 2x: ValueError: no \[bold\]negative\[/\] tasks :smile:\n    for one, ro-\w+ with -1\n",
+        result.stdout,
+    )
 
 
 def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -> None:
@@ -151,6 +156,8 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
     record = json.loads(text)
     assert record.pop("run_id").startswith("run-")
     assert record.pop("duration_seconds") > 0
+    comparison = record.pop("comparison")
+    assert (comparison["mode"], comparison["before"]["mean"], comparison["after"]["mean"]) == ("test", 0.0, 1.0)
     assert record == {
         "status": "succeeded",
         "best_resources": {
@@ -171,7 +178,27 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
         "failures": [],
         "abandoned_agents": 0,
         "dropped_spans": 0,
+        "failed_hooks": [],
     }
+
+
+def test_programs_get_json_lines_and_nothing_else(train: Train, folder: Path) -> None:
+    module = folder / "trained_agent.py"
+    module.write_text(module.read_text() + '\nprint("of the agent\'s module")\n')
+    result = train(IMPROVED, "--json", "--output", str(folder / "result.json"))
+    assert result.exit_code == 0
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    kinds = ["run_start", "attempt_end", "attempt_end", "step_end", "attempt_end", "attempt_end", "run_end", "result"]
+    assert [event.pop("event") for event in events] == kinds
+    assert events[-1] == json.loads((folder / "result.json").read_text())
+    assert result.stderr == f"of the agent's module\nresult written to {folder}/result.json\n"
+
+
+def test_run_that_fails_ends_json_lines_with_its_status(train: Train) -> None:
+    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n", "--json")
+    assert result.exit_code == 1
+    assert [json.loads(line).get("status") for line in result.stdout.splitlines()] == [None, "failed"]
+    assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
 
 
 def test_output_into_a_folder_that_is_not_there_is_refused_before_the_run(train: Train, folder: Path) -> None:
@@ -193,10 +220,10 @@ def test_config_that_is_wrong_is_wrong_use(train: Train, folder: Path) -> None:
     ]
 
 
-def test_name_that_nothing_has_is_wrong_use(train: Train) -> None:
+def test_name_that_nothing_has_is_wrong_use(train: Train, folder: Path) -> None:
     result = train(PLAIN.replace("baseline", "baselien"))
     assert result.exit_code == 2
-    assert result.stderr.startswith("Error: no algorithm named 'baselien'; installed: ")
+    assert result.stderr.startswith(f"Error: {folder}/config.yaml:3: algorithm: no algorithm named 'baselien'; inst")
     assert result.stderr.endswith(". Did you mean 'baseline'?\n")
 
 
@@ -216,7 +243,7 @@ def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
     result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n")
     assert result.exit_code == 1
     assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
-    assert re.search(r"run run-\w+ failed; 0 attempts succeeded, 0 failed", result.stdout)
+    assert re.search(r"run run-\w+ failed; 0 done, 0 failed, 0 running", result.stdout)
 
 
 def test_run_without_rewards_says_why(train: Train) -> None:
@@ -239,7 +266,7 @@ def test_help_says_what_it_takes_and_what_the_exit_status_means() -> None:
     assert result.stdout.startswith("Usage: agl train [OPTIONS] CONFIG\n")
     assert "--output FILE" in result.stdout
     assert "The exit status is 0 when the run succeeded, 1 when it failed, 2 when the" in result.stdout
-    assert "agl train examples/quickstart/config.yaml" in result.stdout
+    assert "agl train config.yaml --set algorithm.beam_width=2" in result.stdout
 
 
 def test_terminal_shows_a_live_table_and_then_the_summary(folder: Path) -> None:
@@ -263,7 +290,7 @@ def test_terminal_shows_a_live_table_and_then_the_summary(folder: Path) -> None:
     assert re.search(r"\[b\]reward +1\b", shown)
     assert "started" not in shown
     assert "\x1b[1msucceeded\x1b[0m in " in shown
-    assert f"[red]please[/red] :smile: [/] {'and ' * 40}stop\r\n" in shown
+    assert f"\x1b[32m+ [red]please[/red] :smile: [/] {'and ' * 40}stop\x1b[0m\r\n" in shown
 
 
 def read_terminal(descriptor: int) -> str:
@@ -278,106 +305,13 @@ def read_terminal(descriptor: int) -> str:
     return shown.decode()
 
 
-def result_with(**fields: object) -> FitResult:
-    return FitResult(run_id="run-1", status="interrupted", **fields)  # type: ignore[arg-type]
-
-
-def printed(result: FitResult) -> str:
-    file = io.StringIO()
-    print_summary(Console(file=file, markup=False, emoji=False, highlight=False, soft_wrap=True), result, None)
-    return file.getvalue()
-
-
-def test_summary_of_an_interrupted_run_tells_what_was_left() -> None:
-    text = printed(
-        result_with(
-            rollouts=RolloutCounts(succeeded=5, failed=1, cancelled=2, unfinished=3, retried=1),
-            failures=[Failure(f"ValueError: {number}", 1, f"ro-{number}") for number in range(7)],
-            duration_seconds=12.34,
-            abandoned_agents=2,
-            dropped_spans=9,
-        )
-    )
-    assert text.splitlines() == [
-        "",
-        "interrupted in 12.3 s: 5 rollouts succeeded, 1 failed, 1 retried, 2 cancelled, 3 unfinished",
-        *(f"  failed 1x: ValueError: {number} (for one, ro-{number})" for number in range(5)),
-        "  and 2 more causes",
-        "  2 agents could not be stopped when their time was over or the run ended; 9 spans that they emitted later "
-        "were dropped",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("metrics", "lines"),
-    [
-        ({"reward_initial": 0.25, "reward": 0.75}, ["reward: 0.250 → 0.750 (+0.500)"]),
-        ({"reward": 0.5, "reward_initial": 0.75}, ["reward: 0.750 → 0.500 (-0.250)"]),
-        ({"reward_initial": 0.25}, ["reward_initial: 0.25"]),
-        ({"tokens": 123456.0, "loss": float("nan")}, ["tokens: 1.235e+05", "loss: nan"]),
-        ({}, []),
-    ],
-)
-def test_metric_with_an_initial_value_is_shown_with_its_change(metrics: dict[str, float], lines: list[str]) -> None:
-    assert metric_lines(metrics) == lines
-
-
-def test_number_that_json_does_not_have_is_null(tmp_path: Path) -> None:
-    write_result(tmp_path / "result.json", result_with(metrics={"loss": float("inf"), "reward": 0.5}))
-    text = (tmp_path / "result.json").read_text()
-    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None, "reward": 0.5}
-
-
-def test_api_key_is_left_out_without_changing_the_result(tmp_path: Path) -> None:
-    llm = LLM(endpoint="http://localhost/v1", model="small", api_key="sk-secret")
-    write_result(tmp_path / "result.json", result_with(best_resources={"main_llm": llm}))
-    assert "api_key" not in (tmp_path / "result.json").read_text()
-    assert llm.api_key == "sk-secret"
-
-
-def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LightningError, match=rf"^cannot write the result to {tmp_path}: Is a directory$"):
-        write_result(tmp_path, result_with())
-
-
 def test_letter_that_the_output_does_not_have_is_shown_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     console = plain_console()
     prompt = {"p": PromptTemplate(template="Größe")}
-    print_summary(console, result_with(metrics={"r_initial": 0.0, "r": 1.0}, best_resources=prompt), None)
+    metrics = {"r_initial": 0.0, "r": 1.0}
+    print_summary(console, FitResult(run_id="run-1", status="succeeded", metrics=metrics, best_resources=prompt), None)
     sys.stdout.flush()
     assert b"r: 0.000 \\u2192 1.000" in raw.getvalue()
     assert b"Gr\\xf6\\xdfe" in raw.getvalue()
-
-
-async def test_lines_about_rollouts_come_at_most_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    file = io.StringIO()
-    display = ProgressDisplay(Console(file=file))
-    rollout = Rollout(rollout_id="ro-1", input=1, start_time=0.0)
-    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status="succeeded")
-    now = 100.0
-    monkeypatch.setattr("lightning_core.cli.progress.time.monotonic", lambda: now)
-    display.lightning_run_start("run-1")
-    for seconds in (1, 4, 5, 6, 11):
-        now = 100.0 + seconds
-        display.lightning_rollout_end(rollout, attempt, 1.0)
-    assert file.getvalue().splitlines() == [
-        "[   0.0 s] run run-1 started",
-        "[   5.0 s] 3 attempts succeeded, 0 failed, mean reward 1.000",
-        "[  11.0 s] 5 attempts succeeded, 0 failed, mean reward 1.000",
-    ]
-
-
-async def test_display_is_a_plugin_that_ends_its_table_when_the_run_could_not_start() -> None:
-    class Broken:
-        def lightning_run_start(self, run_id: str) -> None:
-            raise OSError("port 8080 is taken")
-
-    file = io.StringIO()
-    hooks = Hooks([ProgressDisplay(Console(file=file, force_terminal=True, width=60)), Broken()])
-    with pytest.raises(OSError, match="port 8080 is taken"):
-        await hooks.emit("lightning_run_start", run_id="run-1")
-    await hooks.emit("lightning_run_end", run_id="run-1", status="failed")
-    assert file.getvalue().count("\x1b[?25h") == 1
-    assert asyncio.all_tasks() == {asyncio.current_task()}

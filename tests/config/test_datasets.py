@@ -60,7 +60,7 @@ def test_samples_themselves_are_a_dataset(folder: Path) -> None:
         ("a.jsonl", '"ä"'.encode("latin-1"), "dataset {folder}/a.jsonl is no UTF-8 text: "),
         ("a.json", '["ä"]'.encode("latin-1"), "dataset {folder}/a.json is no UTF-8 text: "),
         ("a.csv", "ä\n1\n".encode("latin-1"), "dataset {folder}/a.csv is no UTF-8 text: "),
-        ("a.txt", "1\n", "dataset 'a.txt' is neither a .jsonl, .json, .csv file nor a 'module:name'"),
+        ("a.txt", "1\n", "dataset 'a.txt' is neither a .jsonl, .json, .csv, .parquet file nor a "),
     ],
 )
 def test_file_that_is_no_dataset_says_where_and_what(

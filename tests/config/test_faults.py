@@ -38,8 +38,21 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
             "it has to be a name, 'package.module:Class', or a mapping with name and options",
         ),
         (
-            "train_dataset: {a: 1}\n",
-            "config.yaml:3: train_dataset is of type dict: it has to be a file, 'module:name', or a list of samples",
+            "train_dataset: 5\n",
+            "config.yaml:3: train_dataset is 5: it has to be a file, 'module:name', 'hf:name', or a list of samples",
+        ),
+        (
+            "train_dataset:\n  name: train.jsonl\n",
+            "config.yaml:4: train_dataset.name is 'train.jsonl': "
+            "options are for datasets of the Hugging Face hub, as in {name: hf:gsm8k, split: train}",
+        ),
+        (
+            "train_dataset:\n  name: hf:gsm8k\n  splt: test\n",
+            "config.yaml:5: unknown key 'train_dataset.splt'. Did you mean 'split'?",
+        ),
+        (
+            "rollout_config:\n  max_attempt: 2\n",
+            "config.yaml:4: unknown key 'rollout_config.max_attempt'. Did you mean 'max_attempts'?",
         ),
         ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve': Input should be a valid list"),
         ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5: Input should be a valid string"),
@@ -62,9 +75,13 @@ def test_all_faults_are_told_at_once(folder: Path) -> None:
     ]
 
 
-def test_toml_is_told_without_a_line(folder: Path) -> None:
-    text = 'agent = "my_agent:solve"\nalgorithm = "baseline"\nn_runner = 4\n'
-    assert fault(folder, text, "config.toml") == ["config.toml: unknown key 'n_runner'. Did you mean 'n_runners'?"]
+def test_toml_is_told_with_its_line_as_well(folder: Path) -> None:
+    text = 'agent = "my_agent:solve"\nalgorithm = "baseline"\nn_runner = 4\n[rollout_config]\nmax_attempts = "two"\n'
+    assert fault(folder, text, "config.toml") == [
+        "config.toml:5: rollout_config.max_attempts is 'two': "
+        "Input should be a valid integer, unable to parse string as an integer",
+        "config.toml:3: unknown key 'n_runner'. Did you mean 'n_runners'?",
+    ]
 
 
 PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_core.algorithm import Baseline
 from lightning_core.config import load_job
-from lightning_core.errors import ConfigError, InvalidComponent, UnknownComponent
+from lightning_core.errors import ConfigError
 from lightning_core.execution import LocalStrategy
 from lightning_core.runner import LitAgentRunner
 from lightning_core.types import PromptTemplate
@@ -126,18 +126,64 @@ def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
     assert str(raised.value).startswith(f"{folder / 'config.yaml'}{message}")
 
 
-def test_value_that_a_component_refuses_is_told_with_the_file(write: WriteFile, folder: Path) -> None:
-    text = "agent: my_agent:solve\nalgorithm: {name: baseline, n_epochs: 0}\n"
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("algorithm:\n  name: baseline\n  n_epochs: 0", ":4: algorithm: n_epochs is 0; it is a whole number from 1 on"),
+        (
+            "algorithm:\n  name: baseline\n  n_epochs: two",
+            ":4: algorithm.n_epochs is 'two': Input should be a valid integer",
+        ),
+        (
+            "algorithm:\n  name: baseline\n  epochs: 1",
+            ":4: algorithm 'baseline' has no option 'epochs'; it takes: n_epochs. Did you mean 'n_epochs'?",
+        ),
+        (
+            "algorithm: {n_epochs: 2}",
+            ":2: algorithm: it is a mapping without a string under 'name' (its keys: 'n_epochs')",
+        ),
+        ("algorithm: baselien", ":2: algorithm: no algorithm named 'baselien'; installed: "),
+        (
+            "algorithm: my_agent:solve",
+            ":2: algorithm: algorithm 'my_agent:solve' is a FunctionalLitAgent; it has to be ",
+        ),
+        (
+            "algorithm: baseline\nrunner: agnet",
+            ":3: runner: no runner named 'agnet'; installed: agent. Did you mean 'agent'?",
+        ),
+        (
+            "algorithm: baseline\nrunner:\n  name: agent\n  heartbeat_interval: -1",
+            ":5: heartbeat_interval is -1",
+        ),
+        (
+            "algorithm: baseline\nn_runners: 2\nstrategy: {name: local, n_runners: 3}",
+            ":4: n_runners is 2, but the strategy was given with n_runners=3; say it in one place",
+        ),
+        (
+            "algorithm: baseline\ninitial_resources:\n  p:\n    resource_type: prompt_template\n    template: '{a.b}'",
+            ":4: initial_resources: p: template field {a.b} is not a plain name",
+        ),
+    ],
+)
+def test_component_that_cannot_be_as_it_is_said_is_told_with_its_line(
+    write: WriteFile, folder: Path, text: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
-        load_job(write("config.yaml", text))
-    assert str(raised.value) == f"{folder / 'config.yaml'}: n_epochs is 0; it is a whole number from 1 on"
+        load_job(write("config.yaml", f"agent: my_agent:solve\n{text}\n"))
+    assert str(raised.value).startswith(f"{folder / 'config.yaml'}{message}")
 
 
-def test_unknown_component_and_option_are_told_as_the_trainer_does(write: WriteFile) -> None:
-    with pytest.raises(UnknownComponent, match=r"^no runner named 'agnet'; installed: agent\. Did you mean 'agent'\?$"):
-        load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\nrunner: agnet\n"))
-    with pytest.raises(InvalidComponent, match="algorithm 'baseline' has no option 'epochs'"):
-        load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: {name: baseline, epochs: 1}\n"))
+def test_all_that_is_wrong_with_components_is_told_at_once(write: WriteFile, folder: Path) -> None:
+    config = write("config.yaml", "agent: my_agent:solve\nalgorithm: {name: baseline, epochs: 1}\nrunner: agnet\n")
+    with pytest.raises(ConfigError) as raised:
+        load_job(config)
+    assert [line.split(": ")[0] for line in str(raised.value).splitlines()] == [f"{config}:2", f"{config}:3"]
+
+
+def test_module_of_a_component_that_fails_at_import_says_where(write: WriteFile, folder: Path) -> None:
+    write("broken_search.py", "\n1 / 0\n")
+    with pytest.raises(ConfigError, match=rf"ZeroDivisionError: division by zero \({folder}/broken_search.py:2\)$"):
+        load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: broken_search:Search\n"))
 
 
 def test_an_agent_module_that_another_folder_has_taken_the_name_of_is_refused(

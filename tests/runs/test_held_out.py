@@ -1,7 +1,7 @@
 """Measuring the outcome of a run on held-out samples."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -87,3 +87,29 @@ async def test_a_measurement_leaves_the_latest_resources_as_they_were() -> None:
     latest = await store.get_latest_resources()
     assert latest is not None
     assert (latest.resources_id, latest.resources) == (tuned.resources_id, prompt("7"))
+
+
+async def test_measurement_that_was_killed_is_continued_and_the_latest_resources_are_put_back() -> None:
+    store = InMemoryLightningStore()
+    latest = await store.add_resources(prompt("9"))
+    reports: list[dict[str, float]] = []
+
+    async def measure(stop_at: str | None = None) -> None:
+        def report(metrics: Mapping[str, float]) -> None:
+            reports.append(dict(metrics))
+            if stop_at in metrics:
+                raise asyncio.CancelledError
+
+        await measure_held_out(store, [1.0, 2.0], initial=prompt("1"), best=prompt("2"), report=report)
+
+    async with running(store):
+        with pytest.raises(asyncio.CancelledError):
+            await measure(stop_at="test_reward_initial")
+        await measure()
+        assert len(await store.query_rollouts()) == 4  # those of the initial prompt were not run again
+        await measure()
+        assert len(await store.query_rollouts()) == 8  # a measurement that came to its end is made anew
+    assert reports == [{"test_reward_initial": 1.5}, *[{"test_reward_initial": 1.5}, {"test_reward": 3.0}] * 2]
+    newest = await store.get_latest_resources()
+    assert newest is not None
+    assert newest.resources_id == latest.resources_id

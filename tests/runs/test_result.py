@@ -30,6 +30,12 @@ async def test_failures_without_a_recorded_cause_are_told_by_their_attempt() -> 
     counts, failures = await count_rollouts(store)
     assert counts == RolloutCounts(failed=3)
     assert failures == [
-        Failure("rollout failed, its last attempt timeout", 2, started[0].rollout_id),
-        Failure("ValueError: no key", 1, started[2].rollout_id),
+        Failure(
+            "rollout failed, its last attempt timeout",
+            2,
+            started[0].rollout_id,
+            "rollout failed, its last attempt timeout",
+            0,
+        ),
+        Failure("ValueError: no key", 1, started[2].rollout_id, "ValueError: no key", 2),
     ]

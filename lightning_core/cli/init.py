@@ -1,0 +1,54 @@
+"""`agl init`: a small project to start from."""
+
+from pathlib import Path
+
+import click
+
+from lightning_core.errors import LightningError
+from lightning_core.registry import default_registry
+
+
+class CannotWrite(click.ClickException):
+    """The project cannot be written there."""
+
+    exit_code = 2
+
+
+@click.command()
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=Path())
+def init(folder: Path) -> None:
+    """Write a small project into DIR (by default, into the current folder): agent, data, config and tests.
+
+    It trains at once, with no account and no network. Nothing that is there is overwritten.
+
+    \b
+    Example:
+      agl init demo
+      cd demo
+      agl train config.yaml
+    """
+    from lightning_core.cli.scaffold import project_files
+
+    project = list(project_files())
+    there = [str(folder / place) for place, _ in project if (folder / place).exists()]
+    if there:
+        raise CannotWrite(
+            f"nothing was written, because this is there already: {', '.join(there)}; name another folder"
+        )
+    try:
+        for place, content in project:
+            path = folder / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:
+                file.write(content)
+            click.echo(f"wrote {path}")
+    except OSError as exc:
+        raise LightningError(f"cannot write the project: {exc.filename}: {exc.strerror}") from exc
+    click.echo()
+    if all(component.name != "apo" for component in default_registry().components("algorithms")):
+        click.echo(
+            "The project uses the algorithm 'apo', which is not installed; it ships in lightning-apo. "
+            "Install that from a checkout of Lightning Core: pip install ./plugins/lightning-apo\n"
+        )
+    enter = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    click.echo(f"Now: {enter}agl train config.yaml")

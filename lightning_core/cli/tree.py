@@ -1,0 +1,235 @@
+"""The trace of an attempt as a tree: what happened, how long it took, what was said, what went wrong."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from lightning_core.adapter import ModelCall, TraceTree, read_model_calls
+from lightning_core.adapter.grouping import has_failed
+from lightning_core.cli.words import seconds, shortened, token_words
+from lightning_core.emitter import get_message_value, get_rewards_from_span
+from lightning_core.runs.usage import usage_of
+from lightning_core.semconv import AGL_EXCEPTION, AGL_OBJECT, LightningSpanAttributes
+from lightning_core.types import Span
+
+MAX_CHARACTERS = 100
+"""How much of a message is shown."""
+MAX_MESSAGES = 6
+"""How many messages of one call are shown, the newest."""
+
+_DIM, _ERROR, _GOOD = "dim", "red", "green"
+
+
+@dataclass(slots=True)
+class Branch:
+    """One span, as it is shown."""
+
+    label: Text
+    lines: list[Text] = field(default_factory=list)
+    """What is told about it, below it."""
+    depth: int = 0
+    """0 for what lies in no other span."""
+
+
+def print_trace(console: Console, title: Text, spans: Sequence[Span]) -> None:
+    """Print the spans of an attempt: as a tree on a terminal, else as text that is indented by what lies in what."""
+    branches = list(trace_branches(spans))
+    if not console.is_terminal:
+        console.print(title)
+        for branch in branches:
+            indent = "  " * (branch.depth + 1)
+            console.print(Text(indent).append_text(branch.label))
+            for line in branch.lines:
+                console.print(Text(indent + "  ").append_text(line))
+        return
+    root = Tree(title, guide_style=_DIM)
+    path = [root]
+    for branch in branches:
+        label = Text("\n").join([branch.label, *branch.lines])
+        label.no_wrap, label.overflow = True, "ellipsis"
+        del path[branch.depth + 1 :]
+        path.append(path[-1].add(label))
+    console.print(root, soft_wrap=False)
+
+
+def trace_branches(spans: Sequence[Span]) -> Iterator[Branch]:
+    """Yield each span as it is shown, a parent before what lies within it, in the order of the attempt."""
+    if not spans:
+        return
+    tree = TraceTree.from_spans(spans)
+    recorded = {span.span_id for span in spans}
+    roots = [tree] if tree.id in recorded or tree.id != "virtual-root" else tree.children
+    nodes = [(node, 0) for node in reversed(roots)]
+    calls = {id(span): call for call in read_model_calls(spans) for span in call.spans}
+    told: set[int] = set()
+    raised: set[str] = set()
+    said: Sequence[dict[str, Any]] = ()
+    while nodes:
+        node, depth = nodes.pop()
+        nodes += [(child, depth + 1) for child in reversed(node.children)]
+        if node.id not in recorded:
+            yield Branch(Text("(a span that was not recorded)", style=_DIM), depth=depth)
+            continue
+        call = calls.get(id(node.span))
+        if call is None:
+            yield _branch(node.span, depth, raised)
+        elif call.order in told:  # another source told of it above
+            yield Branch(Text(node.span.name, style=_DIM), depth=depth)
+        else:
+            told.add(call.order)
+            yield _call_branch(node.span, call, said, depth, raised)
+            said = (*call.messages, *call.answers[:1])
+
+
+def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
+    label = Text(span.name.removeprefix("agentlightning."))
+    branch = Branch(label, depth=depth)
+    rewards = get_rewards_from_span(span)
+    if rewards:
+        words = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
+        branch.label = Text(f"reward {words.removeprefix('primary ')}", style=_GOOD)
+    elif span.name == AGL_EXCEPTION:
+        branch.label, *branch.lines = _exception_lines(span.attributes, raised)
+        return branch
+    elif isinstance(span.attributes.get(LightningSpanAttributes.MESSAGE_BODY.value), str):
+        label.append(f"  {shortened(get_message_value(span), MAX_CHARACTERS)}", style=_DIM)
+    elif span.name == AGL_OBJECT:
+        label.append(f"  {shortened(_object(span), MAX_CHARACTERS)}", style=_DIM)
+    else:
+        named = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
+        if isinstance(named, str):
+            branch.label = Text(named)
+        branch.lines += _operation_lines(span)
+    _add_duration(branch.label, span)
+    _add_error(branch, span, None, raised)
+    return branch
+
+
+def _call_branch(span: Span, call: ModelCall, said: Sequence[dict[str, Any]], depth: int, raised: set[str]) -> Branch:
+    label = Text(span.name)
+    if call.model is not None and call.model not in span.name:
+        label.append(f" {call.model}", style="bold")
+    branch = Branch(label, depth=depth)
+    _add_duration(label, span)
+    words = token_words(usage_of(call))
+    if words:
+        label.append("  " + ", ".join(words), style=_DIM)
+    if call.finish_reason not in (None, "stop", "tool_calls"):
+        label.append(f"  {call.finish_reason}", style="yellow")
+    known = _common(said, call.messages)
+    new = call.messages[known:]
+    hidden = known + max(0, len(new) - MAX_MESSAGES)
+    if hidden:
+        branch.lines.append(Text(f"… {hidden} earlier message{'' if hidden == 1 else 's'}", style=_DIM))
+    branch.lines += [_message_line(message) for message in new[-MAX_MESSAGES:]]
+    branch.lines += [_message_line(answer, mark="→ ") for answer in call.answers]
+    _add_error(branch, span, call.error, raised)
+    return branch
+
+
+def _add_duration(label: Text, span: Span) -> None:
+    if span.start_time is not None and span.end_time is not None and span.end_time - span.start_time >= 0.0005:
+        label.append(f"  {seconds(span.end_time - span.start_time)}", style="cyan")
+
+
+def _add_error(branch: Branch, span: Span, error: str | None, raised: set[str]) -> None:
+    if not has_failed(span):
+        return
+    branch.label.stylize(_ERROR)
+    recorded = next((event.attributes for event in span.events if event.name == "exception"), None)
+    if recorded is not None:
+        branch.lines += _exception_lines(recorded, raised)
+    else:
+        cause = error or span.status.description or str(span.attributes.get("error.type", "failed"))
+        branch.lines.append(Text(shortened(cause, 3 * MAX_CHARACTERS), style=_ERROR))
+
+
+def _exception_lines(attributes: dict[str, Any], raised: set[str]) -> list[Text]:
+    """Say what was raised, and the first time also where, and by what it was caused.
+
+    Args:
+        attributes: OpenTelemetry's, of an exception.
+        raised: What has been told so far; an exception may pass through many spans.
+    """
+    kind = str(attributes.get("exception.type", "Exception"))
+    words = f"{kind}: {attributes.get('exception.message', '')}".removesuffix(": ")
+    lines = [Text(shortened(words, 3 * MAX_CHARACTERS), style=_ERROR)]
+    if words in raised:
+        return lines
+    raised.add(words)
+    *causes, own = _CHAINED.split(str(attributes.get("exception.stacktrace", "")))
+    lines += _place(own)
+    for cause in reversed(causes):
+        said = next((line for line in cause.splitlines() if line and not line.startswith((" ", "Traceback "))), "?")
+        lines.append(Text(f"caused by {shortened(said, 3 * MAX_CHARACTERS)}", style=_ERROR))
+        lines += _place(cause)
+    return lines
+
+
+_CHAINED = re.compile(
+    r"\n\n(?:The above exception was the direct cause of|During handling of the above exception, another) .*\n\n"
+)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+def _place(trace: str) -> list[Text]:
+    """Say where the innermost frame of a trace is."""
+    return [Text(f"at {file}:{line} in {name}", style=_DIM) for file, line, name in _FRAME.findall(trace)[-1:]]
+
+
+def _operation_lines(span: Span) -> list[Text]:
+    """Show what went into an operation and what came out, or a tool's parameters and result."""
+    names = {
+        "in": (LightningSpanAttributes.OPERATION_INPUT.value, "tool.parameters", "gen_ai.tool.call.arguments"),
+        "out": (LightningSpanAttributes.OPERATION_OUTPUT.value, "tool.result", "gen_ai.tool.call.result"),
+    }
+    lines = []
+    for word, prefixes in names.items():
+        found = {
+            name.removeprefix(prefix).lstrip("."): value
+            for prefix in prefixes
+            for name, value in span.attributes.items()
+            if name == prefix or name.startswith(f"{prefix}.")
+        }
+        if found:
+            shown = ", ".join(f"{name}={value}" if name else str(value) for name, value in found.items())
+            lines.append(Text(f"{word}: {shortened(shown, MAX_CHARACTERS)}", style=_DIM))
+    return lines
+
+
+def _object(span: Span) -> Any:
+    names = (LightningSpanAttributes.OBJECT_LITERAL.value, LightningSpanAttributes.OBJECT_JSON.value)
+    return next((value for name in names if (value := span.attributes.get(name)) is not None), "")
+
+
+def _message_line(message: dict[str, Any], *, mark: str = "") -> Text:
+    line = Text(f"{mark}{message.get('role', '?')}: ", style="bold" if mark else _DIM)
+    parts = [_content(message.get("content"))]
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        parts.append(f"{function.get('name')}({function.get('arguments') or ''})")
+    return line.append(shortened(" ".join(filter(None, parts)), MAX_CHARACTERS), style="not bold")
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list | tuple):
+        return " ".join(
+            str(part.get("text") or f"[{part.get('type', 'part')}]") if isinstance(part, dict) else str(part)
+            for part in content
+        )
+    return "" if content is None else str(content)
+
+
+def _common(before: Sequence[Any], now: Sequence[Any]) -> int:
+    """Count the messages that the call before has said already, from the first on."""
+    count = 0
+    for old, new in zip(before, now, strict=False):
+        if (old.get("role"), _content(old.get("content"))) != (new.get("role"), _content(new.get("content"))):
+            break
+        count += 1
+    return count

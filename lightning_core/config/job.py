@@ -1,0 +1,127 @@
+"""From a config file to a trainer, with the agent and the datasets that it is to run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lightning_core.agent import Grader, LitAgent
+from lightning_core.config.components import build_component, check_components, place_of
+from lightning_core.config.datasets import load_dataset
+from lightning_core.config.faults import explain
+from lightning_core.config.files import ConfigFile, read_config
+from lightning_core.config.hub import Hub
+from lightning_core.config.imports import check_origin, load_named, raised_at, search_first
+from lightning_core.config.model import DATASETS, Config
+from lightning_core.config.options import Options
+from lightning_core.config.overrides import override
+from lightning_core.errors import ConfigError, InvalidComponent, RegistryError
+from lightning_core.runs import FitResult
+from lightning_core.trainer import Trainer
+from lightning_core.types import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A trainer and what it is to run."""
+
+    trainer: Trainer
+    agent: LitAgent[Any]
+    train_dataset: Dataset[Any] | None
+    val_dataset: Dataset[Any] | None
+    test_dataset: Dataset[Any] | None
+    config: Config
+    """What it was made of."""
+    options: dict[str, Options]
+    """What each component takes, by its key."""
+
+    def fit(self) -> FitResult:
+        """Run it; see `Trainer.fit`."""
+        return self.trainer.fit(
+            self.agent, self.train_dataset, val_dataset=self.val_dataset, test_dataset=self.test_dataset
+        )
+
+
+def load_job(
+    path: Path, *, hooks: list[object] | None = None, overrides: Iterable[str] = (), dry_run: bool = False
+) -> Job:
+    """Make a trainer, an agent and datasets of a config file.
+
+    The file's folder is put in front of the module search path, as Python does with a script's.
+
+    Args:
+        path: The config file.
+        hooks: More plugins with hooks, told before those of the file.
+        overrides: What is set over the file, each as `algorithm.beam_width=2`; the value is YAML.
+        dry_run: Whether it is only to be checked. Then its store is not built, as that may make a database: the store
+            of this job's trainer is one of memory.
+
+    Raises:
+        ConfigError: When the file, or what it names, is wrong; says where and what would be right.
+    """
+    file = override(read_config(path), overrides)
+    config = _validate(file)
+    folder = file.path.resolve().parent
+    search_first(folder)
+    agent = _agent(file, config.agent)
+    options = check_components(file, config)
+    datasets = {key: _dataset(file, key, getattr(config, key), folder) for key in DATASETS}
+    plugins = [load_named(file, ("hooks", index), name) for index, name in enumerate(config.hooks)]
+    reward = None if config.reward is None else _grader(file, config.reward)
+    built = {key: build_component(file, config, key) for key in ("algorithm", "tracer", "adapter")}
+    if not dry_run:
+        built["store"] = build_component(file, config, "store")
+    try:
+        trainer = Trainer(
+            **built,
+            runner=config.runner,
+            strategy=config.strategy,
+            n_runners=config.n_runners,
+            max_rollouts=config.max_rollouts,
+            initial_resources=config.initial_resources,
+            rollout_config=config.rollout_config,
+            reward=reward,
+            hooks=[*(hooks or ()), *plugins],
+        )
+    except (ValueError, RegistryError) as exc:  # an option with a value that its component, or the trainer, refuses
+        place = place_of(str(exc), config, ("runner", "strategy"))
+        raise ConfigError(f"{file.where(place)}: {exc}") from exc
+    return Job(trainer, agent, **datasets, config=config, options=options)
+
+
+def _validate(file: ConfigFile) -> Config:
+    try:
+        return Config.model_validate(file.values)
+    except ValidationError as exc:
+        raise ConfigError("\n".join(explain(file, fault, Config.model_fields) for fault in exc.errors())) from exc
+
+
+def _agent(file: ConfigFile, path: str) -> LitAgent[Any]:
+    agent = load_named(file, ("agent",), path)
+    check_origin(file, ("agent",), path)
+    if not isinstance(agent, LitAgent):
+        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
+        raise ConfigError(
+            f"{file.where(('agent',))}: agent {path!r} is {what}; "
+            "decorate the function with @rollout, or name an instance of a LitAgent"
+        )
+    return agent
+
+
+def _grader(file: ConfigFile, path: str) -> Grader:
+    found = load_named(file, ("reward",), path)
+    try:
+        return found if isinstance(found, Grader) else Grader(found)
+    except InvalidComponent as exc:
+        raise ConfigError(f"{file.where(('reward',))}: reward: {exc}") from exc
+
+
+def _dataset(file: ConfigFile, key: str, source: str | Hub | list[Any] | None, folder: Path) -> Dataset[Any] | None:
+    if source is None:
+        return None
+    try:
+        return load_dataset(source, folder)
+    except (ConfigError, RegistryError) as exc:
+        raise ConfigError(f"{file.where((key,))}: {key}: {exc}{raised_at(file, exc)}") from exc

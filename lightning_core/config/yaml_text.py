@@ -1,0 +1,86 @@
+"""Read YAML, know on which line each value stands, and refuse what PyYAML would let pass."""
+
+import re
+from typing import Any
+
+import yaml
+
+
+class YamlFault(ValueError):
+    """A text is no YAML that can be used."""
+
+    def __init__(self, message: str, line: int | None) -> None:
+        super().__init__(message)
+        self.line = line
+        """Where, from 1; None when that is not known."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes `1e-6` for a number as well, as YAML 1.2 and whoever writes a learning rate do."""
+
+
+def tell_numbers(reader: type[yaml.SafeLoader | yaml.SafeDumper]) -> None:
+    """Let a loader, or a dumper, take what is a number with an exponent for one."""
+    reader.add_implicit_resolver(_FLOAT_TAG, _WITH_EXPONENT, list("-+.0123456789"))
+
+
+def read_yaml(text: str) -> tuple[Any, dict[tuple[str | int, ...], int]]:
+    """Return what a text says, and the line of each of its keys and elements, by the keys and indexes that lead there.
+
+    Raises:
+        YamlFault: When it is malformed, or when a mapping has a key twice or one that is no string.
+    """
+    lines: dict[tuple[str | int, ...], int] = {}
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, {}
+        _note_lines(root, (), lines, inside=())
+        return loader.construct_document(root), lines
+    except (yaml.YAMLError, ValueError) as exc:  # ValueError: for one, of a date that does not exist
+        if isinstance(exc, YamlFault):
+            raise
+        mark = getattr(exc, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        raise YamlFault(f"no valid YAML: {getattr(exc, 'problem', None) or exc}", line) from exc
+
+
+def _note_lines(
+    node: yaml.Node,
+    place: tuple[str | int, ...],
+    lines: dict[tuple[str | int, ...], int],
+    *,
+    inside: tuple[yaml.Node, ...],
+) -> None:
+    if node in inside:
+        raise YamlFault("the alias stands inside of what it names", lines[place])
+    inside = (*inside, node)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                continue
+            line = key.start_mark.line + 1
+            if key.tag != _STRING_TAG:
+                raise YamlFault(f"a key is a string; put quotes around {_written(key)}", line)
+            inner = (*place, key.value)
+            if inner in lines:
+                raise YamlFault(f"the key {key.value!r} is there twice, first on line {lines[inner]}", line)
+            lines[inner] = line
+            _note_lines(value, inner, lines, inside=inside)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            inner = (*place, index)
+            lines[inner] = value.start_mark.line + 1
+            _note_lines(value, inner, lines, inside=inside)
+
+
+def _written(key: yaml.Node) -> str:
+    return str(key.value) if isinstance(key, yaml.ScalarNode) else "it"
+
+
+_STRING_TAG = "tag:yaml.org,2002:str"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_FLOAT_TAG = "tag:yaml.org,2002:float"
+_WITH_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+tell_numbers(_Loader)

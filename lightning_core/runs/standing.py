@@ -1,0 +1,212 @@
+"""How a run stands while it goes on."""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightning_core.algorithm.estimates import Estimate, estimate
+from lightning_core.runs.failures import Failure, group_failures
+from lightning_core.runs.usage import Usage, read_usage
+from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span
+
+RECENT_REWARDS = 1000
+"""How many of the newest rewards the running mean is over."""
+
+RECENT_FAILURES = 1000
+"""How many of the newest failed rollouts are kept, to say why they failed."""
+
+MIN_REWARDS = 5
+"""A version of the resources needs so many rewards to be called the best, unless no version has as many."""
+
+_MODES: tuple[RolloutMode | None, ...] = ("val", "train", None, "test")
+"""By what the best so far is chosen: the first of these that has rewards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How a run stands at one moment."""
+
+    run_id: str = ""
+    elapsed_seconds: float = 0.0
+    remaining_seconds: float | None = None
+    """About how long it goes on; None where nobody said how many rollouts there will be."""
+    expected: int | None = None
+    """How many rollouts there will be, at most."""
+    done: int = 0
+    """Rollouts that succeeded."""
+    failed: int = 0
+    running: int = 0
+    retried: int = 0
+    """Attempts after which their rollout was queued again."""
+    unrewarded: int = 0
+    """Rollouts that succeeded without a reward."""
+    reward: Estimate | None = None
+    """The mean of the newest 1000 rewards, whatever their resources."""
+    best: Estimate | None = None
+    """The mean reward of the best version of the resources so far: that with the highest lower bound."""
+    first: Estimate | None = None
+    """The mean reward of the version that was tried first, on samples of the same kind."""
+    best_resources_id: str | None = None
+    versions: int = 0
+    """How many versions of the resources were tried, on samples of the same kind."""
+    usage: Usage = field(default_factory=Usage)
+    """What the agent asked of models; calls of the algorithm itself are not known here."""
+    step: int = 0
+    """The newest step that ended; 0 before the first."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest value of each metric that was reported with a step."""
+
+
+class Standing:
+    """Counts what the hooks of a run tell. May be asked from any thread.
+
+    Args:
+        clock: Seconds, from any point in time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began = clock()
+        self._ended: float | None = None
+        self._run_id = ""
+        self.expected_rollouts: int | None = None
+        """How many rollouts the run will have at most, where somebody knows it."""
+        self._done = self._failed = self._retried = self._unrewarded = 0
+        self._running: dict[str, str] = {}
+        """By worker, the attempt that it runs: a runner takes the next rollout when it is done with one."""
+        self._recent: deque[float] = deque(maxlen=RECENT_REWARDS)
+        self._rewards: dict[RolloutMode | None, dict[str | None, _Rewards]] = {}
+        self._failures: deque[Rollout] = deque(maxlen=RECENT_FAILURES)
+        self._usage = Usage()
+        self._step = 0
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the start of the run, and until its end."""
+        with self._lock:
+            return self._elapsed()
+
+    def begin(self, run_id: str) -> None:
+        """Start the clock."""
+        with self._lock:
+            self._run_id, self._began, self._ended = run_id, self._clock(), None
+
+    def end(self) -> None:
+        """Stop the clock; nothing runs any more."""
+        with self._lock:
+            self._ended = self._clock() if self._ended is None else self._ended
+            self._running.clear()
+
+    def attempt_began(self, attempt: Attempt) -> None:
+        """Take note that a runner has begun an attempt."""
+        with self._lock:
+            self._running[attempt.worker_id or attempt.attempt_id] = attempt.attempt_id
+
+    def attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]) -> Usage:
+        """Take note of an attempt's end, and return what it used. One that was given up counts only as use."""
+        usage = read_usage(spans)
+        with self._lock:
+            worker = attempt.worker_id or attempt.attempt_id
+            if self._running.get(worker) == attempt.attempt_id:
+                del self._running[worker]
+            self._usage += usage
+            if isinstance(rollout, AttemptedRollout) and rollout.attempt.attempt_id != attempt.attempt_id:
+                return usage
+            has_succeeded = rollout.status == "succeeded" and attempt.status == "succeeded"
+            self._done += has_succeeded
+            if rollout.status == "failed":
+                self._failed += 1
+                self._failures.append(rollout)
+            self._retried += rollout.status in ("requeuing", "queuing", "preparing", "running")
+            self._unrewarded += has_succeeded and reward is None
+            if has_succeeded and reward is not None:
+                self._recent.append(reward)
+                versions = self._rewards.setdefault(rollout.mode, {})
+                versions.setdefault(rollout.resources_id, _Rewards()).add(reward)
+        return usage
+
+    def step_ended(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take note of what the algorithm reports."""
+        with self._lock:
+            self._step = step
+            self._metrics = {**self._metrics, **metrics}
+
+    def failures(self) -> list[Failure]:
+        """Return why the newest 1000 rollouts that failed did, the most frequent cause first."""
+        with self._lock:
+            rollouts = list(self._failures)
+        return group_failures(rollouts)
+
+    def snapshot(self) -> Snapshot:
+        """Return how it stands now."""
+        with self._lock:
+            elapsed = self._elapsed()
+            versions = next((found for mode in _MODES if (found := self._rewards.get(mode))), {})
+            best_id = _best(versions)
+            first = next(iter(versions.values()), None)
+            return Snapshot(
+                run_id=self._run_id,
+                elapsed_seconds=elapsed,
+                remaining_seconds=self._remaining(elapsed),
+                expected=self.expected_rollouts,
+                done=self._done,
+                failed=self._failed,
+                running=len(self._running),
+                retried=self._retried,
+                unrewarded=self._unrewarded,
+                reward=estimate(self._recent),
+                best=versions[best_id].estimate if versions else None,
+                first=first.estimate if first is not None else None,
+                best_resources_id=best_id,
+                versions=len(versions),
+                usage=self._usage,
+                step=self._step,
+                metrics=self._metrics,
+            )
+
+    def _elapsed(self) -> float:
+        return (self._clock() if self._ended is None else self._ended) - self._began
+
+    def _remaining(self, elapsed: float) -> float | None:
+        ended = self._done + self._failed
+        if self.expected_rollouts is None or self._ended is not None or not 0 < ended < self.expected_rollouts:
+            return None
+        return elapsed / ended * (self.expected_rollouts - ended)
+
+
+class _Rewards:
+    """The rewards of one version of the resources."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._estimate: Estimate | None = None
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, reward: float) -> None:
+        self._values.append(reward)
+        self._estimate = None
+
+    @property
+    def estimate(self) -> Estimate | None:
+        if self._estimate is None:
+            self._estimate = estimate(self._values)
+        return self._estimate
+
+
+def _best(versions: "Mapping[str | None, _Rewards]") -> str | None:
+    """Return the version with the highest lower bound; the mean decides where no bounds are known."""
+    enough = min(MIN_REWARDS, max(map(len, versions.values()), default=0))
+
+    def merit(version: str | None) -> tuple[float, float]:
+        found = versions[version].estimate
+        assert found is not None  # a version is there from its first reward on
+        return -math.inf if found.low is None else found.low, found.mean
+
+    return max((version for version, rewards in versions.items() if len(rewards) >= enough), key=merit, default=None)

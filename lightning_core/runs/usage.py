@@ -1,0 +1,91 @@
+"""What an attempt asked of models: calls, tokens and, where somebody recorded it, money."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_core.adapter import ModelCall, read_model_calls
+from lightning_core.adapter.genai import OPERATION_OUTPUT
+from lightning_core.types import Span
+
+_INPUT_TOKENS = (
+    "gen_ai.usage.input_tokens",
+    "gen_ai.usage.prompt_tokens",
+    "llm.usage.prompt_tokens",
+    f"{OPERATION_OUTPUT}.usage.prompt_tokens",
+)
+_OUTPUT_TOKENS = (
+    "gen_ai.usage.output_tokens",
+    "gen_ai.usage.completion_tokens",
+    "llm.usage.completion_tokens",
+    f"{OPERATION_OUTPUT}.usage.completion_tokens",
+)
+_COST = (
+    "gen_ai.usage.cost",
+    "gen_ai.usage.total_cost",
+    "gen_ai.usage.cost_usd",
+    "gen_ai.cost.total_cost",  # the LiteLLM proxy
+    "litellm.cost.total",
+)
+"""No price list is kept here: a cost is known where the source of a span knows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What model calls used. Sums are over the calls that told; None where none did."""
+
+    calls: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost: float | None = None
+    """In US dollars, as the spans tell it."""
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Return the sum."""
+        return Usage(
+            self.calls + other.calls,
+            _sum((self.input_tokens, other.input_tokens)),
+            _sum((self.output_tokens, other.output_tokens)),
+            _sum((self.cost, other.cost)),
+        )
+
+
+def read_usage(spans: Sequence[Span]) -> Usage:
+    """Add up the model calls of one attempt. A call that several sources recorded counts once."""
+    calls = read_model_calls(spans)
+    each = [usage_of(call) for call in calls]
+    return Usage(
+        len(calls),
+        _sum(one.input_tokens for one in each),
+        _sum(one.output_tokens for one in each),
+        _sum(one.cost for one in each),
+    )
+
+
+def usage_of(call: ModelCall) -> Usage:
+    """Return what one call used; the numbers of recorded token ids where no source told a number."""
+    input_tokens, output_tokens = _told(call.spans, _INPUT_TOKENS), _told(call.spans, _OUTPUT_TOKENS)
+    if input_tokens is None and call.prompt_token_ids is not None:
+        input_tokens = len(call.prompt_token_ids)
+    if output_tokens is None and any(choice.token_ids is not None for choice in call.choices):
+        output_tokens = sum(len(choice.token_ids or ()) for choice in call.choices)
+    return Usage(
+        1,
+        None if input_tokens is None else int(input_tokens),
+        None if output_tokens is None else int(output_tokens),
+        _told(call.spans, _COST),
+    )
+
+
+def _told(spans: Iterable[Span], names: Sequence[str]) -> float | None:
+    for span in spans:
+        for name in names:
+            value: Any = span.attributes.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+                return value
+    return None
+
+
+def _sum(values: "Iterable[Any]") -> Any:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,304 @@
+"""What is shown while a run goes on: on a terminal, elsewhere, and for programs."""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lightning_core import emit_annotation, rollout
+from lightning_core.algorithm import algo, run_batch
+from lightning_core.algorithm.base import Reporter
+from lightning_core.algorithm.estimates import estimate
+from lightning_core.cli.display import Display, JsonDisplay, LineDisplay, LiveDisplay, reporting, table_of
+from lightning_core.cli.json_lines import JsonLines
+from lightning_core.errors import AlgorithmError
+from lightning_core.plugins import Hooks
+from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.runs.usage import Usage
+from lightning_core.store import LightningStore
+from lightning_core.trainer import Trainer
+from lightning_core.types import Attempt, AttemptedRollout, Dataset, PromptTemplate, samples_of
+
+
+@rollout
+async def solve(task: int) -> float:
+    """Asks a model, fails on negative tasks."""
+    emit_annotation({"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 100, "gen_ai.usage.cost": 0.5})
+    if task < 0:
+        raise ValueError("negative")
+    return float(task)
+
+
+@algo
+async def search(store: LightningStore, train_dataset: Dataset[Any], report: Reporter) -> None:
+    """Tries two versions of the resources."""
+    for step, text in enumerate(["[first]", "[second]"], start=1):
+        resources = {"main_prompt": PromptTemplate(template=text)}
+        version = (await store.add_resources(resources)).resources_id
+        batch = await run_batch(store, samples_of(train_dataset), mode="val", resources_id=version)
+        report({"[b]reward": batch.mean_reward or 0.0}, step=step, best_resources=resources)
+
+
+class Seconds:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain(file: io.StringIO, **options: Any) -> Console:
+    return Console(file=file, markup=False, emoji=False, highlight=False, **options)
+
+
+def fit(display: Display, *, algorithm: object = search) -> None:
+    Trainer(algorithm=algorithm, hooks=[display]).fit(solve, [1, 0])
+
+
+def test_elsewhere_each_step_is_a_line() -> None:
+    file = io.StringIO()
+    fit(LineDisplay(plain(file, soft_wrap=True), Standing(Seconds())))
+    lines = [re.sub(r"\brun-\w+", "run-1", line) for line in file.getvalue().splitlines()]
+    usage = "model calls, {} tokens in, ${}"
+    assert lines == [
+        "[   0.0 s] run run-1 started",
+        f"[   0.0 s] step 1: [b]reward 0.5; 2 done, 0 failed, 0 running; reward {estimate([1, 0])}; "
+        f"2 {usage.format(200, '1.00')}",
+        f"[   0.0 s] step 2: [b]reward 0.5; 4 done, 0 failed, 0 running; reward {estimate([1, 0, 1, 0])}; "
+        f"best {estimate([1, 0])}; 4 {usage.format(400, '2.00')}",
+        f"[   0.0 s] run run-1 succeeded; 4 done, 0 failed, 0 running; reward {estimate([1, 0, 1, 0])}; "
+        f"best {estimate([1, 0])}; 4 {usage.format(400, '2.00')}",
+    ]
+
+
+def test_elsewhere_lines_about_rollouts_come_at_most_every_few_seconds() -> None:
+    file, clock = io.StringIO(), Seconds()
+    display = LineDisplay(plain(file), Standing(clock))
+    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status="succeeded")
+    ended = AttemptedRollout(rollout_id="ro-1", input=1, start_time=0.0, status="succeeded", attempt=attempt)
+    display.lightning_run_start("run-1")
+    for seconds in (1, 4, 5, 6, 11):
+        clock.now = 100.0 + seconds
+        display.lightning_rollout_end(ended, attempt, None, [])
+    assert file.getvalue().splitlines() == [
+        "[   0.0 s] run run-1 started",
+        "[   5.0 s] 3 done, 0 failed, 0 running, 3 without a reward",
+        "[  11.0 s] 5 done, 0 failed, 0 running, 5 without a reward",
+    ]
+
+
+def test_terminal_is_given_back_at_the_end_with_no_thread_left() -> None:
+    before, file = set(threading.enumerate()), io.StringIO()
+    display = LiveDisplay(plain(file, force_terminal=True, width=100))
+    fit(display)
+    shown = file.getvalue()
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor, hidden and shown again
+    assert set(threading.enumerate()) == before
+    assert display.standing.snapshot().done == 4
+
+
+def test_table_tells_all_that_is_known() -> None:
+    file = io.StringIO()
+    now = Snapshot(
+        elapsed_seconds=12.3,
+        remaining_seconds=64.0,
+        expected=20,
+        done=6,
+        failed=1,
+        running=2,
+        retried=1,
+        reward=estimate([0.0, 1.0]),
+        best=estimate([1.0, 1.0]),
+        first=estimate([0.0]),
+        versions=2,
+        usage=Usage(3, 1200, 30, 0.0123),
+        step=4,
+        metrics={"[b]loss": 0.5},
+    )
+    plain(file, width=100).print(table_of(now))
+    assert [line.rstrip() for line in file.getvalue().splitlines()] == [
+        "elapsed      12 s, about 1 min 4 s remaining",
+        "rollouts     6 done, 1 failed, 2 running, 1 retried, of at most 20",
+        "reward       0.50 (95% 0.09..0.91, n=2)",
+        "best so far  1.00 (95% 0.34..1.00, n=2) of 2 versions; the first 0.00 (95% 0.00..0.79, n=1)",
+        "models       3 model calls, 1,200 tokens in, 30 out, $0.0123",
+        "step         4",
+        "[b]loss      0.5",
+    ]
+
+
+def test_table_says_nothing_of_what_is_not_known() -> None:
+    file = io.StringIO()
+    plain(file, width=100).print(table_of(Snapshot()))
+    assert [line.rstrip() for line in file.getvalue().splitlines()] == [
+        "elapsed   0 s",
+        "rollouts  0 done, 0 failed, 0 running",
+    ]
+
+
+def test_programs_get_an_object_for_each_event() -> None:
+    file = io.StringIO()
+    fit(JsonDisplay(Console(stderr=True), JsonLines(file)))
+    events = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [event["event"] for event in events] == [
+        "run_start",
+        *["attempt_end"] * 2,
+        "step_end",
+        *["attempt_end"] * 2,
+        "step_end",
+        "run_end",
+    ]
+    ended, step, end = events[1], events[3], events[-1]
+    assert {name: ended[name] for name in ("attempt", "mode", "rollout_status", "attempt_status", "failure")} == {
+        "attempt": 1,
+        "mode": "val",
+        "rollout_status": "succeeded",
+        "attempt_status": "succeeded",
+        "failure": None,
+    }
+    assert ended["usage"] == {"calls": 1, "input_tokens": 100, "output_tokens": None, "cost": 0.5}
+    assert (step["step"], step["metrics"]) == (1, {"[b]reward": 0.5})
+    assert step["standing"]["reward"]["n"] == 2
+    assert (end["status"], end["run_id"]) == ("succeeded", events[0]["run_id"])
+    assert (end["standing"]["done"], end["standing"]["running"], end["standing"]["versions"]) == (4, 0, 2)
+
+
+def test_failure_is_told_to_programs_with_its_cause() -> None:
+    file = io.StringIO()
+    trainer = Trainer(algorithm="baseline", hooks=[JsonDisplay(Console(stderr=True), JsonLines(file))])
+    trainer.fit(solve, [1, -1])
+    failures = [event["failure"] for event in map(json.loads, file.getvalue().splitlines()) if "failure" in event]
+    assert failures == [None, "ValueError: negative"]
+
+
+def test_terminal_is_given_back_whatever_happens() -> None:
+    file, before = io.StringIO(), set(threading.enumerate())
+    console = plain(file, force_terminal=True, width=60)
+    with pytest.raises(KeyboardInterrupt), reporting(console=console) as display:  # noqa: PT012
+        display.lightning_run_start("run-1")
+        raise KeyboardInterrupt
+    assert file.getvalue().count("\x1b[?25h") == 1
+    assert set(threading.enumerate()) == before
+
+
+def test_failed_run_is_shown_as_failed() -> None:
+    @algo
+    async def diverges(train_dataset: Dataset[Any]) -> None:
+        raise AlgorithmError("diverged")
+
+    file = io.StringIO()
+    with pytest.raises(AlgorithmError, match="diverged"):
+        fit(LineDisplay(plain(file)), algorithm=diverges)
+    assert re.search(r"run run-\w+ failed; 0 done, 0 failed, 0 running\n$", file.getvalue())
+
+
+@pytest.mark.parametrize("options", [{}, {"force_terminal": True, "color_system": None}])
+def test_run_that_failed_because_all_rollouts_did_tells_why(options: dict[str, Any]) -> None:
+    file = io.StringIO()
+    with reporting(console=plain(file, soft_wrap=True, **options)) as display:  # noqa: SIM117
+        with pytest.raises(AlgorithmError, match="none of 2 rollouts gave a reward"):
+            Trainer(algorithm="baseline", hooks=[display]).fit(solve, [-1, -2])
+    assert re.search(r"  failed 2x: ValueError: negative\n    for one, ro-\w+ with -1\n$", file.getvalue())
+
+
+def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import asyncio, os, signal\n"
+        "from lightning_core import rollout\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "@rollout\n"
+        "async def hang(task):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    await asyncio.Event().wait()\n"
+    )
+    (tmp_path / "config.yaml").write_text("agent: hanging:hang\nalgorithm: baseline\ntrain_dataset: [1]\n")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "lightning_core", "train", str(tmp_path / "config.yaml")]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        before = termios.tcgetattr(ours)
+        status = process.wait(timeout=60)
+        after = termios.tcgetattr(ours)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+        while data := os.read(ours, 65536):
+            shown += data
+    os.close(ours)
+    assert status == 130
+    assert after == before
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
+    assert b"interrupted" in shown
+
+
+async def test_table_ends_when_another_plugin_could_not_start() -> None:
+    class Broken:
+        def lightning_run_start(self, run_id: str) -> None:
+            raise OSError("port 8080 is taken")
+
+    file = io.StringIO()
+    hooks = Hooks([LiveDisplay(plain(file, force_terminal=True, width=60)), Broken()])
+    with pytest.raises(OSError, match="port 8080 is taken"):
+        await hooks.emit("lightning_run_start", run_id="run-1")
+    await hooks.emit("lightning_run_end", run_id="run-1", status="failed")
+    assert file.getvalue().count("\x1b[?25h") == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_kind_is_chosen_by_the_console(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal, file = Console(file=io.StringIO(), force_terminal=True), Console(file=io.StringIO())
+    for kind, console, expected in [
+        ("auto", terminal, LiveDisplay),
+        ("auto", file, LineDisplay),
+        ("plain", terminal, LineDisplay),
+    ]:
+        with reporting(kind, console=console) as display:  # type: ignore[arg-type]
+            assert type(display) is expected
+    with reporting("json") as display:
+        assert isinstance(display, JsonDisplay)
+        print("somebody's text")
+        display.console.print("ours")
+        display.json.write({"a": float("nan")})
+    print("after")
+    captured = capsys.readouterr()
+    assert captured.out == '{"a": null}\nafter\n'
+    assert captured.err == "somebody's text\nours\n"
+
+
+def test_reader_that_is_gone_silences_json_lines() -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError
+
+    lines = JsonLines(Gone())
+    lines.write({"n": 1})
+    lines.write({"n": 2})
+    assert lines._stream.getvalue() == '{"n": 1}\n'  # type: ignore[attr-defined]
+
+
+def test_what_programs_of_an_agent_print_does_not_get_between_json_lines() -> None:
+    code = """
+import subprocess, sys
+from lightning_core.cli.json_lines import stdout_for_json
+with stdout_for_json() as lines:
+    subprocess.run(["echo", "of a program"], check=True)
+    print("of Python", flush=True)
+    lines.write({"n": 1})
+print("after")
+"""
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert completed.stdout == '{"n": 1}\nafter\n'
+    assert completed.stderr == "of a program\nof Python\n"

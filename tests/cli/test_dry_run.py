@@ -1,0 +1,93 @@
+"""`agl train --set` and `--dry-run`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+AGENT = """
+from lightning_core import rollout
+
+print("imported")
+
+@rollout
+async def solve(task):
+    raise SystemExit("nothing is run")
+"""
+CONFIG = "agent: dry_agent:solve\nalgorithm: baseline\ntrain_dataset: train.jsonl\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "dry_agent.py").write_text(AGENT)
+    (tmp_path / "train.jsonl").write_text("1\n2\n")
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightning_core", "train", "config.yaml", *options],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_dry_run_prints_the_resolved_config_and_leaves_nothing_behind(folder: Path) -> None:
+    before = sorted(path.name for path in folder.rglob("*"))
+    done = train(folder, "--dry-run", "--set", "algorithm.n_epochs=3", "--set", "n_runners=2")
+    assert done.returncode == 0, done.stderr
+    printed, _, text = done.stdout.partition("# train_dataset: 2 samples\n")
+    assert printed == "imported\n"
+    values = yaml.safe_load(text)
+    assert values["algorithm"] == {"name": "baseline", "n_epochs": 3}
+    assert values["n_runners"] == 2
+    assert sorted(path.name for path in folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "algorithm.n_epoch=3"], "--set algorithm.n_epoch: algorithm 'baseline' has no option 'n_epoch'"),
+        (["--set", "train_dataset=none.jsonl"], "--set train_dataset: train_dataset: cannot read dataset "),
+        (["--set", "agent=dry_agent:slove"], "--set agent: agent: module 'dry_agent' has no 'slove'"),
+        (["--set", "n_runner=1"], "--set n_runner: unknown key 'n_runner'. Did you mean 'n_runners'?"),
+        (["--set", "n_runners"], "--set takes KEY=VALUE, with dots between keys, as in: --set algorithm.beam_width=2"),
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]], ids=["run", "dry-run"])
+def test_what_is_wrong_is_wrong_use_and_nothing_is_run(
+    folder: Path, dry: list[str], options: list[str], message: str
+) -> None:
+    done = train(folder, *options, *dry)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_values_that_are_set_hold_in_the_run(folder: Path) -> None:
+    (folder / "dry_agent.py").write_text(AGENT.replace('raise SystemExit("nothing is run")', "return float(task)"))
+    done = train(folder, "--set", "train_dataset=[5]", "--set", "algorithm.n_epochs=2")
+    assert done.returncode == 0, done.stderr
+    assert "train_reward: 5" in done.stdout
+    assert "2 rollouts succeeded" in done.stdout
+
+
+def test_warnings_that_are_logged_are_shown_on_stderr(folder: Path) -> None:
+    (folder / "dry_agent.py").write_text(
+        "import logging\nfrom lightning_core import rollout\n\n\n@rollout\nasync def solve(task):\n"
+        "    logging.getLogger('lightning_core.mine').warning('mine.odd task=%s', task)\n"
+        "    logging.getLogger('lightning_core.mine').info('mine.usual')\n    return 1.0\n"
+    )
+    done = train(folder)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert all("mine.odd" in line and "rollout_id=ro-" in line for line in lines)

@@ -1,0 +1,143 @@
+"""`agl init`: a project that trains at once."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lightning_core.cli.init import init
+from lightning_core.cli.scaffold import project_files
+from lightning_core.errors import LightningError
+from lightning_core.registry import Registry
+
+FILES = [
+    "README.md",
+    "agent.py",
+    "config.yaml",
+    "data/train.jsonl",
+    "data/val.jsonl",
+    "simulated_model.py",
+    "test_agent.py",
+]
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def write_project(folder: Path) -> Path:
+    assert CliRunner().invoke(init, [str(folder)]).exit_code == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_the_project_trains_at_once_and_gets_better(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "demo")
+    done = run(project, "lightning_core", "train", "config.yaml", "--output", "result.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIMULATED model" in done.stderr
+    result = json.loads((project / "result.json").read_text())
+    assert result["rollouts"]["failed"] == 0
+    assert result["metrics"]["val_reward"] >= result["metrics"]["val_reward_initial"] + 0.4
+
+
+def test_the_tests_of_the_project_pass(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "demo")
+    done = run(project, "pytest", "-q", "-W", "error", "-p", "no:asyncio", "-p", "no:cacheprovider")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_project_is_a_config_that_can_be_checked(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "demo")
+    done = run(project, "lightning_core", "train", "config.yaml", "--dry-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("# train_dataset: 24 samples\n# val_dataset: 24 samples\n")
+    assert "\nagent: agent:read_date\n" in done.stdout
+
+
+def test_the_project_is_code_as_its_owner_would_write_it(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "demo")
+    (project / "ruff.toml").write_text('line-length = 120\nlint.extend-select = ["I", "UP", "B", "SIM"]\n')
+    assert run(project, "ruff", "check", "--no-cache").stdout == "All checks passed!\n"
+    assert run(project, "ruff", "format", "--check", "--no-cache").returncode == 0
+
+
+def test_every_prompt_of_the_readme_is_about_a_file_that_is_there(tmp_path: Path) -> None:
+    project = write_project(tmp_path / "demo")
+    named = re.findall(r"^\| `([^`]+)`", (project / "README.md").read_text(), re.MULTILINE)
+    assert len(named) == 5
+    assert all(list(project.glob(name)) for name in named)
+
+
+def test_it_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(init, ["demo"])
+    assert result.stdout.splitlines() == [
+        *(f"wrote demo/{name}" for name in FILES),
+        "",
+        "Now: cd demo && agl train config.yaml",
+    ]
+    written = (path.relative_to(tmp_path / "demo") for path in (tmp_path / "demo").rglob("*") if path.is_file())
+    assert sorted(path.as_posix() for path in written) == FILES
+
+
+def test_without_a_name_it_is_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(init, [])
+    assert result.exit_code == 0
+    assert result.stdout.endswith("\nNow: agl train config.yaml\n")
+    assert (tmp_path / "agent.py").is_file()
+
+
+def test_nothing_is_written_where_something_would_be_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("mine")
+    (tmp_path / "config.yaml").write_text("mine")
+    result = CliRunner().invoke(init, [str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"Error: nothing was written, because this is there already: {tmp_path}/agent.py, {tmp_path}/config.yaml; "
+        "name another folder\n"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.py", "config.yaml"]
+    assert (tmp_path / "agent.py").read_text() == "mine"
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    write_project(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("mine")
+    with pytest.raises(LightningError, match=rf"^cannot write the project: {tmp_path}/demo: File exists$"):
+        CliRunner().invoke(init, [str(tmp_path / "demo")], catch_exceptions=False)
+
+
+def test_where_the_algorithm_is_missing_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("lightning_core.cli.init"), "default_registry", lambda: Registry([]))
+    result = CliRunner().invoke(init, [str(tmp_path)])
+    assert result.exit_code == 0
+    assert "'apo', which is not installed; it ships in lightning-apo" in result.stdout
+    assert "pip install ./plugins/lightning-apo" in result.stdout
+
+
+def test_files_come_without_the_end_that_hides_them_from_tools() -> None:
+    assert [str(place) for place, _ in project_files()] == FILES

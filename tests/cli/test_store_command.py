@@ -1,0 +1,125 @@
+"""`agl store` as a person uses it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lightning_core.errors import AccessDenied
+from lightning_core.store.http import LightningStoreClient
+
+COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
+
+
+@contextmanager
+def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the command, and return it with the address that it prints."""
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("store of run "), process.communicate()
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(*arguments: str, **variables: str) -> str:
+    """Run the command, which is wrong, and return the one line that it says."""
+    done = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, env=environment(**variables), check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_it_serves_until_it_is_told_to_stop():
+    with serving("--run", "run-7") as (process, url):
+
+        async def use() -> str:
+            async with LightningStoreClient(url) as client:
+                await client.enqueue_rollout("a")
+                return client.run_id
+
+        assert asyncio.run(use()) == "run-7"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_it_stops_with_attempts_under_way_and_clients_that_wait():
+    with serving("--drain-seconds", "0.2", AGL_KEY="secret") as (process, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url, key="secret", retry_seconds=0.2) as client:
+                await client.start_rollout("never ends")
+                waiter = asyncio.create_task(client.dequeue_rollout(wait_seconds=None))
+                await client.statistics()
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(Exception, match=r"shutting down|out of reach"):
+                    await waiter
+
+        asyncio.run(use())
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_the_key_is_wanted():
+    with serving("--key", "secret", "--runner-key", "other") as (_, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url, key="secret") as client:
+                await client.enqueue_rollout("a")
+            client = LightningStoreClient(url, key="other")
+            assert await client.dequeue_rollout() is not None
+            with pytest.raises(AccessDenied):
+                await client.enqueue_rollout("b")
+            await client.aclose()
+
+        asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "memry"], "no store named 'memry'; installed: memory"),
+        (["--backend", "sqlit"], "Did you mean 'sqlite'?"),
+        (["--path", "x.db"], "store 'memory' has no option 'path'"),
+        (["--host", "0.0.0.0"], "host 0.0.0.0 can be reached from other machines, so the store needs a key"),
+        (["--host", "no.such.host.invalid", "--key", "k"], "host 'no.such.host.invalid' is unknown"),
+        (["--port", "70000"], "port is 70000; it is from 0"),
+        (["--port", "http"], "'http' is not a valid integer"),
+        (["--key", ""], "--key is empty"),
+        (["--runner-key", "r"], "there is a runner_key and no key"),
+        (["--drain-seconds", "-1"], "--drain-seconds is -1; it is 0 or more"),
+        (["extra"], "unexpected extra argument (extra)"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_one_line_and_status_2(arguments, message):
+    assert message in refused(*arguments)
+
+
+def test_an_occupied_port_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot serve on port {port} of 127.0.0.1: Address already in use" in refused("--port", str(port))

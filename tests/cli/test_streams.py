@@ -1,0 +1,68 @@
+"""What the commands do where their output goes nowhere, and how much they need to say a little."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AGL = f"{sys.executable} -m lightning_core"
+
+
+def shell(command: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("command", ["plugins", "plugins --json", "--help", "--version", "completion bash"])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_output_is_nobody_reading(command: str, closed: str) -> None:
+    done = shell(f"{AGL} {command} {closed}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_closed_output_is_not_where_the_next_file_goes(tmp_path: Path) -> None:
+    done = shell(f"{AGL} init demo >&-", tmp_path)
+    assert done.returncode == 0
+    assert "wrote" not in (tmp_path / "demo" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("command", ["plugins", "plugins --json", "--help", "completion bash", "train config.yaml"])
+def test_reader_that_has_had_enough_ends_the_command_without_a_traceback(command: str, tmp_path: Path) -> None:
+    (tmp_path / "quick_agent.py").write_text(
+        "from lightning_core import rollout\n\n\n@rollout\nasync def solve(task):\n    return 1.0\n"
+    )
+    (tmp_path / "config.yaml").write_text("agent: quick_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n")
+    for reader in ("head -1", "true"):
+        done = shell(f"{AGL} {command} | {reader}", tmp_path)
+        assert done.stderr == ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_full_disk_is_one_line() -> None:
+    done = shell(f"{AGL} plugins >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
+
+
+PROGRAM = """
+import resource, sys
+from lightning_core.cli import agl
+agl(sys.argv[1:], standalone_mode=False)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(used.ru_utime + used.ru_stime, *sys.modules, file=sys.stderr)
+"""
+UNWANTED = {"lightning_apo", "openai", "opentelemetry.sdk", "pydantic", "rich", "aiohttp", "yaml", "jinja2"}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plugins"], ["plugins", "--json"], ["train", "--help"]])
+def test_what_only_tells_something_is_quick_and_light(arguments: list[str]) -> None:
+    seconds = []
+    for _ in range(4):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=True
+        )
+        used, *modules = done.stderr.split()
+        assert not UNWANTED & set(modules)
+        seconds.append(float(used))
+    assert min(seconds) < 0.3  # of this process: what others do at the same time does not count

@@ -1,0 +1,175 @@
+"""What came of a run, as it is printed and written."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.cli.summary import print_summary, prompt_diff, result_record, write_result
+from lightning_core.errors import LightningError
+from lightning_core.runs import Comparison, FailedHook, Failure, FitResult, RolloutCounts
+from lightning_core.runs.usage import Usage
+from lightning_core.store.memory import InMemoryLightningStore
+from lightning_core.types import LLM, NamedResources, PromptTemplate
+
+FIRST: NamedResources = {"main_prompt": PromptTemplate(template="Answer.\n\n{question}")}
+BEST: NamedResources = {"main_prompt": PromptTemplate(template="Answer.\n[b]Think[/b] first :smile:\n\n{question}")}
+
+
+def result_with(**fields: object) -> FitResult:
+    return FitResult(run_id="run-1", status="succeeded", **fields)  # type: ignore[arg-type]
+
+
+def printed(result: FitResult, initial: NamedResources | None = None, **options: object) -> list[str]:
+    file = io.StringIO()
+    console = Console(file=file, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    print_summary(console, result, initial, **options)  # type: ignore[arg-type]
+    return file.getvalue().splitlines()
+
+
+def test_reward_before_and_after_is_shown_with_its_uncertainty() -> None:
+    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
+    comparison = Comparison("test", estimate(before), estimate(after), paired_difference(before, after))
+    assert printed(result_with(comparison=comparison))[2] == (
+        f"  reward on held-out samples: {paired_difference(before, after)}"
+    )
+
+
+def test_reward_of_what_did_not_change_is_one_estimate() -> None:
+    comparison = Comparison("val", estimate([0.0, 1.0]))
+    assert printed(result_with(comparison=comparison))[2] == (
+        "  reward on validation samples: 0.50 (95% 0.09..0.91, n=2)"
+    )
+
+
+def test_rewards_on_different_samples_are_not_subtracted() -> None:
+    comparison = Comparison("train", estimate([0.0]), estimate([1.0]))
+    assert printed(result_with(comparison=comparison))[2] == (
+        f"  reward on different training samples: {estimate([0.0])} → {estimate([1.0])}"
+    )
+
+
+def test_best_prompt_is_a_diff_against_the_first_to_the_letter() -> None:
+    assert printed(result_with(best_resources=BEST), FIRST)[2:] == [
+        "",
+        "main_prompt, the best found (+), against the first (-):",
+        "  Answer.",
+        "+ [b]Think[/b] first :smile:",
+        "",
+        "  {question}",
+    ]
+
+
+def test_prompt_that_had_no_first_one_is_shown_as_it_is() -> None:
+    assert printed(result_with(best_resources=FIRST))[2:] == [
+        "",
+        "main_prompt, the best found:",
+        "Answer.",
+        "",
+        "{question}",
+    ]
+
+
+def test_prompt_that_did_not_change_is_said_to_be_unchanged() -> None:
+    assert printed(result_with(best_resources=FIRST), FIRST)[3:5] == ["main_prompt (unchanged)", "Answer."]
+
+
+def test_change_of_the_engine_is_told() -> None:
+    jinja: NamedResources = {"main_prompt": PromptTemplate(template="Hello", engine="jinja")}
+    plain: NamedResources = {"main_prompt": PromptTemplate(template="Hello")}
+    assert printed(result_with(best_resources=jinja), plain)[4:] == ["engine f-string → jinja", "  Hello"]
+
+
+def test_diff_has_every_line_of_both_once() -> None:
+    assert list(prompt_diff("a\nb\nc", "a\nx\nc\nd")) == [(" ", "a"), ("-", "b"), ("+", "x"), (" ", "c"), ("+", "d")]
+
+
+def test_failures_are_grouped_with_one_example_each() -> None:
+    failures = [
+        Failure("ValueError: no price for …", 3, "ro-1", "ValueError: no price for 'tea'", {"q": "tea " * 40}),
+        Failure("KeyError: 'x'", 1, "ro-2", "KeyError: 'x'", 7),
+    ]
+    lines = printed(result_with(failures=failures))[2:]
+    assert lines[0] == "  failed 3x: ValueError: no price for …"
+    assert lines[1].startswith('    for one, ro-1 with {"q": "tea tea ')
+    assert lines[1].endswith("…: ValueError: no price for 'tea'")
+    assert lines[2:] == ["  failed 1x: KeyError: 'x'", "    for one, ro-2 with 7"]
+
+
+def test_plugins_that_failed_are_shown() -> None:
+    failed = [
+        FailedHook("Clumsy", "lightning_rollout_end", "ZeroDivisionError: rollout", 2),
+        FailedHook("gone", None, "ImportError: no", 1),
+    ]
+    assert printed(result_with(failed_hooks=failed))[2:] == [
+        "  plugin 'Clumsy' failed 2x in lightning_rollout_end: ZeroDivisionError: rollout",
+        "  plugin 'gone' could not be loaded: ImportError: no",
+    ]
+
+
+def test_use_of_models_and_where_everything_is_kept_are_told_where_they_are_known() -> None:
+    lines = printed(result_with(), usage=Usage(1, 1200, 30, 2.5), store=InMemoryLightningStore(run_id="run-1"))
+    assert lines[2:] == [
+        "  1 model call, 1,200 tokens in, 30 out, $2.50",
+        "",
+        "run run-1 was kept in memory, and is gone when this process ends",
+    ]
+    assert printed(result_with(), usage=Usage()) == printed(result_with())
+
+
+def test_interrupted_run_tells_what_was_left() -> None:
+    result = FitResult(
+        run_id="run-1",
+        status="interrupted",
+        rollouts=RolloutCounts(succeeded=5, failed=1, cancelled=2, unfinished=3, retried=1),
+        failures=[Failure(f"ValueError: {number}", 1, f"ro-{number}") for number in range(7)],
+        duration_seconds=12.34,
+        abandoned_agents=2,
+        dropped_spans=9,
+    )
+    lines = printed(result)
+    assert lines[:2] == [
+        "",
+        "interrupted in 12.3 s: 5 rollouts succeeded, 1 failed, 1 retried, 2 cancelled, 3 unfinished",
+    ]
+    assert lines[-2:] == [
+        "  and 2 more causes",
+        "  2 agents could not be stopped when their time was over or the run ended; 9 spans that they emitted later "
+        "were dropped",
+    ]
+    assert sum(line.startswith("  failed ") for line in lines) == 5
+
+
+def test_metrics_are_told_by_name() -> None:
+    assert printed(result_with(metrics={"reward_initial": 0.25, "reward": 0.75, "[b]loss": float("nan")}))[2:] == [
+        "  reward: 0.250 → 0.750 (+0.500)",
+        "  [b]loss: nan",
+    ]
+
+
+def test_number_that_json_does_not_have_is_null(tmp_path: Path) -> None:
+    write_result(tmp_path / "result.json", result_with(metrics={"loss": float("inf"), "reward": 0.5}))
+    text = (tmp_path / "result.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"loss": None, "reward": 0.5}
+
+
+def test_record_has_the_comparison_and_whatever_a_task_is() -> None:
+    result = result_with(comparison=Comparison("val", estimate([0.5])), failures=[Failure("x", 1, "ro-1", "x", {1, 2})])
+    record = json.loads(json.dumps(result_record(result), allow_nan=False))
+    assert record["comparison"]["before"]["mean"] == 0.5
+    assert record["failures"][0]["task"] == "{1, 2}"
+
+
+def test_api_key_is_left_out_without_changing_the_result(tmp_path: Path) -> None:
+    llm = LLM(endpoint="http://localhost/v1", model="small", api_key="sk-secret")
+    write_result(tmp_path / "result.json", result_with(best_resources={"main_llm": llm}))
+    assert "api_key" not in (tmp_path / "result.json").read_text()
+    assert llm.api_key == "sk-secret"
+
+
+def test_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LightningError, match=rf"^cannot write the result to {tmp_path}: Is a directory$"):
+        write_result(tmp_path, result_with())

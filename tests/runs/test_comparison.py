@@ -1,0 +1,97 @@
+"""Before and after, from the rollouts of a run in the memory store."""
+
+from typing import Any
+
+import pytest
+
+from lightning_core import emit_reward, rollout
+from lightning_core.algorithm import algo, run_batch
+from lightning_core.algorithm.base import Reporter
+from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.runs import FitResult, compare
+from lightning_core.store import LightningStore
+from lightning_core.store.memory import InMemoryLightningStore
+from lightning_core.trainer import Trainer
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
+
+FIRST: NamedResources = {"main_prompt": PromptTemplate(template="answer")}
+BEST: NamedResources = {"main_prompt": PromptTemplate(template="please answer")}
+
+
+@rollout
+async def agent(task: int, prompt_template: PromptTemplate) -> None:
+    """Right on even tasks, and with a polite prompt on all but the last; fails on the negative ones."""
+    if task < 0:
+        raise ValueError("negative")
+    emit_reward(float(task % 2 == 0 or ("please" in prompt_template.template and task < 9)))
+
+
+@algo
+async def improve(
+    store: LightningStore, train_dataset: Dataset[Any], val_dataset: Dataset[Any] | None, report: Reporter
+) -> None:
+    """Tries the first prompt and a better one on both datasets."""
+    for resources in (FIRST, BEST):
+        version = (await store.add_resources(resources)).resources_id
+        await run_batch(store, samples_of(train_dataset), mode="train", resources_id=version)
+        if val_dataset is not None:
+            await run_batch(store, samples_of(val_dataset), mode="val", resources_id=version)
+    report({}, best_resources=BEST)
+
+
+def fit(algorithm: object, train: list[int], **datasets: list[int]) -> FitResult:
+    return Trainer(algorithm=algorithm, initial_resources=FIRST).fit(agent, train, **datasets)
+
+
+def test_first_and_best_are_compared_sample_by_sample() -> None:
+    comparison = fit(improve, [0], val_dataset=[0, 1, 2, 3, 9]).comparison
+    before, after = [1.0, 0.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0, 0.0]
+    assert comparison is not None
+    assert comparison.mode == "val"
+    assert comparison.before == estimate(before)
+    assert comparison.after == estimate(after)
+    assert comparison.difference == paired_difference(before, after)
+
+
+def test_held_out_samples_go_before_those_that_the_algorithm_saw() -> None:
+    comparison = fit(improve, [0], val_dataset=[0], test_dataset=[1, 3]).comparison
+    assert comparison is not None
+    assert comparison.mode == "test"
+    assert comparison.difference == paired_difference([0.0, 0.0], [1.0, 1.0])
+
+
+def test_sample_that_failed_is_lost_and_no_reward_of_zero() -> None:
+    comparison = fit(improve, [1, -1]).comparison
+    assert comparison is not None
+    assert comparison.mode == "train"
+    assert comparison.difference == paired_difference([0.0, None], [1.0, None])
+
+
+def test_resources_that_did_not_change_have_one_reward() -> None:
+    comparison = fit("baseline", [0, 1], val_dataset=[2, 3, 4]).comparison
+    assert comparison is not None
+    assert comparison.mode == "val"
+    assert comparison.before == estimate([1.0, 0.0, 1.0])
+    assert (comparison.after, comparison.difference) == (None, None)
+
+
+def test_algorithm_that_tells_nothing_leaves_the_reward_of_the_agent_as_it_is() -> None:
+    @algo
+    async def silent(store: LightningStore, train_dataset: Dataset[Any]) -> None:
+        for each in train_dataset:
+            await run_batch(store, [each, each], mode="train")
+
+    @rollout
+    async def plain(task: int) -> float:
+        return task / 4
+
+    comparison = Trainer(algorithm=silent).fit(plain, [1, 2, 3]).comparison
+    assert comparison is not None
+    assert comparison.before == estimate([0.25, 0.5, 0.75])  # each sample once, though it was run twice
+
+
+@pytest.mark.parametrize("initial", [None, FIRST])
+async def test_run_without_rewards_has_nothing_to_compare(initial: NamedResources | None) -> None:
+    store = InMemoryLightningStore()
+    await store.start_rollout(1)
+    assert await compare(store, initial=initial, best=None) is None

@@ -1,0 +1,55 @@
+"""What an attempt used of models, from spans of any source."""
+
+from typing import Any
+
+import pytest
+
+from lightning_core.runs.usage import Usage, read_usage
+from lightning_core.types import Span
+
+
+def call(**attributes: Any) -> Span:
+    named = {name.replace("__", "."): value for name, value in attributes.items()}
+    return Span.from_attributes(attributes={"gen_ai.operation.name": "chat", **named}, name="chat")
+
+
+def test_attempt_without_model_calls_used_nothing() -> None:
+    assert read_usage([Span.from_attributes(attributes={}, name="work")]) == Usage()
+    assert read_usage([]) == Usage()
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"gen_ai__usage__input_tokens": 7, "gen_ai__usage__output_tokens": 3},
+        {"gen_ai__usage__prompt_tokens": 7, "gen_ai__usage__completion_tokens": 3},
+        {"prompt_token_ids": list(range(7)), "response_token_ids": [1, 2, 3]},
+    ],
+    ids=["conventions", "older conventions", "token ids"],
+)
+def test_tokens_are_those_that_the_source_tells(attributes: dict[str, Any]) -> None:
+    assert read_usage([call(**attributes)]) == Usage(1, 7, 3, None)
+
+
+def test_sums_are_over_the_calls_that_tell() -> None:
+    spans = [
+        call(gen_ai__usage__input_tokens=7, gen_ai__usage__cost=0.5),
+        call(gen_ai__usage__input_tokens=1, gen_ai__usage__output_tokens=2, gen_ai__cost__total_cost=0.25),
+        call(),
+    ]
+    assert read_usage(spans) == Usage(calls=3, input_tokens=8, output_tokens=2, cost=0.75)
+
+
+def test_what_is_no_number_is_not_known() -> None:
+    assert read_usage([call(gen_ai__usage__input_tokens="many", gen_ai__usage__cost=float("nan"))]) == Usage(calls=1)
+
+
+def test_call_that_two_sources_recorded_counts_once() -> None:
+    outer = call(gen_ai__response__id="r1", gen_ai__usage__input_tokens=7)
+    inner = call(gen_ai__response__id="r1", gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3)
+    inner.parent_id = outer.span_id
+    assert read_usage([outer, inner]) == Usage(calls=1, input_tokens=7, output_tokens=3)
+
+
+def test_usage_of_several_attempts_adds_up() -> None:
+    assert Usage(1, 2, None, None) + Usage(2, 3, 4, 0.5) == Usage(3, 5, 4, 0.5)
