@@ -155,6 +155,12 @@ if TYPE_CHECKING:
     from lightning_core.store import (
         LightningStoreThreaded as LightningStoreThreaded,
     )
+    from lightning_core.store.http import (
+        LightningStoreClient as LightningStoreClient,
+    )
+    from lightning_core.store.http import (
+        LightningStoreServer as LightningStoreServer,
+    )
     from lightning_core.tracer import (
         DummyTracer as DummyTracer,
     )
@@ -308,6 +314,7 @@ _PLACES = {
     "runs": "FitResult",
     "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics "
     "LightningStoreThreaded",
+    "store.http": "LightningStoreClient LightningStoreServer",
     "tracer": "DummyTracer OtelTracer Tracer clear_active_tracer get_active_tracer set_active_tracer",
     "trainer": "Trainer",
     "types": (

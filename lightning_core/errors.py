@@ -109,6 +109,14 @@ class StoreUnavailable(StoreError, Fault):
     """A store's server could not be reached, or could not answer, for as long as its client tried."""
 
 
+class ProxyError(LightningError):
+    """A model call was not made, or did not come to an end."""
+
+
+class BudgetExhausted(ProxyError):
+    """A limit of the run's budget is reached, so no further model call starts."""
+
+
 class AlgorithmError(LightningError):
     """An algorithm cannot go on."""
 
@@ -119,6 +127,10 @@ class AlgorithmNotAttached(AlgorithmError, ValueError):
 
 class NoRewards(AlgorithmError):
     """Not one rollout of a whole step gave a reward, so there is nothing to learn from."""
+
+
+class RunFolderError(LightningError, ValueError):
+    """The folder of a run is not there, cannot be used, or belongs to a run that goes on."""
 
 
 class ExecutionError(LightningError):

@@ -246,7 +246,10 @@ def outcome(reward: float | None) -> RolloutOutcome:
 
 
 def test_one_reward_is_enough_to_go_on() -> None:
-    require_rewards([Batch([]), Batch([outcome(None), outcome(0.0)])], step="step 1")
+    enough = [Batch([]), Batch([outcome(None), outcome(0.0)])]
+    require_rewards(enough, step="step 1")
+    with pytest.raises(NoRewards, match="step 1: none of 1 rollouts gave a reward"):
+        require_rewards([Batch([outcome(None)])], step="step 1")
 
 
 def test_step_without_any_reward_stops_with_the_first_cause() -> None:

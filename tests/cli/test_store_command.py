@@ -99,7 +99,7 @@ def test_the_key_is_wanted():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--backend", "memry"], "no store named 'memry'; installed: memory"),
+        (["--backend", "memry"], "no store named 'memry'; installed: "),
         (["--backend", "sqlit"], "Did you mean 'sqlite'?"),
         (["--path", "x.db"], "store 'memory' has no option 'path'"),
         (["--host", "0.0.0.0"], "host 0.0.0.0 can be reached from other machines, so the store needs a key"),

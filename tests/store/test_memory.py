@@ -161,6 +161,8 @@ async def test_the_limits_count_all_runs_together() -> None:
     await other.delete_run()
     await store.enqueue_rollout("c")
     await store.add_span(span_of(started))
+    held = await store.statistics()
+    assert (held["total_rollouts"], held["total_spans"]) == (2, 1)
 
 
 @pytest.mark.parametrize("name", ["max_rollouts", "max_spans"])

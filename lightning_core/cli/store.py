@@ -1,0 +1,83 @@
+"""`agl store`: serve a store to other processes and machines."""
+
+import click
+
+from lightning_core.errors import ConfigError
+
+DEFAULT_PORT = 4747
+"""The port of agentlightning 0.3's store."""
+
+
+@click.command()
+@click.option(
+    "--backend", default="memory", show_default=True, help="The store: an installed name, or package.module:Class."
+)
+@click.option("--path", help="Where the backend keeps its data; for those that have a path.")
+@click.option("--run", "run_id", help="The run; without it, the backend's own choice.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")
+@click.option("--key", help="What clients have to say. The variable AGL_KEY is better: a command line can be seen.")
+@click.option("--runner-key", help="What runners may say instead: they can claim and report. Or AGL_RUNNER_KEY.")
+@click.option("--cors-origin", multiple=True, help="A web page's origin that may ask; may be given several times.")
+@click.option(
+    "--drain-seconds", default=10.0, show_default=True, help="How long running attempts may go on after SIGTERM."
+)
+def store(
+    backend: str,
+    path: str | None,
+    run_id: str | None,
+    host: str,
+    port: int,
+    key: str | None,
+    runner_key: str | None,
+    cors_origin: tuple[str, ...],
+    drain_seconds: float,
+) -> None:
+    """Serve a store over HTTP until SIGTERM or Ctrl-C.
+
+    Then no more work is given, running attempts get a little time to end, and the store is closed. The exit status is
+    0, or 2 when the command is wrong.
+
+    \b
+    Example:
+      AGL_KEY=secret agl store --host 0.0.0.0 --backend sqlite --path runs/store.db
+    """
+    # Imported here, so that listing the commands stays fast.
+    import gc
+
+    import uvloop
+
+    from lightning_core.registry import default_registry
+    from lightning_core.store.base import LightningStore
+    from lightning_core.store.http.server import LightningStoreServer
+
+    for name, given in (("--key", key), ("--runner-key", runner_key)):
+        if given == "":
+            raise ConfigError(f"{name} is empty; give a key, or leave {name} out")
+    if drain_seconds < 0:
+        raise ConfigError(f"--drain-seconds is {drain_seconds:g}; it is 0 or more")
+    options = {name: value for name, value in (("path", path), ("run_id", run_id)) if value is not None}
+
+    async def serve() -> None:
+        served = default_registry().build("stores", {"name": backend, **options}, expected=LightningStore)
+        try:
+            server = LightningStoreServer(
+                served,
+                host,
+                port,
+                key=key,
+                runner_key=runner_key,
+                cors_allow_origins=cors_origin,
+                drain_seconds=drain_seconds,
+            )
+            await server.start()
+            # A store keeps most of what it makes, so that collecting often finds nothing, and takes half of its time.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(100_000, 20, 20)
+            click.echo(f"store of run {served.run_id} at {server.url}")
+            await server.run_forever()
+        finally:
+            await served.aclose()
+
+    uvloop.run(serve())

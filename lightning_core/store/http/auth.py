@@ -1,0 +1,164 @@
+"""Who may do what: two keys that are given, and one for each attempt, which comes with its claim."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from dataclasses import dataclass
+from enum import IntEnum
+
+from lightning_core.errors import AccessDenied, ConfigError
+
+_ATTEMPT_KEY = "agl-at-"
+
+
+class Role(IntEnum):
+    """What a key is good for; each role may do what the lower ones may."""
+
+    ANYBODY = 0
+    """Ask whether the server is there."""
+    ATTEMPT = 1
+    """Write spans of one attempt."""
+    RUNNER = 2
+    """Claim rollouts, report on them, and read what that needs."""
+    ALGORITHM = 3
+    """Everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls."""
+
+    role: Role
+    run_id: str | None = None
+    """The run that an attempt's key belongs to; None for other keys."""
+    rollout_id: str | None = None
+    attempt_id: str | None = None
+
+    def require_attempt(self, rollout_id: str, attempt_id: str) -> None:
+        """Check that the caller may write to this attempt.
+
+        Raises:
+            AccessDenied: When it has the key of another one.
+        """
+        if not self.owns(rollout_id, attempt_id):
+            raise AccessDenied(
+                f"this key is for attempt {self.attempt_id} of rollout {self.rollout_id}; "
+                f"it cannot write to attempt {attempt_id!r} of rollout {rollout_id!r}"
+            )
+
+    def owns(self, rollout_id: str, attempt_id: str) -> bool:
+        """Whether the caller may write to this attempt."""
+        return self.role > Role.ATTEMPT or (rollout_id, attempt_id) == (self.rollout_id, self.attempt_id)
+
+
+class Unauthorized(AccessDenied):
+    """No key was given, or one that nobody knows; the answer is 401 instead of 403."""
+
+
+class Keys:
+    """The keys of one server.
+
+    An attempt's key is its run, rollout, attempt and last second of validity, with an HMAC-SHA256 of these under a
+    secret of the run. It is made from the algorithm's key, so that it outlives the server.
+
+    Args:
+        key: The algorithm's; None lets everybody do everything.
+        runner_key: What runners may use instead.
+        attempt_seconds: How long an attempt's key is good.
+
+    Raises:
+        ConfigError: When a key cannot be one.
+    """
+
+    def __init__(self, key: str | None, *, runner_key: str | None = None, attempt_seconds: float = 86_400.0) -> None:
+        for name, given in (("key", key), ("runner_key", runner_key)):
+            if given is not None and (not given.isascii() or not given.isprintable() or " " in given):
+                raise ConfigError(
+                    f"the {name} cannot be sent: it has characters other than printable ASCII, or a space"
+                )
+        if runner_key is not None and key is None:
+            raise ConfigError("there is a runner_key and no key; give the algorithm its own key, too")
+        if runner_key is not None and runner_key == key:
+            raise ConfigError(
+                "runner_key and key are the same; a runner's key may do less, so it has to be another one"
+            )
+        self.required = key is not None
+        self._known = [
+            (_digest(given), Identity(role))
+            for given, role in ((key, Role.ALGORITHM), (runner_key, Role.RUNNER))
+            if given is not None
+        ]
+        self._secret = secrets.token_bytes(32) if key is None else hmac.digest(key.encode(), b"attempts", "sha256")
+        self._attempt_seconds = attempt_seconds
+
+    def identify(self, authorization: str | None, now: float) -> Identity:
+        """Say who sends this header.
+
+        Args:
+            authorization: The value of the header `Authorization`.
+            now: Seconds since the epoch.
+
+        Raises:
+            Unauthorized: When a key is required, and this is none that is good.
+        """
+        if not self.required:
+            return _EVERYBODY
+        scheme, _, token = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthorized("this store wants a key; send it as 'Authorization: Bearer KEY'")
+        token = token.strip()
+        if token.startswith(_ATTEMPT_KEY):
+            return self._identify_attempt(token, now)
+        given, found = _digest(token), None
+        for known, identity in self._known:  # all of them, always: how long it takes says nothing of the keys
+            if hmac.compare_digest(given, known):
+                found = identity
+        if found is None:
+            raise Unauthorized("this is not a key of this store")
+        return found
+
+    def mint(self, run_id: str, rollout_id: str, attempt_id: str, now: float) -> str | None:
+        """Make the key of an attempt; None where no keys are required."""
+        if not self.required:
+            return None
+        claims = json.dumps([run_id, rollout_id, attempt_id, int(now + self._attempt_seconds)], separators=(",", ":"))
+        return f"{_ATTEMPT_KEY}{_base64(claims.encode())}.{_base64(self._sign(run_id, claims))}"
+
+    def _identify_attempt(self, token: str, now: float) -> Identity:
+        body, _, signature = token.removeprefix(_ATTEMPT_KEY).partition(".")
+        try:
+            claims = _bytes(body).decode()
+            run_id, rollout_id, attempt_id, until = json.loads(claims)
+            good = hmac.compare_digest(_bytes(signature), self._sign(str(run_id), claims))
+        except (ValueError, TypeError) as exc:
+            raise Unauthorized("this is not a key of an attempt") from exc
+        if not good:
+            raise Unauthorized("this is not a key of this store")
+        if now > until:
+            raise Unauthorized(f"the key of attempt {attempt_id} has expired")
+        return Identity(Role.ATTEMPT, run_id, rollout_id, attempt_id)
+
+    def _sign(self, run_id: str, claims: str) -> bytes:
+        run_secret = hmac.digest(self._secret, run_id.encode(), "sha256")
+        return hmac.digest(run_secret, claims.encode(), "sha256")
+
+
+_EVERYBODY = Identity(Role.ALGORITHM)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _base64(value: bytes) -> str:
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
+    except binascii.Error as exc:
+        raise ValueError(str(exc)) from exc

@@ -1,0 +1,167 @@
+"""Requests to a store's server: repeated while it is out of reach, and its errors raised as the store's own."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import stamina
+from pydantic_core import from_json
+from yarl import URL
+
+from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
+from lightning_core.store.http.protocol import ERRORS, PENDING_HEADER, PREFIX, RETRIED_STATUSES, RUN_HEADER
+from lightning_core.store.http.sessions import Sessions
+
+
+class _OutOfReach(Exception):
+    """A request that may go better the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said."""
+
+    body: bytes
+    run_id: str | None
+    is_pending: bool
+    """Whether it answers a wait that was cut short."""
+
+    def data(self) -> Any:
+        """Return the body's JSON."""
+        return from_json(self.body)
+
+
+class Connection:
+    """A server, as all views of one client see it.
+
+    Args:
+        url: Where it is, such as `http://127.0.0.1:4747`.
+        key: Sent with every request.
+        retry_seconds: How long to repeat a request while the server is out of reach.
+        request_seconds: How long one request may take, waits aside.
+        first_backoff_seconds: The first pause between two tries; it doubles from one to the next, up to two seconds.
+
+    Raises:
+        ConfigError: When the URL is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None,
+        retry_seconds: float,
+        request_seconds: float,
+        first_backoff_seconds: float,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(f"{url!r} is no address of a store; it is like http://127.0.0.1:4747")
+        self.url = url.rstrip("/").removesuffix(PREFIX)
+        self.request_seconds = request_seconds
+        self.closed = False
+        self._retry_seconds = retry_seconds
+        self._first_backoff_seconds = first_backoff_seconds
+        self._sessions = Sessions()
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        extra_seconds: float = 0.0,
+    ) -> Answer:
+        """Ask the server.
+
+        Args:
+            method: GET, POST, PUT or DELETE.
+            path: Below the prefix, quoted.
+            body: JSON, if any.
+            headers: Beyond those of every request.
+            extra_seconds: How long the server may wait before it answers.
+
+        Raises:
+            StoreError: The one that the server answered with.
+            StoreUnavailable: The server was out of reach for too long.
+            StoreClosed: The client was closed.
+        """
+        url = URL(f"{self.url}{PREFIX}{path}", encoded=True)
+        sent = {**self._headers, **headers}
+        if body is not None:
+            sent["content-type"] = "application/json"
+        timeout = aiohttp.ClientTimeout(total=self.request_seconds + extra_seconds, sock_connect=5.0)
+        began = time.monotonic()
+        try:
+            try:
+                return await self._try(method, url, body, sent, timeout)
+            except _OutOfReach as exc:
+                first = exc
+            async for attempt in stamina.retry_context(
+                on=_OutOfReach,
+                attempts=None,
+                timeout=self._retry_seconds,
+                wait_initial=self._first_backoff_seconds,
+                wait_max=2.0,
+                wait_jitter=self._first_backoff_seconds,
+            ):
+                with attempt:
+                    if attempt.num == 1:
+                        raise first  # the try above: most requests never come here
+                    return await self._try(method, url, body, sent, timeout)
+        except _OutOfReach as exc:
+            seconds = time.monotonic() - began
+            raise StoreUnavailable(f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}") from exc
+        raise AssertionError("a retry either returns or raises")
+
+    async def _try(
+        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> Answer:
+        if self.closed:
+            raise StoreClosed(f"the client of the store at {self.url} is closed")
+        session = await self._sessions.current()
+        try:
+            async with session.request(
+                method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                payload = await response.read()
+        except TimeoutError as exc:
+            raise _OutOfReach(f"no answer within {timeout.total:g} s") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            if self.closed:
+                raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
+            raise _OutOfReach(str(exc) or type(exc).__name__) from exc
+        except RuntimeError as exc:  # what aiohttp says of a session that was closed meanwhile
+            if self.closed:
+                raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
+            raise
+        if response.status < 300:
+            run_id, pending = response.headers.get(RUN_HEADER), response.headers.get(PENDING_HEADER)
+            return Answer(payload, run_id, pending == "true")
+        raise self._error(response.status, payload)
+
+    def _error(self, status: int, payload: bytes) -> Exception:
+        try:
+            told = from_json(payload)
+            name, message = str(told["error"]), str(told["message"])
+        except (ValueError, TypeError, KeyError):
+            name, message = "", payload[:200].decode("utf-8", "replace")
+        if status in RETRIED_STATUSES:
+            return _OutOfReach(f"it answered {status}: {message}")
+        if status in (401, 403):
+            return AccessDenied(f"the store at {self.url} refuses: {message}")
+        if name in ERRORS:
+            return ERRORS[name](message)
+        if name:
+            return StoreError(f"the store at {self.url} answered {status}: {message}")
+        return StoreError(f"{self.url} answered {status}: {message!r}; is it a Lightning store?")
+
+    async def aclose(self) -> None:
+        """Close all connections; requests under way raise `StoreClosed`."""
+        self.closed = True
+        await self._sessions.aclose()

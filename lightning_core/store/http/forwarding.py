@@ -1,0 +1,51 @@
+"""A store that hands every call to another one."""
+
+import functools
+import inspect
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.store.base import LightningStore, LightningStoreCapabilities
+
+if TYPE_CHECKING:
+    # The methods are made below, in a loop. For a type checker, take them from where they are written out.
+    from lightning_core.store.facade import StoreFacade as _Complete
+else:
+    _Complete = LightningStore
+
+
+class ForwardingStore(_Complete):
+    """Every method of the store that `target` gives, but for those that a subclass has."""
+
+    @abstractmethod
+    def target(self) -> LightningStore:
+        """Return the store that is meant now."""
+
+    @property
+    def run_id(self) -> str:
+        return self.target().run_id
+
+    def for_run(self, run_id: str) -> LightningStore:
+        return self.target().for_run(run_id)
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return self.target().capabilities
+
+
+def _forward(name: str) -> Any:
+    method = getattr(LightningStore, name)
+
+    @functools.wraps(method)
+    async def call(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self.target(), name)(*args, **kwargs)
+
+    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
+    return call
+
+
+_methods = [name for name in ForwardingStore.__abstractmethods__ if name != "target"]
+for _name in _methods:
+    if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
+        setattr(ForwardingStore, _name, _forward(_name))
+ForwardingStore.__abstractmethods__ = frozenset({"target"})

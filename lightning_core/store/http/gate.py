@@ -1,0 +1,106 @@
+"""Where every request comes in: who asks, what it is about, and what becomes of errors."""
+
+import asyncio
+import functools
+import ipaddress
+import logging
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from lightning_core.errors import AccessDenied
+from lightning_core.store.http.app import Application
+from lightning_core.store.http.body import ClientGone, Receive
+from lightning_core.store.http.call import Call, Send, explain
+from lightning_core.store.http.protocol import HEALTH_PATH, RUN_HEADER
+from lightning_core.store.http.service import Service
+
+logger = logging.getLogger(__name__)
+
+CLIENT_GONE = 499
+"""The status in the metrics of a request that nobody waited for."""
+
+
+class Gate:
+    """The ASGI application of one server.
+
+    Args:
+        service: What all requests share.
+        application: The routes.
+    """
+
+    def __init__(self, service: Service, application: Application) -> None:
+        self._service = service
+        self._application = application
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        began = time.perf_counter()
+        metrics = self._service.metrics
+        metrics.begin()
+        call = Call(self._service, scope, receive, send)
+        try:
+            await self._serve(call)
+        except ClientGone:
+            call.status = CLIENT_GONE
+        except asyncio.CancelledError:
+            call.status = CLIENT_GONE
+            raise
+        except Exception as exc:
+            if call.status:  # the answer is on its way, and nothing can be added to it
+                raise
+            if explain(exc)[0] == 500:
+                logger.exception("lightning.store_request_failed path=%s", scope["path"])
+            await call.answer_error(exc)
+        finally:
+            route = scope.get("route")
+            metrics.end(
+                scope["method"],
+                "unknown" if route is None else route.path_format,
+                call.status,
+                time.perf_counter() - began,
+            )
+
+    async def _serve(self, call: Call) -> None:
+        if self._service.local_only:
+            _require_local(call.headers.get("host", ""))
+        if call.scope["path"] != HEALTH_PATH:
+            self._admit(call)
+        await self._application.dispatch(call)
+
+    def _admit(self, call: Call) -> None:
+        call.identity = self._service.keys.identify(call.headers.get("authorization"), self._service.now())
+        asked, own = call.headers.get(RUN_HEADER), call.identity.run_id
+        if own is not None and asked not in (None, own):
+            raise AccessDenied(f"this key is for an attempt of run {own}; it cannot write to run {asked!r}")
+        call.store = self._service.view(own or asked)
+        call.extra_headers.append((RUN_HEADER.encode(), call.store.run_id.encode()))
+
+
+def _require_local(host: str) -> None:
+    """Refuse what a page in a browser asks under a name of its own, which then leads to this machine.
+
+    Raises:
+        AccessDenied: When the header `Host` names anything but this machine.
+    """
+    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    if not is_loopback(name):
+        raise AccessDenied(
+            f"this store has no key, so it answers only to its own machine; the request was for {host!r}. "
+            "Give the server a key"
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

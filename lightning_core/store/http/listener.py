@@ -1,0 +1,127 @@
+"""uvicorn inside of an event loop that is somebody else's: no signals, no polling, a socket of our own."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from lightning_core.errors import ConfigError
+
+_BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 75
+"""Longer than clients keep idle connections, so that it is they who close them."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound; 0 lets the system choose the port.
+
+    Raises:
+        ConfigError: Names the host or the port that cannot be had.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port is {port}; it is from 0 (the system chooses) to 65535")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as exc:
+        raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as exc:
+        bound.close()
+        hint = "; give another one, or 0 to let the system choose" if port else ""
+        raise ConfigError(f"cannot serve on port {port} of {host}: {exc.strerror or exc}{hint}") from exc
+    bound.setblocking(False)
+    return bound
+
+
+class Listener(uvicorn.Server):
+    """Serves an application on a bound socket until it is told to stop.
+
+    Args:
+        application: What answers.
+        bound: The socket, which is closed in the end.
+    """
+
+    def __init__(self, application: Any, bound: socket.socket) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                http="httptools",
+                ws="none",
+                backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+            )
+        )
+        self._socket = bound
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._seconds = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Return when connections are accepted."""
+        self._task = asyncio.create_task(self.serve(sockets=[self._socket]), name="store server")
+        ready = asyncio.create_task(self._ready.wait())
+        try:
+            await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
+        if self._task.done():
+            self._task.result()
+
+    async def close(self, *, seconds: float) -> None:
+        """Accept nothing more, give requests so many seconds to end, and return when nothing is left."""
+        if self._task is None:
+            self._socket.close()
+            return
+        self._seconds = seconds
+        self._stop.set()
+        await self._task
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the process's signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        self._ready.set()
+
+    async def main_loop(self) -> None:
+        """Return when it is time to stop."""
+        await self._stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the socket and the connections; cancel the requests that do not end in time."""
+        for server in self.servers:
+            server.close()
+        for bound in sockets or []:
+            bound.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()
+        for server in self.servers:
+            await server.wait_closed()
+        await asyncio.sleep(0)  # closed transports say so to their protocols

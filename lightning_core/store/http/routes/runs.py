@@ -1,0 +1,45 @@
+"""The run itself: what it holds, an algorithm's state, its deletion."""
+
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from lightning_core.store.http.auth import Role
+from lightning_core.store.http.messages import RunInfo, SavedState, SaveStateRequest, StateName
+from lightning_core.store.http.protocol import PREFIX
+from lightning_core.store.http.routing import CallOf, Routes
+
+routes = Routes("runs", PREFIX)
+
+
+@routes.get("/run", role=Role.RUNNER)
+async def get_run(call: CallOf) -> RunInfo:
+    """Say which run the request is about."""
+    return RunInfo(run_id=call.store.run_id)
+
+
+@routes.delete("/run")
+async def delete_run(call: CallOf) -> RunInfo:
+    """Delete everything that belongs to the run."""
+    await call.store.delete_run()
+    call.service.reported.set()
+    return RunInfo(run_id=call.store.run_id)
+
+
+@routes.get("/statistics", role=Role.RUNNER)
+async def get_statistics(call: CallOf) -> dict[str, Any]:
+    """Say how much the run holds."""
+    return dict(await call.store.statistics())
+
+
+@routes.get("/state")
+async def load_state(call: CallOf, query: Annotated[StateName, Query()]) -> SavedState:
+    """Get the state that was saved last under a name; null where there is none."""
+    return SavedState.model_construct(state=await call.store.load_state(query.name))
+
+
+@routes.put("/state")
+async def save_state(call: CallOf, body: SaveStateRequest) -> StateName:
+    """Keep an algorithm's state under a name, in place of what was there."""
+    await call.store.save_state(body.name, body.state, request_id=call.request_id)
+    return StateName(name=body.name)

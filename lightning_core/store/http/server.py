@@ -1,0 +1,279 @@
+"""A store's server."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.middleware.cors import CORSMiddleware
+
+from lightning_core.errors import ConfigError, StoreError
+from lightning_core.store.base import LightningStore, LightningStoreCapabilities
+from lightning_core.store.http.app import application
+from lightning_core.store.http.auth import Keys
+from lightning_core.store.http.client import LightningStoreClient
+from lightning_core.store.http.drain import drain
+from lightning_core.store.http.forwarding import ForwardingStore
+from lightning_core.store.http.gate import Gate, is_loopback
+from lightning_core.store.http.listener import Listener, bind
+from lightning_core.store.http.protocol import KEY_VARIABLE, RUNNER_KEY_VARIABLE, TRACES_PATH
+from lightning_core.store.http.service import Limits, Service
+
+_STOP_SECONDS = 5.0
+"""How long requests may go on when a server stops."""
+
+
+class LightningStoreServer(ForwardingStore):
+    """Serves a store over HTTP, with the REST API of agentlightning 0.3 and more.
+
+    It runs in the event loop that starts it:
+
+        async with LightningStoreServer(store) as server:
+            client = LightningStoreClient(server.url)
+
+    or, for a caller that has none, in a thread of its own: `with LightningStoreServer(store) as server`. It is a store
+    itself, which hands every call to the one behind it; in another process, after a fork or pickled, it is a client.
+    Stopping the server leaves the store open; `aclose` ends both.
+
+    Args:
+        store: What is served. It is not closed by the server.
+        host: The address to listen on. One that other machines can reach demands a key.
+        port: The port; 0 lets the system choose one.
+        key: What the algorithm says to do everything; None for the variable `AGL_KEY`, `""` for none.
+        runner_key: What runners may say instead; None for the variable `AGL_RUNNER_KEY`.
+        cors_allow_origins: The web pages that may ask, by their origins; none by default.
+        limits: How much one request may ask for.
+        attempt_key_seconds: How long the key that comes with a claim is good.
+        drain_seconds: How long `run_forever` waits for running attempts when it is told to stop.
+
+    Raises:
+        ConfigError: When the host demands a key and there is none, or a key cannot be one.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        key: str | None = None,
+        runner_key: str | None = None,
+        cors_allow_origins: Sequence[str] = (),
+        limits: Limits | None = None,
+        attempt_key_seconds: float = 86_400.0,
+        drain_seconds: float = 10.0,
+    ) -> None:
+        self.store = store
+        self._key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
+        runners = (os.environ.get(RUNNER_KEY_VARIABLE) if runner_key is None else runner_key) or None
+        if self._key is None and not is_loopback(host):
+            raise ConfigError(
+                f"host {host} can be reached from other machines, so the store needs a key: give key=, --key or "
+                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
+            )
+        self._keys = Keys(self._key, runner_key=runners, attempt_seconds=attempt_key_seconds)
+        self._host = host
+        self._port = port
+        self._limits = Limits() if limits is None else limits
+        self._origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins)
+        self._drain_seconds = drain_seconds
+        self._owner = os.getpid()
+        self._elsewhere: LightningStoreClient | None = None
+        self._service: Service | None = None
+        self._listener: Listener | None = None
+        self._thread: _ServerThread | None = None
+
+    # Where it is
+
+    @property
+    def url(self) -> str:
+        """Where clients find it, such as `http://127.0.0.1:4747`; known once it is started.
+
+        Raises:
+            StoreError: When the system is to choose the port, and has not yet.
+        """
+        if self._port == 0:
+            raise StoreError("the port is not chosen yet; start the server first")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def endpoint(self) -> str:
+        """The same as `url`, as agentlightning 0.3 calls it."""
+        return self.url
+
+    def otlp_traces_endpoint(self) -> str:
+        """Return where OpenTelemetry's exporters send spans."""
+        return self.url + TRACES_PATH
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {**self.target().capabilities, "otlp_traces": True}
+
+    def target(self) -> LightningStore:
+        if os.getpid() == self._owner:
+            return self.store
+        if self._elsewhere is None:
+            self._elsewhere = _client_of(self.url, self._key, self.store.run_id)
+        return self._elsewhere
+
+    def __reduce__(self) -> Any:
+        return _client_of, (self.url, self._key, self.run_id)
+
+    # From start to stop
+
+    async def start(self) -> None:
+        """Listen, in this event loop; return when requests are answered.
+
+        Raises:
+            ConfigError: When the port cannot be had.
+            StoreError: When the server runs already.
+        """
+        if self._listener is not None or self._thread is not None:
+            raise StoreError(f"this server runs already, at {self.url}")
+        await self._start()
+
+    async def _start(self) -> None:
+        local_only = self._key is None
+        service = Service(self.store, self._keys, self._limits, local_only=local_only)
+        bound = bind(self._host, self._port)
+        gate: Any = Gate(service, application())
+        if self._origins:
+            gate = CORSMiddleware(gate, allow_origins=self._origins, allow_methods=["*"], allow_headers=["*"])
+        listener = Listener(gate, bound)
+        port = bound.getsockname()[1]
+        await listener.open()
+        self._service, self._listener, self._port = service, listener, port
+
+    async def stop(self) -> None:
+        """Answer what is under way, and stop; waits are told so. The store stays open. Twice is one effect."""
+        listener, self._listener = self._listener, None
+        if listener is None or self._service is None:
+            return
+        self._service.draining.set()
+        self._service.closing.set()
+        await listener.close(seconds=_STOP_SECONDS)
+
+    async def drain(self, *, hurry: asyncio.Event | None = None) -> None:
+        """Give no more claims, wait for running attempts for at most `drain_seconds`, then stop.
+
+        Args:
+            hurry: Set it to wait no longer.
+        """
+        if self._service is not None and self._listener is not None:
+            await drain(self._service, seconds=self._drain_seconds, hurry=hurry or asyncio.Event())
+        await self.stop()
+
+    async def run_forever(self) -> None:
+        """Serve until the process is told to end (SIGTERM, Ctrl-C), then drain. A second signal ends the wait.
+
+        Call it in the main thread. A server that does not run yet is started.
+        """
+        if self._listener is None:
+            await self.start()
+        told, hurry = asyncio.Event(), asyncio.Event()
+
+        def on_signal() -> None:
+            (hurry if told.is_set() else told).set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await told.wait()
+            await self.drain(hurry=hurry)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            await self.stop()
+
+    async def aclose(self) -> None:
+        """Stop the server, and close the store."""
+        if os.getpid() == self._owner:
+            await self.stop()
+            if self._thread is not None:
+                await asyncio.to_thread(self.__exit__, None, None, None)
+        await self.target().aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # In a thread
+
+    def __enter__(self) -> Self:
+        if self._listener is not None or self._thread is not None:
+            raise StoreError(f"this server runs already, at {self.url}")
+        if not self.store.capabilities.get("thread_safe"):
+            raise ConfigError(
+                f"{type(self.store).__name__} is not thread_safe, so it cannot be served from a thread of its own; "
+                "serve it in its event loop, with 'async with'"
+            )
+        self._thread = _ServerThread(self)
+        try:
+            self._thread.open()
+        except BaseException:
+            self._thread = None
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+
+class _ServerThread:
+    """A thread with an event loop in which a server runs."""
+
+    def __init__(self, server: LightningStoreServer) -> None:
+        self._server = server
+        self._opened: Future[None] = Future()
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="store server", daemon=True)
+
+    def open(self) -> None:
+        self._thread.start()
+        try:
+            self._opened.result()
+        except BaseException:
+            self._thread.join()
+            raise
+
+    def close(self) -> None:
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._server._start()
+        except BaseException as exc:
+            self._opened.set_exception(exc)
+            return
+        self._opened.set_result(None)
+        await self._stop.wait()
+        await self._server.stop()
+
+
+def _client_of(url: str, key: str | None, run_id: str) -> LightningStoreClient:
+    return LightningStoreClient(url, key=key or "", run_id=run_id)

@@ -1,0 +1,86 @@
+"""What all requests to one server share."""
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.store.base import LightningStore
+from lightning_core.store.http.auth import Keys
+from lightning_core.store.http.metrics import Metrics
+
+_MAX_VIEWS = 256
+_RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one request may ask for."""
+
+    max_body_bytes: int = 64 * 1024 * 1024
+    """The largest body, unpacked."""
+    max_page_size: int = 10_000
+    """The most records in one answer."""
+    max_wait_seconds: float = 300.0
+    """The longest that a request waits; its answer then says that it has to be asked again."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_body_bytes", "max_page_size", "max_wait_seconds"):
+            if getattr(self, name) <= 0:
+                raise InvalidRequest(f"{name} is {getattr(self, name)}; it is more than 0")
+
+
+@dataclass
+class Service:
+    """A store that is served.
+
+    Args:
+        store: The store.
+        keys: Who may do what.
+        limits: How much one request may ask for.
+        local_only: Whether only this machine is meant to ask, without a key: then a browser must not be talked into
+            asking under another name.
+    """
+
+    store: LightningStore
+    keys: Keys
+    limits: Limits
+    local_only: bool
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no more claims are given."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is waited for any more."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each report on an attempt, so that whoever drains can look again."""
+    _views: OrderedDict[str, LightningStore] = field(default_factory=OrderedDict)
+
+    def view(self, run_id: str | None) -> LightningStore:
+        """Return the store as one run sees it; None for the run of the store itself.
+
+        Raises:
+            InvalidRequest: When it cannot be a run's id.
+        """
+        if run_id is None or run_id == self.store.run_id:
+            return self.store
+        view = self._views.get(run_id)
+        if view is None:
+            if not _RUN_ID.fullmatch(run_id):
+                raise InvalidRequest(f"{run_id!r} cannot be a run's id; it has 1 to 200 printable ASCII characters")
+            view = self._views[run_id] = self.store.for_run(run_id)
+            if len(self._views) > _MAX_VIEWS:
+                # Who still uses it keeps it alive.
+                self._views.popitem(last=False)
+        self._views.move_to_end(run_id)
+        return view
+
+    def views(self) -> list[LightningStore]:
+        """Return the store as all runs see it that were asked about lately."""
+        return [self.store, *self._views.values()]
+
+    @staticmethod
+    def now() -> float:
+        """Return the time that keys are good by, in seconds since the epoch."""
+        return time.time()

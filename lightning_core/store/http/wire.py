@@ -1,0 +1,84 @@
+"""From values to JSON and back. NaN and infinities stay what they are, as Python's own JSON has them."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_json
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.types import Attempt, AttemptedRollout, ResourcesUpdate, Rollout, Span, Worker
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> bytes:
+    """Return JSON. Models may be anywhere in lists, mappings and other models.
+
+    Raises:
+        InvalidRequest: When JSON cannot hold it.
+    """
+    try:
+        return to_json(_plain(value), inf_nan_mode="constants")
+    except (PydanticSerializationError, ValueError) as exc:
+        raise InvalidRequest(f"this cannot be sent as JSON: {exc}") from exc
+
+
+def _plain(value: Any) -> Any:
+    """Unfold models: the settings of a model would turn NaN into null, those of the call do not."""
+    if isinstance(value, Span):
+        # Everything else in a span is small and checked; a store answers with thousands of them.
+        return {**value.__dict__, **value.__pydantic_extra__} if value.__pydantic_extra__ else value.__dict__
+    if isinstance(value, BaseModel):
+        return {name: _plain(item) for name, item in value.__dict__.items()}
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()} if _has_models(value.values()) else value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value] if _has_models(value) else value
+    return value
+
+
+def _has_models(values: Any) -> bool:
+    # What users put into a dict of theirs is plain already; a list may be one of models.
+    return any(isinstance(item, BaseModel | list) for item in values)
+
+
+def in_words(exc: ValidationError) -> str:
+    """Say what is wrong with a value in one line: the first fault, its place, what was there."""
+    fault = exc.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in fault["loc"]) or "it"
+    if fault["type"] == "missing":
+        return f"{place} is missing"
+    if fault["type"] == "extra_forbidden":
+        return f"{place} is no field of it"
+    return f"{place} is {_shown(fault['input'])}: {fault['msg']}"
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as exc:  # somebody else's class
+        return f"a {type(value).__name__} that cannot be shown ({type(exc).__name__})"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def checked(model: type[T], fields: Mapping[str, Any]) -> T:
+    """Make a request's model.
+
+    Raises:
+        InvalidRequest: Names the field that is wrong.
+    """
+    try:
+        return model(**fields)
+    except ValidationError as exc:
+        raise InvalidRequest(in_words(exc)) from exc
+
+
+def rollout_from(data: dict[str, Any]) -> Rollout:
+    """Read a rollout; an `AttemptedRollout` where its attempt comes with it."""
+    return (AttemptedRollout if "attempt" in data else Rollout).model_validate(data)
+
+
+ATTEMPTS: TypeAdapter[list[Attempt]] = TypeAdapter(list[Attempt])
+RESOURCES: TypeAdapter[list[ResourcesUpdate]] = TypeAdapter(list[ResourcesUpdate])
+WORKERS: TypeAdapter[list[Worker]] = TypeAdapter(list[Worker])
