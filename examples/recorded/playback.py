@@ -2,18 +2,18 @@
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what the examples share
 
-from general_edits import EDITS
 from local_endpoint import CannotAnswer, ChatRequest, LocalEndpoint
-from prompt_editor import PromptEditor
-from recorded_data import all_rows
+from reading_critic import ReadingCritic
+from recorded_data import Row, all_rows
 
 NOTICE = (
-    "PLAYED BACK: recorded answers of a real model (code-davinci-002), and a pool of edits in place of the model that "
-    "improves the prompt. For a real model remove `hooks` from the config and set OPENAI_API_KEY."
+    "PLAYED BACK: recorded answers of a real model (code-davinci-002), and a few rules with a pool of edits in place "
+    "of the model that improves the prompt. For a real model remove `hooks` from the config and set OPENAI_API_KEY."
 )
 
 ASKS_TO_REASON = re.compile(
@@ -30,7 +30,7 @@ FORBIDS_TO_REASON = re.compile(
     re.IGNORECASE,
 )
 
-editor = PromptEditor(EDITS, max_edits=1)
+improver = ReadingCritic()
 
 
 def asks_to_reason(instructions: str) -> bool:
@@ -57,13 +57,24 @@ def play_back(request: ChatRequest) -> str:
     for row in all_rows():
         instructions, question, rest = prompt.partition(row["question"])
         if question:
-            return row["step_by_step"] if asks_to_reason(f"{instructions}\n{rest}") else row["direct"]
+            return recorded_reply(f"{instructions}\n{rest}", question)
     raise CannotAnswer("the request holds none of the recorded questions word for word, so there is no answer to it")
+
+
+def recorded_reply(instructions: str, question: str) -> str:
+    """Return the recorded answer to a question, for a prompt with these instructions around it."""
+    row = _rows_by_question()[question]
+    return row["step_by_step"] if asks_to_reason(instructions) else row["direct"]
+
+
+@cache
+def _rows_by_question() -> dict[str, Row]:
+    return {row["question"]: row for row in all_rows()}
 
 
 def answer(request: ChatRequest) -> str:
     """Answer as the model that the agent calls, or as the one that improves its prompt."""
-    return editor.reply(request) or play_back(request)
+    return improver.reply(request) or play_back(request)
 
 
 class PlaybackEndpoint(LocalEndpoint):

@@ -22,7 +22,11 @@ async def solve(task: Question, prompt_template: PromptTemplate) -> float:
     Returns:
         The reward, see `grade`.
     """
-    reply = await ask(prompt_template.format(question=task["question"]))
+    return judge(task, await ask(prompt_template.format(question=task["question"])))
+
+
+def judge(task: Question, reply: str) -> float:
+    """Return the reward, see `grade`; say what came of it in messages."""
     reward, remark = grade(reply, task["target"])
     emit_message(f"Reply: {reply}")
     emit_message(remark)

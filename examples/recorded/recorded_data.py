@@ -5,7 +5,7 @@ import os
 import random
 from functools import cache
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from lightning_core.errors import ConfigError
 
@@ -33,19 +33,40 @@ class Row(Question):
     """The answer when it was asked to reason first."""
 
 
+class Split(NamedTuple):
+    """The questions of one task, no question twice."""
+
+    train: list[Question]
+    """Edits are made from these."""
+    val: list[Question]
+    """Prompts are chosen by these."""
+    held_out: list[Question]
+    """The optimiser never sees these."""
+
+
+def split(task: str) -> Split:
+    """Split the questions of a task, each time in the same way.
+
+    Raises:
+        ConfigError: When there is no such task, or no data.
+    """
+    questions = _shuffled(task)
+    return Split(questions[:TRAIN], questions[TRAIN : TRAIN + VAL], questions[TRAIN + VAL :])
+
+
 def train() -> list[Question]:
     """Return the samples that edits are made from."""
-    return _shuffled(TASK)[:TRAIN]
+    return split(TASK).train
 
 
 def val() -> list[Question]:
     """Return the samples that prompts are chosen by."""
-    return _shuffled(TASK)[TRAIN : TRAIN + VAL]
+    return split(TASK).val
 
 
 def held_out() -> list[Question]:
     """Return the held-out samples, which the optimiser never sees."""
-    return _shuffled(TASK)[TRAIN + VAL :]
+    return split(TASK).held_out
 
 
 @cache

@@ -1,51 +1,67 @@
 """Automatic prompt optimisation."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI
 
 from lightning_apo.critic import Critic
 from lightning_apo.editor import Editor
-from lightning_apo.markers import find_mark
-from lightning_apo.options import Options
+from lightning_apo.endpoint import Endpoint
+from lightning_apo.messages import critic_request, editor_request
+from lightning_apo.options import Options, as_names
+from lightning_apo.plan import Plan, plan_search
+from lightning_apo.result import Result
+from lightning_apo.samples import apart
+from lightning_apo.saved import SavedSearch
 from lightning_apo.search import BeamSearch
+from lightning_apo.tools import Tools
 from lightning_apo.trials import Trials
+from lightning_apo.tuned import tuned_prompts
+from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError
-from lightning_core.types import Dataset, NamedResources, PromptTemplate
+from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.types import Dataset, PromptTemplate
+
+logger = logging.getLogger(__name__)
 
 
 class APO(Algorithm):
-    """Improves a prompt with textual gradients and beam search.
+    """Improves prompts with textual gradients and beam search.
 
     In each round every prompt of the beam is tried on training samples, a model says what is wrong with it, and
     another one edits it accordingly. The edits and the beam are tried on the same validation samples, and the best
     of them are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`, `Critic`
     and `Editor` say where this differs.
 
-    The prompt is the one `PromptTemplate` of the initial resources. Edits keep its engine and have the same
+    The prompts are the `PromptTemplate`s of the initial resources. Edits keep their engine and have the same
     placeholders; other edits are rejected before they are tried. What else is in the resources stays as it is.
+    Several prompts are edited in turn, one in each round, and each in `beam_rounds` rounds; or all in each round.
 
     At the end the best is also the store's latest resources.
 
     A rollout that gives no reward is a lost sample: it counts neither for nor against a prompt. With the same seed,
-    the same rewards and the same answers of the models, two runs search the same way.
+    the same rewards and the same answers of the models, two runs search the same way, whatever is slow. After each
+    step, and after each answer of a model, the store has all that another run needs to go on: a run that was killed
+    is continued by the next one with the same `run_id`, options, prompts and sizes of datasets, and ends as if it had
+    not been.
 
-    Reported after each round, and at the end, counted from the start of the run:
+    Reported before the first round, after each round and at the end, counted from the start of the run:
 
-    - `val_reward`: the best prompt's mean reward on the validation samples that it was tried on. At the end the best
-      is chosen on the whole validation set.
-    - `val_reward_initial`: the first prompt's, once it was tried on the whole validation set.
-    - `val_samples`: how many samples are behind `val_reward`.
+    - `val_reward`: the best prompt's mean reward on validation samples; `val_reward_low` and `val_reward_high` are
+      its 95% interval, `val_samples` is how many samples are behind it.
+    - `val_reward_initial`: the first prompt's mean reward on the same samples, where it was measured. `val_gain` is
+      the difference, sample by sample; `val_gain_low` and `val_gain_high` are its 95% interval.
     - `candidates`: different prompts that were tried, the first included.
     - `rejected`: edits that were broken, or had other placeholders. `duplicates`: edits that were known already.
     - `lost`: rollouts without a reward. `lost_branches`: edits that a model gave no answer for.
+    - `critic_calls`, `editor_calls`: requests to the two models.
 
     Args:
-        async_openai_client: Asks the models, and stays open. None to make one when the run starts, from
-            `OPENAI_API_KEY` and `OPENAI_BASE_URL`.
+        async_openai_client: Asks the models, and stays open. None to make one when the run starts.
         gradient_model: The model that criticises.
         apply_edit_model: The model that edits.
         diversity_temperature: The temperature of both.
@@ -53,11 +69,18 @@ class APO(Algorithm):
         val_batch_size: How many validation samples the candidates of a round are tried on.
         beam_width: How many prompts are kept from round to round.
         branch_factor: How many edits are made in a round for each place of the beam.
-        beam_rounds: How many rounds there are.
-        rollout_batch_timeout: The longest wait, in seconds, for the rollouts of one prompt in one step, their wait
-            for a free runner included. What has not ended by then is cancelled, and lost.
-        run_initial_validation: Whether to try the first prompt on the whole validation set before the first round.
+        beam_rounds: How many rounds there are, for each prompt where several are edited in turn.
+        rollout_batch_timeout: The longest wait, in seconds, for rollouts that are enqueued together, their wait for a
+            free runner included. What has not ended by then is cancelled, and lost.
+        run_initial_validation: Whether to try the first prompts on the whole validation set before the first round.
+            Without it there is nothing to compare the best with.
         seed: Makes the choice of samples repeatable, and goes along with each request to a model.
+        prompt_names: Which prompts of the initial resources to improve; None for all of them.
+        jointly: Whether all of them are edited in each round, rather than in turn.
+        critic_template: The request for a critique, as the text or the path of a jinja template; None for our own.
+        editor_template: The request for an edit, likewise.
+        base_url: The endpoint of the models, `/v1` included; None for `OPENAI_BASE_URL`.
+        api_key: Its key; None for `OPENAI_API_KEY`. It is neither logged nor saved.
 
     Raises:
         ValueError: When an option has a value that it cannot have.
@@ -78,8 +101,14 @@ class APO(Algorithm):
         rollout_batch_timeout: float = 3600.0,
         run_initial_validation: bool = True,
         seed: int = 0,
+        prompt_names: Sequence[str] | None = None,
+        jointly: bool = False,
+        critic_template: str | Path | None = None,
+        editor_template: str | Path | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
     ) -> None:
-        self._client = async_openai_client
+        self._endpoint = Endpoint(async_openai_client, base_url=base_url, api_key=api_key)
         self._options = Options(
             gradient_model=gradient_model,
             apply_edit_model=apply_edit_model,
@@ -92,100 +121,152 @@ class APO(Algorithm):
             rollout_batch_timeout=rollout_batch_timeout,
             run_initial_validation=run_initial_validation,
             seed=seed,
+            prompt_names=as_names(prompt_names),
+            jointly=jointly,
         )
-        self._best_prompt: PromptTemplate | None = None
+        self._critic_request = critic_request(critic_template)
+        self._editor_request = editor_request(editor_template)
+        self._result: Result | None = None
 
-    def get_best_prompt(self) -> PromptTemplate:
+    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Plan:
+        """Say what a run on these datasets does at most: rollouts and model calls. Its text is one line.
+
+        The prompts are those of the initial resources; without them, one is taken for granted.
+
+        Raises:
+            AlgorithmError: When something that the run needs is missing.
+        """
+        resources = self.get_initial_resources()
+        n_prompts = 1 if resources is None else len(tuned_prompts(resources, self._options.prompt_names))
+        train, val = _samples(train_dataset, val_dataset)
+        return plan_search(self._options, n_train=len(train), n_val=len(val), n_prompts=n_prompts)
+
+    def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
         """Return the best prompt so far; after a run, the best of the run.
+
+        Args:
+            name: Which one, where several are improved.
+
+        Raises:
+            AlgorithmError: When no run has begun, or there is no prompt of this name, or no name but several prompts.
+        """
+        prompts = self.get_result().best_prompts
+        if name is None and len(prompts) == 1:
+            [name] = prompts
+        if name is None or name not in prompts:
+            asked = "no name was given" if name is None else f"there is no prompt {name!r}"
+            raise AlgorithmError(f"{asked}; the prompts that are improved are {', '.join(map(repr, prompts))}")
+        return prompts[name]
+
+    def get_result(self) -> Result:
+        """Return how the last run stands: the best prompts, how good they are and how sure that is, all candidates.
 
         Raises:
             AlgorithmError: When no run has begun.
         """
-        if self._best_prompt is None:
+        if self._result is None:
             raise AlgorithmError("there is no best prompt yet; run the algorithm first, as in Trainer(...).fit(agent)")
-        return self._best_prompt
+        return self._result
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        """Search for a better prompt.
+        """Search for better prompts.
 
         Args:
-            train_dataset: The samples that critiques are made from. Required.
+            train_dataset: The samples that critiques are made from. Required. Those that are in the validation set,
+                too, are left out.
             val_dataset: The samples that prompts are chosen by. Required; no critique sees them.
 
         Raises:
             AlgorithmError: When something that the run needs is missing, or no model answers.
-            NoRewards: When not one rollout of a whole step gave a reward.
+            NoRewards: When not one rollout of a whole round gave a reward.
         """
         resources = self.get_initial_resources() or {}
-        prompt_name, prompt = _only_prompt(resources)
+        prompts = tuned_prompts(resources, self._options.prompt_names)
+        train, val = _samples(train_dataset, val_dataset)
+        plan = plan_search(self._options, n_train=len(train), n_val=len(val), n_prompts=len(prompts))
+        if train_dataset is not None and (left_out := len(train_dataset) - len(train)):
+            logger.warning(
+                "lightning.apo_samples_left_out count=%d; these training samples are in the val_dataset, too", left_out
+            )
+        logger.info("lightning.apo_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
+        saved = await SavedSearch.open(self.get_store(), self._about(prompts, train, val))
         trials = Trials(
             self.get_store(),
             resources,
-            prompt_name=prompt_name,
+            search_key=saved.name,
             timeout_seconds=self._options.rollout_batch_timeout,
             config=self.get_rollout_config(),
         )
+        adapter = self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages()
         temperature = self._options.diversity_temperature
-        async with self._open_client() as client:
-            search = BeamSearch(
-                self._options,
+        async with self._endpoint.open() as client:
+            tools = Tools(
+                options=self._options,
+                prompts=prompts,
                 trials=trials,
-                critic=Critic(client, model=self._options.gradient_model, temperature=temperature),
-                editor=Editor(client, model=self._options.apply_edit_model, temperature=temperature),
-                train_dataset=_filled("train_dataset", train_dataset),
-                val_dataset=_filled("val_dataset", val_dataset),
+                critic=Critic(
+                    client, model=self._options.gradient_model, temperature=temperature, request=self._critic_request
+                ),
+                editor=Editor(
+                    client, model=self._options.apply_edit_model, temperature=temperature, request=self._editor_request
+                ),
+                adapter=adapter,
+                saved=saved,
+                train=train,
+                val=val,
             )
-            await search.begin(prompt)
-            self._tell(search)
-            for round_number in range(1, self._options.beam_rounds + 1):
-                await search.advance(round_number)
-                self._tell(search, step=round_number)
-            await search.conclude()
-            await trials.publish(search.best)
-            self._tell(search)
+            try:
+                await self._search(BeamSearch(tools), tools)
+            except NoRewards:
+                # Its rollouts have ended; the next run asks for new ones.
+                await saved.try_again()
+                raise
+        await saved.end()
+
+    async def _search(self, search: BeamSearch, tools: Tools) -> None:
+        saved = tools.saved
+        if saved.state is None:
+            await search.begin()
+            await saved.keep(search.state())
+        else:
+            search.restore(saved.state)
+        self._tell(search)
+        while search.round_number < self._options.rounds(len(tools.prompts)):
+            await search.advance()
+            await saved.keep(search.state())
+            self._tell(search, step=search.round_number)
+        await search.conclude()
+        await tools.trials.publish(search.best)
+        self._tell(search)
+        logger.info("lightning.apo_ended best=%d: %s", search.best.number, search.result)
 
     def _tell(self, search: BeamSearch, *, step: int | None = None) -> None:
-        self._best_prompt = search.best.prompt
+        self._result = search.result
         self.report(search.metrics, step=step, best_resources=search.best.resources)
 
-    @asynccontextmanager
-    async def _open_client(self) -> AsyncIterator[AsyncOpenAI]:
-        if self._client is not None:
-            yield self._client
-            return
-        try:
-            client = AsyncOpenAI()
-        except OpenAIError as exc:
-            raise AlgorithmError(
-                "apo asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY (and "
-                "OPENAI_BASE_URL for a provider other than OpenAI), or pass an AsyncOpenAI client to APO"
-            ) from exc
-        async with client:
-            yield client
+    def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
+        """What a search depends on, as far as it can be told without looking at each sample."""
+        about = self._options.as_dict()
+        about |= {"n_train": len(train), "n_val": len(val)}
+        about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
+        cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
+        return cleaned
 
 
-def _only_prompt(resources: NamedResources) -> tuple[str, PromptTemplate]:
-    prompts = {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
-    if len(prompts) != 1:
-        found = ", ".join(prompts) or "none"
+def _samples(train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None) -> tuple[list[Any], list[Any]]:
+    """Return the samples that critiques are made from, and those that prompts are chosen by: none is both."""
+    train, val = _filled("train_dataset", train_dataset), _filled("val_dataset", val_dataset)
+    own = apart(train, val)
+    if not own:
         raise AlgorithmError(
-            f"apo improves the one prompt template of the initial resources, and they have {len(prompts)} ({found}); "
-            "give one, as in initial_resources={'main_prompt': PromptTemplate(template='...')}"
+            f"all {len(train)} samples of the train_dataset are in the val_dataset, too; a prompt is chosen on samples "
+            "that no edit was made from, so split them"
         )
-    [(name, prompt)] = prompts.items()
-    if mark := find_mark(prompt.template):
-        raise AlgorithmError(
-            f"prompt {name!r} contains {mark!r}, which marks the prompt in requests to a model; write it otherwise"
-        )
-    try:
-        prompt.placeholders()
-    except ValueError as exc:
-        raise AlgorithmError(f"prompt {name!r} cannot be used: {exc}") from exc
-    return name, prompt
+    return own, val
 
 
-def _filled(name: str, dataset: Dataset[Any] | None) -> Dataset[Any]:
+def _filled(name: str, dataset: Dataset[Any] | None) -> list[Any]:
     if dataset is None or len(dataset) == 0:
         what = "none" if dataset is None else "an empty one"
         raise AlgorithmError(f"apo needs a {name}, and got {what}; it learns from one dataset and chooses by another")
-    return dataset
+    return [dataset[index] for index in range(len(dataset))]

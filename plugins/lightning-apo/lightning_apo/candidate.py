@@ -1,72 +1,79 @@
 """Prompts in competition: what each of them scored, and which is better."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from lightning_core.types import NamedResources, PromptTemplate
+from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
+from lightning_core.types import NamedResources
+
+Texts = Mapping[str, str]
+"""Prompt name -> template, of all prompts that are tuned, always in the same order."""
 
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """A prompt that was tried, or is about to be."""
+    """A prompt that was tried, or is about to be; several where a bundle has several."""
 
-    number: int
-    """Counts the candidates in the order in which they were found, from 0, the first prompt."""
-    prompt: PromptTemplate
+    texts: Texts
     resources: NamedResources
     """The whole bundle that the agent is given."""
     resources_id: str
     """Where the store has it."""
+    number: int = -1
+    """Counts the candidates in the order in which they were found, from 0, the first prompt; -1 until it is known."""
+    round_number: int = 0
+    """The round in which it was found, from 1; 0 for the first prompt."""
+    parent: int | None = None
+    """The number of the candidate that it is an edit of."""
     rewards: dict[int, float | None] = field(default_factory=dict)
     """Validation sample -> reward, None for a sample that was lost."""
 
     @property
-    def score(self) -> float | None:
-        """The mean over all validation samples that gave a reward, in whatever round; None when none did."""
-        rewards = [reward for reward in self.rewards.values() if reward is not None]
-        return fmean(rewards) if rewards else None
+    def score(self) -> Estimate | None:
+        """The mean over all validation samples that it was tried on; None when none gave a reward."""
+        return estimate(self.rewards.values())
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether any validation sample gave a reward."""
+        return any(reward is not None for reward in self.rewards.values())
+
+    def on(self, samples: Iterable[int]) -> list[float | None]:
+        """Return the rewards on these samples, in their order."""
+        return [self.rewards.get(sample) for sample in samples]
 
 
-def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Sort by score, the older one first where scores are equal. Those without a score are left out."""
-    scores = {candidate: score for candidate in candidates if (score := candidate.score) is not None}
-    return _sorted(scores)
+def compare(candidate: Candidate, reference: Candidate) -> PairedDifference | None:
+    """Say how much better a candidate is than another, on the samples that gave both a reward; None when none did."""
+    samples = sorted({*candidate.rewards, *reference.rewards})
+    return paired_difference(reference.on(samples), candidate.on(samples))
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Two candidates on the samples that gave both of them a reward."""
+def best_first(candidates: Iterable[Candidate], samples: Sequence[int]) -> list[Candidate]:
+    """Sort candidates by what they gained over one and the same other one, on the same samples.
 
-    mean: float
-    reference_mean: float
-    samples: int
+    That other one is the candidate that gave most rewards, so a candidate gets nothing from losing the samples that
+    are hard for everybody. One that lost more than half of the samples is behind all that did not, as little is known
+    of it. Where two are equal, the older one comes first. Those without a reward are left out.
 
-
-def compare(candidate: Candidate, reference: Candidate) -> Comparison | None:
-    """Compare a candidate with another on the samples that gave both a reward; None when there is none."""
-    pairs = [
-        (reward, other)
-        for sample, reward in candidate.rewards.items()
-        if reward is not None and (other := reference.rewards.get(sample)) is not None
-    ]
-    if not pairs:
-        return None
-    rewards, others = zip(*pairs, strict=True)
-    return Comparison(mean=fmean(rewards), reference_mean=fmean(others), samples=len(pairs))
-
-
-def best_against(reference: Candidate, candidates: Iterable[Candidate]) -> Candidate:
-    """Return the candidate that gained most over the reference, sample by sample; the reference when none gained.
-
-    A candidate gets nothing from losing the samples that are hard for the reference too.
+    Args:
+        candidates: All of them tried on the samples.
+        samples: What to compare them on.
     """
-    gains = {reference: 0.0}
-    for candidate in candidates:
-        if comparison := compare(candidate, reference):
-            gains[candidate] = comparison.mean - comparison.reference_mean
-    return _sorted(gains)[0]
+    rewards = {candidate: candidate.on(samples) for candidate in candidates}
+    given = {candidate: sum(reward is not None for reward in each) for candidate, each in rewards.items()}
+    alive = [candidate for candidate in rewards if given[candidate]]
+    if not alive:
+        return []
+    reference = min(alive, key=lambda candidate: (-given[candidate], candidate.number))
 
+    def place(candidate: Candidate) -> tuple[bool, bool, float, int]:
+        is_doubtful = 2 * given[candidate] < len(samples)
+        difference = paired_difference(rewards[reference], rewards[candidate])
+        if difference is None:  # they share no sample, so it cannot be compared
+            mean = fmean(reward for reward in rewards[candidate] if reward is not None)
+            return is_doubtful, True, -mean, candidate.number
+        return is_doubtful, False, -difference.difference, candidate.number
 
-def _sorted(scores: Mapping[Candidate, float]) -> list[Candidate]:
-    return sorted(scores, key=lambda candidate: (-scores[candidate], candidate.number))
+    return sorted(alive, key=place)

@@ -9,6 +9,11 @@ class ModelFailed(AlgorithmError):
     """A model gave no answer that can be used."""
 
 
+def without_key(text: str, key: str) -> str:
+    """Take a key out of a text that may be shown. What is short is a word, such as `none`, and no secret."""
+    return text.replace(key, "***") if len(key) >= 8 else text
+
+
 async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float, seed: int) -> str:
     """Send one user message, and return the whole of the answer.
 
@@ -23,7 +28,11 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
         )
     except OpenAIError as exc:
         origin = f" ({exc.__cause__})" if exc.__cause__ is not None else ""
-        raise ModelFailed(f"model {model!r} gave no answer: {type(exc).__name__}: {exc}{origin}") from exc
+        said = f"{exc}{origin}"
+        shown = without_key(said, client.api_key)
+        failure = ModelFailed(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
+        # A provider may repeat the key that it was sent: then its own words must not get into a traceback either.
+        raise failure from (exc if shown == said else None)
     # the client also lets through what is no completion at all, such as the page of a web server
     choices = getattr(completion, "choices", None)
     if not choices:

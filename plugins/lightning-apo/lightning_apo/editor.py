@@ -1,12 +1,13 @@
 """The model that writes a prompt anew."""
 
 import re
+from collections.abc import Sequence
 
 from openai import AsyncOpenAI
 
 from lightning_apo.chat import ask
 from lightning_apo.markers import find_mark
-from lightning_apo.messages import render
+from lightning_apo.messages import Request, ShownPrompt
 from lightning_core.types import PromptTemplate
 
 _FENCED = re.compile(r"(`{3,})[^\n`]*\n(.*)\n\1", re.DOTALL)
@@ -17,33 +18,30 @@ class Editor:
     """Asks a model to edit prompts as a critique says.
 
     This is the edit of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There each gradient gives several edits,
-    and each edit several paraphrases; here a critique gives one edit.
+    and each edit several paraphrases; here a critique gives one edit of each prompt that it is about.
     """
 
-    def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float) -> None:
+    def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float, request: Request) -> None:
         self._client = client
         self._model = model
         self._temperature = temperature
+        self._request = request
 
-    async def rewrite(self, prompt: PromptTemplate, critique: str, *, seed: int) -> str:
+    async def rewrite(
+        self, prompt: ShownPrompt, critique: str, *, other_prompts: Sequence[ShownPrompt] = (), seed: int
+    ) -> str:
         """Return the text of a new template. Whether it can be used is for `why_unusable` to say.
 
         Args:
             prompt: The prompt.
-            critique: What is wrong with it.
+            critique: What is wrong with it, or with all prompts.
+            other_prompts: What else the agent uses.
             seed: Sent along, so that an endpoint that honours it gives the same answer again.
 
         Raises:
             ModelFailed: When the model gave no answer that can be used.
         """
-        placeholders = sorted(prompt.placeholders())
-        text = render(
-            "editor",
-            template=prompt.template,
-            critique=critique,
-            engine=prompt.engine,
-            placeholders=[_written(name, prompt.engine) for name in placeholders],
-        )
+        text = self._request.fill_in(prompt=prompt, other_prompts=other_prompts, critique=critique)
         answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
         return unwrapped(answer)
 
@@ -72,7 +70,3 @@ def why_unusable(text: str, parent: PromptTemplate) -> str | None:
     problems = [f"placeholder {name!r} is missing" for name in missing]
     problems += [f"placeholder {name!r} is new" for name in unknown]
     return ", ".join(problems) or None
-
-
-def _written(placeholder: str, engine: str) -> str:
-    return f"{{{{ {placeholder} }}}}" if engine == "jinja" else f"{{{placeholder}}}"

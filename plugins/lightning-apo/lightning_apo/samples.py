@@ -1,6 +1,9 @@
 """Which samples are used when."""
 
+import json
 import random
+from collections.abc import Sequence
+from typing import Any
 
 
 def deal(size: int, hand_size: int, hand: int, *, seed: int) -> list[int]:
@@ -21,3 +24,16 @@ def deal(size: int, hand_size: int, hand: int, *, seed: int) -> list[int]:
     deck = random.Random(seed).sample(range(size), size)
     hand_size = min(hand_size, size)
     return [deck[(hand * hand_size + position) % size] for position in range(hand_size)]
+
+
+def apart(train: Sequence[Any], val: Sequence[Any]) -> list[Any]:
+    """Return the training samples that are no validation samples, too. They are compared by what JSON makes of them."""
+    taken = {_text(sample) for sample in val}
+    return [sample for sample in train if _text(sample) not in taken]
+
+
+def _text(sample: Any) -> str:
+    try:
+        return json.dumps(sample, sort_keys=True, default=repr)
+    except (TypeError, ValueError):  # keys that JSON cannot sort, or a value that holds itself
+        return repr(sample)

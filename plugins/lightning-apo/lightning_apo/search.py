@@ -1,228 +1,214 @@
 """The beam search."""
 
 import logging
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 from lightning_apo.beam import branches_of
-from lightning_apo.candidate import Candidate, best_against, best_first, compare
+from lightning_apo.candidate import Candidate, best_first, compare
 from lightning_apo.chat import ModelFailed
 from lightning_apo.concurrency import concurrently
-from lightning_apo.critic import Critic
-from lightning_apo.editor import Editor, why_unusable
-from lightning_apo.experiment import Experiment
-from lightning_apo.options import Options
+from lightning_apo.growth import Edit, Growth, Key, Rejected, key_of
+from lightning_apo.result import Result
 from lightning_apo.samples import deal
 from lightning_apo.seeds import seed_of
-from lightning_apo.trials import Trials
-from lightning_core.algorithm import Batch, require_rewards
+from lightning_apo.tools import Tools
+from lightning_core.algorithm import describe_failure, require_rewards
+from lightning_core.algorithm.estimates import estimate
 from lightning_core.errors import AlgorithmError
-from lightning_core.types import Dataset, PromptTemplate, TaskInput
 
 logger = logging.getLogger(__name__)
 
-Edit = str | ModelFailed
-"""What came of a branch: the text of a new template, or why there is none."""
-
 
 class BeamSearch:
-    """Searches for a better prompt, step by step: `begin`, `advance` for each round, `conclude`.
+    """Searches for better prompts, step by step: `begin`, `advance` for each round, `conclude`.
 
     This is the beam search of Pryzant et al. 2023 (arXiv 2305.03495, section 2.2). There a bandit algorithm decides
-    how often each candidate is tried. Here all candidates of a round are tried on the same validation samples, what
-    a prompt scored in earlier rounds counts on, and the last choice is made on the whole validation set.
+    how often each candidate is tried. Here all candidates of a round are tried on the same validation samples and
+    compared on these, and the last choice is made on the whole validation set.
 
-    Nothing depends on the order in which rollouts and models come to an end.
+    Nothing depends on the order in which rollouts and models come to an end. `state` after a step is all that a new
+    search needs to go on from there, see `restore`.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        *,
-        trials: Trials,
-        critic: Critic,
-        editor: Editor,
-        train_dataset: Dataset[TaskInput],
-        val_dataset: Dataset[TaskInput],
-    ) -> None:
-        self._options = options
-        self._trials = trials
-        self._critic = critic
-        self._editor = editor
-        self._train_dataset = train_dataset
-        self._val_dataset = val_dataset
-        self._candidates: dict[str, Candidate] = {}
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._candidates: dict[Key, Candidate] = {}
         self._beam: list[Candidate] = []
-        self._counts: Counter[str] = Counter(rejected=0, duplicates=0, lost_branches=0)
-        self._figures: dict[str, float] = {}
+        self.round_number = 0
+        """The round that has ended last, from 1; 0 before the first."""
 
     @property
     def best(self) -> Candidate:
-        """The best candidate so far; the first prompt before anything was measured."""
+        """The best candidate so far; the first prompts before anything was measured."""
         return self._best
 
     @property
+    def result(self) -> Result:
+        """How the search stands."""
+        first, best = self._first, self._best
+        gain = compare(best, first) if best is not first and self._is_measured(first) else None
+        # Both means are then over the same samples.
+        score = best.score if gain is None else estimate(best.on(each for each in best.rewards if self._both(each)))
+        return Result(
+            best_prompts={name: self._tools.prompt(name, best) for name in self._tools.prompts},
+            score=score,
+            gain=gain,
+            rejections=dict(self._tools.rejections),
+            counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **self._tools.counts},
+            history=tuple(self._candidates.values()),
+        )
+
+    @property
     def metrics(self) -> dict[str, float]:
-        """How the search stands; `APO` says what each figure is."""
-        return {**self._figures, "candidates": len(self._candidates), "lost": self._trials.lost, **self._counts}
+        """The figures of the result, and the first prompt's reward where it was measured on the whole set."""
+        figures = self.result.metrics
+        if self._is_measured(self._first) and (score := self._first.score) is not None:
+            figures.setdefault("val_reward_initial", score.mean)
+        return figures
 
-    async def begin(self, prompt: PromptTemplate) -> None:
-        """Enter the first prompt, and measure it on the whole validation set if the options ask for it.
-
-        Raises:
-            NoRewards: When it is measured, and no rollout gave a reward.
-        """
-        self._first = self._best = await self._enter(prompt)
+    async def begin(self) -> None:
+        """Enter the first prompts, and measure them on the whole validation set if the options ask for it."""
+        tools = self._tools
+        texts = {name: prompt.template for name, prompt in tools.prompts.items()}
+        self._first = self._best = self._admit(await tools.trials.enter(texts))
         self._beam = [self._first]
-        if self._options.run_initial_validation:
-            batches = await self._validate(self._beam, range(len(self._val_dataset)))
-            require_rewards(batches, step="validation of the first prompt")
-            self._take_stock()
+        if tools.options.run_initial_validation:
+            batch = await tools.trials.validate(self._first, tools.val, range(len(tools.val)), step="begin")
+            if not batch.rewards:
+                logger.warning(
+                    "lightning.apo_first_prompt_failed rollouts=%d: %s; edits may do better",
+                    len(batch.outcomes),
+                    describe_failure(batch.outcomes[0].rollout),
+                )
 
-    async def advance(self, round_number: int) -> None:
+    async def advance(self) -> None:
         """Run one round: edit the prompts of the beam, try the edits, keep the best.
-
-        Args:
-            round_number: Counts the rounds, from 1.
 
         Raises:
             NoRewards: When no rollout of the round gave a reward.
             AlgorithmError: When no model gave an answer in the whole round.
         """
-        options = self._options
+        options, round_number = self._tools.options, self.round_number + 1
         branches = branches_of(self._beam, beam_width=options.beam_width, branch_factor=options.branch_factor)
-        grown = await concurrently(
-            self._grow(parent, count, round_number=round_number) for parent, count in branches.items()
-        )
-        self._require_answers([edit for _, edits in grown for edit in edits], round_number=round_number)
-        children = [
-            child
-            for parent, (_, edits) in zip(branches, grown, strict=True)
-            for edit in edits
-            if isinstance(edit, str) and (child := await self._adopt(edit, parent)) is not None
-        ]
+        seed = seed_of("validation", options.seed)
+        samples = deal(len(self._tools.val), options.val_batch_size, round_number - 1, seed=seed)
+        growth = Growth(self._tools, round_number=round_number, known=self._candidates, samples=samples)
+        grown = await growth.run(branches)
+        require_answers([edit for _, edit in grown], round_number=round_number)
+        children = [child for parent, edit in grown if (child := self._adopt(edit, parent, round_number)) is not None]
         pool = list(dict.fromkeys([*self._beam, *children]))
-        samples = deal(
-            len(self._val_dataset),
-            options.val_batch_size,
-            round_number - 1,
-            seed=seed_of("validation", options.seed),
-        )
-        val_batches = await self._validate(pool, samples)
-        ranked = best_first(pool)
-        train_batches = [batch for batch, _ in grown]
-        require_rewards([*train_batches, *val_batches] if ranked else val_batches, step=f"round {round_number}")
-        self._beam = ranked[: options.beam_width]
-        self._take_stock()
+        step = f"round {round_number}"
+        require_rewards([*growth.train_batches, *growth.val_batches], step=step)
+        if not any(candidate.is_scored for candidate in pool):
+            require_rewards(growth.val_batches, step=step)
+        # Where these samples were lost by all, nothing was learnt of who is better.
+        self._beam = best_first(pool, samples)[: options.beam_width] or self._beam
+        self.round_number = round_number
+        self._choose()
         logger.info(
-            "lightning.apo_round_ended round=%d best=%d val_reward=%.4f beam=%s",
+            "lightning.apo_round_ended round=%d best=%d beam=%s rejected=%d: %s",
             round_number,
             self._best.number,
-            self._best.score,
             [candidate.number for candidate in self._beam],
+            self._tools.counts["rejected"],
+            self.result,
         )
 
     async def conclude(self) -> None:
-        """Measure the last beam on the whole validation set, and choose the best of it and of the first prompt.
+        """Measure the last beam on the whole validation set, and choose the best of it and of the first prompts.
 
-        The first prompt takes part if it was measured on the whole validation set. Then the two rewards in the
-        metrics are means over the same samples: those that gave both prompts a reward.
+        The first prompts take part if they were measured on the whole validation set.
         """
-        await self._validate(self._beam, range(len(self._val_dataset)))
-        if not self._is_measured(self._first):
-            self._take_stock()
-            return
-        self._best = best_against(self._first, self._beam)
-        comparison = compare(self._best, self._first)
-        assert comparison is not None  # the best of all has at least the first prompt's samples to be compared on
-        self._figures = {
-            "val_reward": comparison.mean,
-            "val_reward_initial": comparison.reference_mean,
-            "val_samples": comparison.samples,
+        trials, val = self._tools.trials, self._tools.val
+        await concurrently(trials.validate(each, val, range(len(val)), step="end") for each in self._beam)
+        self._choose()
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` takes, as of the last step."""
+        return {
+            "round": self.round_number,
+            "candidates": [
+                {
+                    "texts": dict(each.texts),
+                    "resources_id": each.resources_id,
+                    "round": each.round_number,
+                    "parent": each.parent,
+                    "rewards": [[sample, each.rewards[sample]] for sample in sorted(each.rewards)],
+                }
+                for each in self._candidates.values()
+            ],
+            "beam": [candidate.number for candidate in self._beam],
+            "best": self._best.number,
+            "counts": dict(self._tools.counts),
+            "rejections": dict(self._tools.rejections),
+            "lost": self._tools.trials.lost,
         }
 
-    async def _grow(self, parent: Candidate, branches: int, *, round_number: int) -> tuple[Batch, list[Edit]]:
-        """Try a parent on training samples, and edit it once for each branch, from other samples each time."""
-        options, text = self._options, parent.prompt.template
-        hands = [
-            deal(
-                len(self._train_dataset),
-                options.gradient_batch_size,
-                branch,
-                seed=seed_of("training", options.seed, round_number, text),
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        tools = self._tools
+        for each in state["candidates"]:
+            candidate = Candidate(
+                texts={name: each["texts"][name] for name in tools.prompts},
+                resources=tools.trials.bundle(each["texts"]),
+                resources_id=each["resources_id"],
+                round_number=each["round"],
+                parent=each["parent"],
+                rewards=dict(each["rewards"]),
             )
-            for branch in range(branches)
-        ]
-        samples = list(dict.fromkeys(sample for hand in hands for sample in hand))
-        batch = await self._trials.run(parent, self._train_dataset, samples, mode="train")
-        experiments = {
-            sample: Experiment.from_outcome(outcome) for sample, outcome in zip(samples, batch.outcomes, strict=True)
-        }
-        edits = await concurrently(
-            self._edit(parent, [experiments[sample] for sample in hand], round_number=round_number, branch=branch)
-            for branch, hand in enumerate(hands)
-        )
-        return batch, edits
+            self._admit(candidate)
+        numbered = list(self._candidates.values())
+        self._first, self._best = numbered[0], numbered[state["best"]]
+        self._beam = [numbered[number] for number in state["beam"]]
+        self.round_number = state["round"]
+        tools.counts.update(state["counts"])
+        tools.rejections.update(state["rejections"])
+        tools.trials.lost = state["lost"]
 
-    async def _edit(self, parent: Candidate, experiments: list[Experiment], *, round_number: int, branch: int) -> Edit:
-        key = (self._options.seed, round_number, parent.prompt.template, branch)
-        try:
-            critique = await self._critic.criticise(parent.prompt, experiments, seed=seed_of("critique", *key))
-            return await self._editor.rewrite(parent.prompt, critique, seed=seed_of("edit", *key))
-        except ModelFailed as exc:
-            self._counts["lost_branches"] += 1
-            logger.warning(
-                "lightning.apo_branch_lost round=%d parent=%d branch=%d: %s", round_number, parent.number, branch, exc
-            )
-            return exc
-
-    def _require_answers(self, edits: list[Edit], *, round_number: int) -> None:
-        failures = [edit for edit in edits if isinstance(edit, ModelFailed)]
-        if len(failures) == len(edits):
-            raise AlgorithmError(
-                f"round {round_number}: none of {len(edits)} edits was made; the first: {failures[0]}. "
-                "Check the endpoint, its key, gradient_model and apply_edit_model"
-            ) from failures[0]
-
-    async def _adopt(self, text: str, parent: Candidate) -> Candidate | None:
-        """Return the candidate of an edit, the one there is already if the text is known; None for a broken one."""
-        if reason := why_unusable(text, parent.prompt):
-            self._counts["rejected"] += 1
-            logger.info("lightning.apo_edit_rejected parent=%d: %s", parent.number, reason)
+    def _adopt(self, edit: Edit, parent: Candidate, round_number: int) -> Candidate | None:
+        """Count what came of a branch, and return its candidate, where there is one."""
+        if isinstance(edit, ModelFailed):
             return None
-        if text in self._candidates:
-            self._counts["duplicates"] += 1
-            return self._candidates[text]
-        return await self._enter(PromptTemplate(template=text, engine=parent.prompt.engine))
+        if isinstance(edit, Rejected):
+            self._tools.counts["rejected"] += 1
+            self._tools.rejections[edit] += 1
+            return None
+        if key_of(edit.texts) in self._candidates:
+            self._tools.counts["duplicates"] += 1
+            return edit
+        edit.parent, edit.round_number = parent.number, round_number
+        return self._admit(edit)
 
-    async def _enter(self, prompt: PromptTemplate) -> Candidate:
-        candidate = await self._trials.enter(prompt, number=len(self._candidates))
-        self._candidates[prompt.template] = candidate
+    def _admit(self, candidate: Candidate) -> Candidate:
+        candidate.number = len(self._candidates)
+        self._candidates[key_of(candidate.texts)] = candidate
         return candidate
 
-    async def _validate(self, candidates: Iterable[Candidate], samples: Iterable[int]) -> list[Batch]:
-        """Try candidates on validation samples, each on those that it was not tried on before."""
-        missing = {each: [sample for sample in samples if sample not in each.rewards] for each in candidates}
-        tried = [candidate for candidate in missing if missing[candidate]]
-        batches = await concurrently(
-            self._trials.run(candidate, self._val_dataset, missing[candidate], mode="val") for candidate in tried
-        )
-        for candidate, batch in zip(tried, batches, strict=True):
-            rewards = [outcome.reward for outcome in batch.outcomes]
-            candidate.rewards.update(zip(missing[candidate], rewards, strict=True))
-        return batches
-
-    def _take_stock(self) -> None:
-        """Choose the best so far, by what each was tried on so far."""
-        is_measured = self._is_measured(self._first)
-        ranked = best_first(dict.fromkeys([self._first, *self._beam] if is_measured else self._beam))
-        self._best = ranked[0]
-        figures = {"val_reward": self._best.score}
-        figures["val_samples"] = sum(reward is not None for reward in self._best.rewards.values())
-        if is_measured:
-            figures["val_reward_initial"] = self._first.score
-        self._figures = {name: value for name, value in figures.items() if value is not None}
+    def _choose(self) -> None:
+        """Choose the best so far, of the beam and, where they were measured, the first prompts."""
+        contenders = [self._first, *self._beam] if self._is_measured(self._first) else self._beam
+        common = set.intersection(*(set(each.rewards) for each in contenders))
+        ranked = best_first(dict.fromkeys(contenders), sorted(common))
+        self._best = ranked[0] if ranked else self._best
 
     def _is_measured(self, candidate: Candidate) -> bool:
         """Tell whether a candidate was tried on the whole validation set, and gave a reward."""
-        return candidate.score is not None and len(candidate.rewards) == len(self._val_dataset)
+        return candidate.is_scored and len(candidate.rewards) == len(self._tools.val)
+
+    def _both(self, sample: int) -> bool:
+        return self._first.rewards.get(sample) is not None
+
+
+def require_answers(edits: Sequence[Edit], *, round_number: int) -> None:
+    """Stop a search whose models do not answer.
+
+    Raises:
+        AlgorithmError: When not one edit was made; says why the first was not.
+    """
+    failures = [edit for edit in edits if isinstance(edit, ModelFailed)]
+    if failures and len(failures) == len(edits):
+        raise AlgorithmError(
+            f"round {round_number}: none of {len(edits)} edits was made; the first: {failures[0]}. "
+            "Check the endpoint, its key, gradient_model and apply_edit_model"
+        ) from failures[0]

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,6 +32,10 @@ class ToyModels:
         self.status = 200
         self.finish_reason = "stop"
         self.latency: random.Random | None = None
+        self.on_request: Callable[[], None] = lambda: None
+        self.before_critique: Callable[[], Awaitable[None]] | None = None
+        self.keys: set[str | None] = set()
+        self.error = "out of order"
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["ToyModels"]:
@@ -56,12 +60,17 @@ class ToyModels:
     async def _complete(self, http_request: web.Request) -> web.Response:
         request = await http_request.json()
         self.requests.append(request)
+        self.on_request()
+        self.on_request()
+        self.keys.add(http_request.headers.get("Authorization"))
         if self.latency is not None:
             await asyncio.sleep(self.latency.random() / 200)
         if self.status != 200:
-            return web.json_response({"error": {"message": "out of order"}}, status=self.status)
+            return web.json_response({"error": {"message": self.error}}, status=self.status)
         text, seed = request["messages"][0]["content"], request["seed"]
         if request["model"] == "critic":
+            if self.before_critique is not None:
+                await self.before_critique()
             answer = self.critique(text, seed)
         else:
             template = TEMPLATE.search(text)

@@ -1,0 +1,186 @@
+"""One round of edits: each branch goes its way, from training samples to an edit that has been tried out."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from lightning_apo.candidate import Candidate, Texts
+from lightning_apo.chat import ModelFailed
+from lightning_apo.concurrency import concurrently
+from lightning_apo.editor import why_unusable
+from lightning_apo.experiment import Experiment
+from lightning_apo.once import Once
+from lightning_apo.samples import deal
+from lightning_apo.seeds import seed_of
+from lightning_apo.tools import Tools
+from lightning_core.algorithm import Batch
+
+logger = logging.getLogger(__name__)
+
+Key = tuple[str, ...]
+"""The texts of a candidate: equal prompts are one candidate."""
+
+
+class Rejected(str):
+    """Why an edit cannot be used."""
+
+
+Edit = Candidate | Rejected | ModelFailed
+"""What came of a branch."""
+
+
+def key_of(texts: Texts) -> Key:
+    """Return what tells candidates apart."""
+    return tuple(texts.values())
+
+
+class Growth:
+    """The edits of one round.
+
+    No branch waits for another one, but where both want the same: a training sample is run once for each parent, and
+    an edit that several branches come to is tried out once. What comes of a branch does not depend on the others.
+
+    Args:
+        tools: What the search works with.
+        round_number: Counts the rounds, from 1.
+        known: The candidates of earlier rounds.
+        samples: The validation samples of the round.
+    """
+
+    def __init__(
+        self, tools: Tools, *, round_number: int, known: Mapping[Key, Candidate], samples: Sequence[int]
+    ) -> None:
+        self._tools = tools
+        self._round = round_number
+        self._known = known
+        self._samples = samples
+        self._edited = tools.options.edited_in(round_number, list(tools.prompts))
+        self._others = [name for name in tools.prompts if name not in self._edited]
+        self._tried_out: Once[Candidate] = Once()
+        self._val_batches: dict[Key, Batch] = {}
+        self._train_batches: dict[tuple[int, int], Batch] = {}
+
+    @property
+    def train_batches(self) -> list[Batch]:
+        """The rollouts of the round on training samples."""
+        return [self._train_batches[place] for place in sorted(self._train_batches)]
+
+    @property
+    def val_batches(self) -> list[Batch]:
+        """The rollouts of the round on validation samples."""
+        return [self._val_batches[key] for key in sorted(self._val_batches)]
+
+    async def run(self, branches: Mapping[Candidate, int]) -> list[tuple[Candidate, Edit]]:
+        """Edit each parent as often as it says, and try parents and edits out.
+
+        Returns:
+            What came of each branch, with its parent, in the order of the parents and of their branches.
+        """
+        grown = await concurrently(self._grow(parent, count) for parent, count in branches.items())
+        return [(parent, edit) for parent, edits in zip(branches, grown, strict=True) for edit in edits]
+
+    async def _grow(self, parent: Candidate, branches: int) -> list[Edit]:
+        training = _Training(self._tools, parent, branches, round_number=self._round)
+        edits: dict[int, Edit] = {}
+
+        async def try_parent_out() -> None:
+            await self._try_out(parent.texts)
+
+        async def follow(branch: int) -> None:
+            edits[branch] = await self._branch(parent, branch, training)
+
+        await concurrently([try_parent_out(), *(follow(branch) for branch in range(branches))])
+        self._train_batches.update({(parent.number, branch): batch for branch, batch in training.batches.items()})
+        return [edits[branch] for branch in range(branches)]
+
+    async def _branch(self, parent: Candidate, branch: int, training: "_Training") -> Edit:
+        experiments = await training.run(branch)
+        try:
+            texts = await self._edit(parent, experiments, branch)
+        except ModelFailed as exc:
+            self._tools.counts["lost_branches"] += 1
+            logger.warning(
+                "lightning.apo_branch_lost round=%d parent=%d branch=%d: %s", self._round, parent.number, branch, exc
+            )
+            return exc
+        for name in self._edited:
+            if reason := why_unusable(texts[name], self._tools.prompt(name, parent)):
+                logger.info("lightning.apo_edit_rejected parent=%d prompt=%s: %s", parent.number, name, reason)
+                return Rejected(reason)
+        return await self._try_out(texts)
+
+    async def _edit(self, parent: Candidate, experiments: Sequence[Experiment], branch: int) -> Texts:
+        """Have a critique made, and each prompt that it is about edited accordingly."""
+        tools = self._tools
+        key: tuple[str | int, ...] = (tools.options.seed, self._round, *key_of(parent.texts), branch)
+        place = f"{parent.number}/{branch}"
+        reviewed = {name: tools.shown(name, parent) for name in self._edited}
+        others = {name: tools.shown(name, parent) for name in self._others}
+
+        async def criticise() -> str:
+            return await tools.critic.criticise(
+                list(reviewed.values()),
+                experiments,
+                other_prompts=list(others.values()),
+                seed=seed_of("critique", *key),
+            )
+
+        tools.counts["critic_calls"] += 1
+        critique = await tools.saved.once(f"{place}/critique", criticise)
+
+        async def rewrite(name: str) -> str:
+            beside = [shown for other, shown in {**reviewed, **others}.items() if other != name]
+            seed = seed_of("edit", *key, name)
+            return await tools.editor.rewrite(reviewed[name], critique, other_prompts=beside, seed=seed)
+
+        async def edited(name: str) -> str:
+            tools.counts["editor_calls"] += 1
+            return await tools.saved.once(f"{place}/edit/{name}", lambda: rewrite(name))
+
+        answers = await concurrently(edited(name) for name in self._edited)
+        return {**parent.texts, **dict(zip(self._edited, answers, strict=True))}
+
+    async def _try_out(self, texts: Texts) -> Candidate:
+        """Return the candidate with these texts, tried on the validation samples of the round."""
+        key = key_of(texts)
+
+        async def try_out() -> Candidate:
+            candidate = self._known.get(key) or await self._tools.trials.enter(texts)
+            self._val_batches[key] = await self._tools.trials.validate(
+                candidate, self._tools.val, self._samples, step=f"{self._round}"
+            )
+            return candidate
+
+        return await self._tried_out(key, try_out)
+
+
+class _Training:
+    """A parent on the training samples of its branches, each sample once."""
+
+    def __init__(self, tools: Tools, parent: Candidate, branches: int, *, round_number: int) -> None:
+        self._tools = tools
+        self._parent = parent
+        self._round = round_number
+        seed = seed_of("training", tools.options.seed, round_number, *key_of(parent.texts))
+        size = tools.options.gradient_batch_size
+        self._hands = [deal(len(tools.train), size, branch, seed=seed) for branch in range(branches)]
+        # A sample that several branches want is run by the first of them.
+        self._runs_it = {sample: branch for branch in reversed(range(branches)) for sample in self._hands[branch]}
+        self._has_run = [asyncio.Event() for _ in range(branches)]
+        self._experiments: dict[int, Experiment] = {}
+        self.batches: dict[int, Batch] = {}
+
+    async def run(self, branch: int) -> list[Experiment]:
+        """Return how it went on the samples of a branch."""
+        own = [sample for sample in self._hands[branch] if self._runs_it[sample] == branch]
+        if own:
+            batch = await self._tools.trials.run(
+                self._parent, self._tools.train, own, mode="train", step=f"{self._round}/{branch}"
+            )
+            self.batches[branch] = batch
+            for sample, outcome in zip(own, batch.outcomes, strict=True):
+                self._experiments[sample] = Experiment.from_outcome(outcome, self._tools.adapter)
+        self._has_run[branch].set()
+        for other in sorted({self._runs_it[sample] for sample in self._hands[branch]}):
+            await self._has_run[other].wait()
+        return [self._experiments[sample] for sample in self._hands[branch]]

@@ -1,0 +1,89 @@
+"""What a search keeps in the store, so that it goes on where it was killed."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_core.store import LightningStore
+
+logger = logging.getLogger(__name__)
+
+STATE, ANSWERS = "apo", "apo.answers"
+"""Under these names."""
+
+
+@dataclass(slots=True)
+class SavedSearch:
+    """The state of a search as of its last step, and what the models answered since."""
+
+    store: LightningStore
+    about: Mapping[str, Any]
+    """What the search depends on: options, prompts, sizes. Only a search about the same goes on."""
+    key: str
+    """Names the search in the run."""
+    tries: int = 0
+    """How often a step was given up because nothing gave a reward; then its rollouts are run anew."""
+    state: dict[str, Any] | None = None
+    """As of the last step; None when none has ended."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """What the models answered in the step that goes on."""
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    async def open(cls, store: LightningStore, about: Mapping[str, Any]) -> "SavedSearch":
+        """Find the search that did not come to its end in this run, or begin a new one."""
+        found = await store.load_state(STATE)
+        if isinstance(found, dict) and not found["ended"]:
+            if found["about"] == about:
+                answers = await store.load_state(ANSWERS)
+                search = cls(store, about, found["key"], found["tries"], found["state"])
+                if isinstance(answers, dict) and answers["step"] == search._step():
+                    search.answers = answers["answers"]
+                logger.info("lightning.apo_resumed step=%s", search._step())
+                return search
+            changed = sorted(name for name in about if found["about"].get(name) != about[name])
+            logger.warning(
+                "lightning.apo_begun_anew changed=%s; the search that is in the store was about something else", changed
+            )
+        search = cls(store, about, secrets.token_hex(8))
+        await search._save(ended=False)
+        return search
+
+    @property
+    def name(self) -> str:
+        """Names what is done in this run of the search."""
+        return f"{self.key}/{self.tries}" if self.tries else self.key
+
+    async def keep(self, state: dict[str, Any]) -> None:
+        """Keep the state as of a step that has ended."""
+        self.state, self.answers = state, {}
+        await self._save(ended=False)
+
+    async def try_again(self) -> None:
+        """Let the next run of this search repeat the step that goes on, with new rollouts."""
+        self.tries += 1
+        await self._save(ended=False)
+
+    async def end(self) -> None:
+        """Mark the search as ended; the next one in this run begins anew."""
+        await self._save(ended=True)
+
+    async def once(self, name: str, ask: Callable[[], Awaitable[str]]) -> str:
+        """Return the answer that was given to a question in this step; ask it where there is none yet."""
+        if name in self.answers:
+            return self.answers[name]
+        answer = await ask()
+        async with self._lock:
+            self.answers[name] = answer
+            await self.store.save_state(ANSWERS, {"step": self._step(), "answers": self.answers})
+        return answer
+
+    async def _save(self, *, ended: bool) -> None:
+        saved = {"key": self.key, "about": self.about, "tries": self.tries, "ended": ended, "state": self.state}
+        await self.store.save_state(STATE, saved)
+
+    def _step(self) -> str:
+        return f"{self.name}/{0 if self.state is None else self.state['round'] + 1}"

@@ -1,0 +1,52 @@
+"""How the models are reached, and that their key stays secret."""
+
+import logging
+import traceback
+from typing import Any
+
+import pytest
+from lightning_apo import APO
+from toy_models import ToyModels
+from toy_run import OPTIONS, ToyRun
+
+from lightning_core import Trainer
+from lightning_core.errors import AlgorithmError, InvalidComponent
+
+KEY = "sk-very-secret-key"
+
+
+async def test_endpoint_options_say_where_the_models_are(models: ToyModels) -> None:
+    result = await ToyRun().fit({"name": "apo", **OPTIONS, "beam_rounds": 1, "base_url": models.url, "api_key": KEY})
+    assert result.status == "succeeded"
+    assert models.keys == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("echoed", [f"Incorrect API key provided: {KEY}", "out of order"])
+async def test_the_key_is_in_no_log_and_no_error(
+    models: ToyModels, caplog: pytest.LogCaptureFixture, echoed: str
+) -> None:
+    caplog.set_level(logging.INFO, logger="lightning_apo")
+    models.status, models.error = 401, echoed
+    with pytest.raises(AlgorithmError) as caught:
+        await ToyRun().fit(APO(**OPTIONS, base_url=models.url, api_key=KEY))
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert "AuthenticationError" in shown
+    assert KEY not in shown
+
+
+def test_a_client_and_options_for_one_are_refused() -> None:
+    client: Any = object()
+    with pytest.raises(ValueError, match="api_key and async_openai_client are both given") as caught:
+        APO(client, api_key=KEY)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(("option", "value"), [("base_url", " "), ("api_key", ""), ("api_key", 7)])
+def test_an_endpoint_option_that_is_no_text_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{option} is an? "):
+        APO(**{option: value})
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_right_one() -> None:
+    with pytest.raises(InvalidComponent, match=r"beam_with.*beam_width"):
+        Trainer(algorithm={"name": "apo", "beam_with": 2})

@@ -1,0 +1,83 @@
+"""The budget is known before a run starts."""
+
+import itertools
+import logging
+from pathlib import Path
+
+import pytest
+from lightning_apo import APO
+from lightning_apo.plan import plan_search
+from toy_models import ToyModels
+from toy_run import OPTIONS, TRAIN, VAL, ToyRun, fit
+
+from lightning_core import PromptTemplate
+from lightning_core.errors import AlgorithmError
+
+
+def test_a_plan_says_in_one_line_what_it_costs() -> None:
+    # 16 branches a round: 50 + 3 x 16 x 10 validation, 2 x 4 x 10 for the beam, 4 x 40 at the end
+    options = {"beam_rounds": 3, "val_batch_size": 10}
+    plan = APO(**options).plan(list(range(100, 400)), list(range(50)))
+    assert str(plan) == (
+        "at most 962 rollouts (192 training, 770 validation) and 96 model calls (48 of gpt-5-mini, 48 of gpt-4.1-mini)"
+    )
+    assert (plan.rollouts, plan.model_calls) == (962, 96)
+
+
+def test_small_datasets_need_fewer_rollouts() -> None:
+    plan = APO(beam_rounds=2).plan(["a", "b"], ["c"])
+    assert plan.train_rollouts == 2 + 4 * 2
+    assert plan.val_rollouts == 1 + 2 * 16
+
+
+def test_several_prompts_cost_more_rounds_in_turn_and_more_edits_jointly() -> None:
+    resources = {name: PromptTemplate(template=name) for name in ("a", "b")}
+    in_turn, jointly = APO(beam_rounds=2), APO(beam_rounds=2, jointly=True)
+    calls = []
+    for algorithm in (in_turn, jointly):
+        algorithm.set_initial_resources(resources)
+        plan = algorithm.plan(["t"], ["v"])
+        calls.append((plan.critic_calls, plan.editor_calls))
+    assert calls == [(64, 64), (32, 64)]
+
+
+def test_a_plan_needs_what_a_run_needs() -> None:
+    with pytest.raises(AlgorithmError, match="apo needs a val_dataset, and got none"):
+        APO().plan(["a"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_run_stays_within_its_plan(models: ToyModels, seed: int) -> None:
+    words = itertools.count()
+    models.edit = lambda template, lot: f"{template}\nWord {next(words)}."
+    run = ToyRun()
+    result = await fit(run, models, seed=seed)
+    plan = APO(**OPTIONS).plan(TRAIN, VAL)
+    spent = [sum(mode == of for mode, _, _ in run.rollouts) for of in ("train", "val")]
+    assert spent[0] <= plan.train_rollouts
+    assert spent[1] <= plan.val_rollouts
+    # The bound is not far off where all edits differ: what it leaves open is the size of the beam and its overlap.
+    assert spent[1] >= 0.8 * plan.val_rollouts
+    assert (result.metrics["critic_calls"], result.metrics["editor_calls"]) == (plan.critic_calls, plan.editor_calls)
+    assert len(models.requests) == plan.model_calls
+
+
+def test_a_hand_as_large_as_the_validation_set_leaves_nothing_for_the_end() -> None:
+    algorithm = APO(beam_width=1, branch_factor=1, beam_rounds=1, val_batch_size=20)
+    assert plan_search(algorithm._options, n_train=4, n_val=20).val_rollouts == 40
+
+
+async def test_the_plan_is_logged_before_anything_is_done(models: ToyModels, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lightning_apo")
+    run = ToyRun()
+    await fit(run, models, beam_rounds=1)
+    first = next(record for record in caplog.records if record.name.startswith("lightning_apo"))
+    assert first.getMessage().startswith("lightning.apo_plan rollouts=112 model_calls=12: at most 112 rollouts (12")
+
+
+def test_the_plans_that_the_docs_show_are_true() -> None:
+    plugin = Path(__file__).parents[1]
+    readme = APO(beam_width=2, branch_factor=4, beam_rounds=3).plan(range(50), range(50, 100))
+    assert str(readme) in (plugin / "README.md").read_text(encoding="utf-8")
+    page = APO(beam_width=2, branch_factor=3, beam_rounds=2, val_batch_size=20).plan(range(40), range(40, 80))
+    assert str(page) in (plugin.parents[1] / "docs" / "apo.md").read_text(encoding="utf-8")

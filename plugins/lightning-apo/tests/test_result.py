@@ -1,0 +1,118 @@
+"""What a run says of how sure it is, and on which samples it learns and chooses."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from lightning_apo import APO
+from toy_models import ToyModels
+from toy_run import FIRST, OPTIONS, TRAIN, VAL, ToyRun, fit
+
+from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.errors import AlgorithmError
+
+
+async def result_of(run: ToyRun, models: ToyModels, **options: Any) -> APO:
+    async with models.client() as client:
+        algorithm = APO(client, **{**OPTIONS, **options})
+        await run.fit(algorithm)
+        return algorithm
+
+
+async def test_the_result_carries_its_interval_the_paired_difference_and_the_number_of_samples(
+    models: ToyModels,
+) -> None:
+    algorithm = await result_of(ToyRun(), models)
+    result = algorithm.get_result()
+    first, best = (
+        result.history[0],
+        max(result.history, key=lambda each: (len(each.rewards), each.on(range(20)).count(1))),
+    )
+    before, after = first.on(range(len(VAL))), best.on(range(len(VAL)))
+    assert result.gain == paired_difference(before, after)
+    assert result.score == estimate(after)
+    assert result.gain is not None
+    assert str(result) == str(result.gain)
+    assert str(result).startswith("0.20 → 0.80 (+0.60, 95% ")
+    assert str(result).endswith(", n=20)")
+    metrics = result.metrics
+    assert metrics["val_gain"] == pytest.approx(metrics["val_reward"] - metrics["val_reward_initial"])
+    assert metrics["val_reward_low"] < metrics["val_reward"] < metrics["val_reward_high"]
+    assert 0 < metrics["val_gain_low"] < metrics["val_gain"] < metrics["val_gain_high"]
+
+
+async def test_a_run_that_finds_nothing_better_has_no_gain(models: ToyModels) -> None:
+    models.edit = lambda template, seed: f"Be polite.\n{template}"
+    algorithm = await result_of(ToyRun(), models)
+    result = algorithm.get_result()
+    assert result.gain is None
+    assert algorithm.get_best_prompt().template == FIRST
+    assert result.metrics["val_reward"] == pytest.approx(0.2)
+    assert "val_gain" not in result.metrics
+    assert str(result) == str(result.score)
+
+
+async def test_lost_samples_are_in_the_text(models: ToyModels) -> None:
+    def lose_one(template: str, task: Mapping[str, Any]) -> float | None:
+        return None if task["question"] == "val 3" else float("Think" in template)
+
+    algorithm = await result_of(ToyRun(reward=lose_one), models)
+    assert str(algorithm.get_result()).endswith("n=19, 1 lost)")
+
+
+async def test_samples_that_are_in_both_datasets_make_no_edit(
+    models: ToyModels, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = ToyRun(train=[*TRAIN[:4], *VAL[:3]])
+    await fit(run, models, beam_rounds=1)
+    assert "lightning.apo_samples_left_out count=3" in caplog.text
+    assert {question for mode, _, question in run.rollouts if mode == "train"} <= {task["question"] for task in TRAIN}
+
+
+async def test_equal_datasets_are_refused(models: ToyModels) -> None:
+    with pytest.raises(AlgorithmError, match="all 20 samples of the train_dataset are in the val_dataset, too"):
+        await fit(ToyRun(train=list(VAL)), models)
+
+
+async def test_rejections_are_counted_by_reason(models: ToyModels) -> None:
+    models.edit = lambda template, seed: "Answer." if seed % 2 else "{question} {extra}"
+    algorithm = await result_of(ToyRun(), models, beam_rounds=1)
+    result = algorithm.get_result()
+    assert set(result.rejections) == {"placeholder 'question' is missing", "placeholder 'extra' is new"}
+    assert sum(result.rejections.values()) == result.counts["rejected"] == 6
+
+
+async def test_no_branch_waits_for_another_one(models: ToyModels, caplog: pytest.LogCaptureFixture) -> None:
+    """The first edit is tried out while the critique of another branch is still to come."""
+    caplog.set_level(logging.INFO, logger="lightning_apo")
+    tried = asyncio.Event()
+
+    def note(template: str, task: Mapping[str, Any]) -> float:
+        if template != FIRST:
+            tried.set()
+        return 0.5
+
+    waiting = 0
+
+    async def wait_for_a_trial() -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 6:  # the last critic to be asked answers only when some edit was tried
+            await asyncio.wait_for(tried.wait(), timeout=20)
+
+    models.before_critique = wait_for_a_trial
+    result = await fit(ToyRun(reward=note), models, beam_rounds=1)
+    assert result.metrics["lost_branches"] == 0
+    assert tried.is_set()
+
+
+async def test_where_the_samples_of_a_round_are_lost_by_all_the_beam_stays(models: ToyModels) -> None:
+    def lose_some(template: str, task: Mapping[str, Any]) -> float | None:
+        number = int(task["question"].split()[1])
+        return None if task["question"].startswith("val") and number % 2 else 0.5
+
+    result = await fit(ToyRun(reward=lose_some), models, val_batch_size=1, beam_rounds=6)
+    assert result.status == "succeeded"
+    assert result.metrics["val_samples"] == 10

@@ -1,0 +1,138 @@
+"""A search that was killed goes on, and ends as if it had not been."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from lightning_apo import APO
+from lightning_apo.saved import ANSWERS, STATE
+from toy_models import ToyModels
+from toy_run import FIRST, OPTIONS, ToyRun, quality, succeed_where_easy
+
+from lightning_core import InMemoryLightningStore, PromptTemplate
+from lightning_core.errors import NoRewards
+
+
+async def search(models: ToyModels, run: ToyRun, **options: Any) -> dict[str, Any]:
+    """Run a search to its end; return the state that it ended with, without what is different by nature."""
+    async with models.client() as client:
+        await run.fit(APO(client, **{**OPTIONS, **options}))
+    return await history(run)
+
+
+async def history(run: ToyRun) -> dict[str, Any]:
+    saved = await run.store.load_state(STATE)  # type: ignore[attr-defined]
+    for candidate in saved["state"]["candidates"]:
+        del candidate["resources_id"]
+    state: dict[str, Any] = saved["state"]
+    return state
+
+
+def a_run(**fields: Any) -> ToyRun:
+    return ToyRun(store=InMemoryLightningStore(), **fields)
+
+
+async def killed(models: ToyModels, run: ToyRun, *, after: int, **options: Any) -> None:
+    """Start a search, and cancel it when a model is asked for the n-th time."""
+    asked = asyncio.Event()
+    models.on_request = lambda: asked.set() if len(models.requests) >= after else None
+    async with models.client() as client:
+        fitting = asyncio.create_task(run.fit(APO(client, **{**OPTIONS, **options})))
+        await asyncio.wait_for(asked.wait(), timeout=20)
+        fitting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fitting
+    models.on_request = lambda: None
+
+
+async def test_the_whole_history_is_the_same_whatever_is_slow(models: ToyModels) -> None:
+    histories = []
+    for latency in (None, random.Random(1), random.Random(2)):
+        models.latency = latency
+        histories.append(await search(models, a_run(latency=latency), seed=3))
+    assert histories[0] == histories[1] == histories[2]
+    assert len(histories[0]["candidates"]) > 5
+    models.latency = None
+    assert await search(models, a_run(), seed=4) != histories[0]
+
+
+@pytest.mark.parametrize("after", [1, 4, 9, 14, 22, 30])
+async def test_a_search_killed_at_any_moment_ends_as_if_it_had_not_been(models: ToyModels, after: int) -> None:
+    whole = a_run()
+    expected = await search(models, whole)
+    run = a_run()
+    models.requests.clear()
+    await killed(models, run, after=after)
+    asked_before = len(models.requests)
+    assert await search(models, run) == expected
+    assert len(models.requests) <= 36 + 6, f"answers were asked for again; {asked_before} before the kill"
+    # What had ended was not run again: each prompt once on each sample of a step, but for what was running.
+    ended = await run.store.query_rollouts(status_in=["succeeded"])  # type: ignore[attr-defined]
+    assert len(ended) == len(whole.rollouts)
+
+
+async def test_answers_that_were_given_are_not_asked_for_again(models: ToyModels) -> None:
+    run = a_run()
+    models.latency = random.Random(0)
+    await killed(models, run, after=8)
+    answers = await run.store.load_state(ANSWERS)  # type: ignore[attr-defined]
+    kept = len(answers["answers"])
+    models.requests.clear()
+    await search(models, run)
+    assert kept > 0
+    assert len(models.requests) == 36 - kept
+
+
+async def test_a_search_that_ended_is_not_continued(models: ToyModels) -> None:
+    run = a_run()
+    first = await search(models, run)
+    rollouts = len(run.rollouts)
+    assert await search(models, run) == first
+    assert len(run.rollouts) == 2 * rollouts
+
+
+async def test_a_search_about_something_else_begins_anew_and_says_why(
+    models: ToyModels, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = a_run()
+    await killed(models, run, after=4)
+    changed = await search(models, run, seed=5)
+    assert "lightning.apo_begun_anew changed=['seed']" in caplog.text
+    assert changed == await search(models, a_run(), seed=5)
+
+
+async def test_after_a_step_without_rewards_the_next_run_repeats_that_step(models: ToyModels) -> None:
+    is_down = False
+
+    def sometimes_down(template: str, task: Mapping[str, Any]) -> float:
+        if is_down and template != FIRST:
+            raise RuntimeError("no such host")
+        if is_down and task["question"].startswith("train"):
+            raise RuntimeError("no such host")
+        return succeed_where_easy(template, task)
+
+    run = a_run(reward=sometimes_down)
+    is_down = True
+    with pytest.raises(NoRewards, match="round 1"):
+        await search(models, run, val_batch_size=20)
+    is_down = False
+    assert await search(models, run, val_batch_size=20) == await search(models, a_run(), val_batch_size=20)
+
+
+async def test_the_first_validation_is_not_repeated_by_the_next_run(models: ToyModels) -> None:
+    run = a_run()
+    await killed(models, run, after=1)
+    before = [each for each in run.rollouts if each[0] == "val" and each[1] == FIRST]
+    await search(models, run)
+    assert [each for each in run.rollouts if each[0] == "val" and each[1] == FIRST] == before
+
+
+async def test_no_key_is_saved(models: ToyModels) -> None:
+    run = a_run()
+    run.resources = {"main": PromptTemplate(template=FIRST)}
+    algorithm = APO(**OPTIONS, base_url=models.url, api_key="sk-very-secret-key")
+    await run.fit(algorithm)
+    assert "secret" not in str(await run.store.load_state(STATE))  # type: ignore[attr-defined]
+    assert quality(algorithm.get_best_prompt().template) > 0.2

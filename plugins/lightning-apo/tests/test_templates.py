@@ -1,0 +1,54 @@
+"""The requests to the models can be replaced."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_apo import APO
+from toy_models import ToyModels
+from toy_run import ToyRun, fit
+
+CRITIC = "Was ist falsch an <prompt_template>\n{{ prompts[0].template }}\n</prompt_template>?"
+ALL = "{% for each in prompts %}<prompt_template>\n{{ each.template }}\n</prompt_template>{% endfor %}"
+
+
+async def test_a_critic_template_of_ones_own_is_used(models: ToyModels) -> None:
+    await fit(
+        ToyRun(),
+        models,
+        beam_rounds=1,
+        critic_template="Kritisiere: " + ALL + "{% for each in experiments %} {{ each.reward }}{% endfor %}",
+    )
+    assert all(
+        text.startswith("Kritisiere: <prompt_template>\nAnswer the question.") for text in models.texts("critic")
+    )
+    assert all(text.startswith("You improve") for text in models.texts("editor"))
+
+
+async def test_an_editor_template_may_be_a_file(models: ToyModels, tmp_path: Path) -> None:
+    file = tmp_path / "editor.jinja"
+    file.write_text(
+        "Ändere <prompt_template>\n{{ prompt.template }}\n</prompt_template> {{ critique | without_marks }}",
+        encoding="utf-8",
+    )
+    await fit(ToyRun(), models, beam_rounds=1, editor_template=str(file))
+    assert all(text.startswith("Ändere") for text in models.texts("editor"))
+    APO(editor_template=file)
+
+
+@pytest.mark.parametrize(
+    ("option", "template", "message"),
+    [
+        ("critic_template", "{% for x in", r"critic_template is a broken jinja template, line 1: TemplateSyntaxError"),
+        ("critic_template", ALL + "{{ promt }}", r"uses 'promt', which it is not given; it is given 'prompts'"),
+        ("critic_template", CRITIC, r"does not show 'Template two'"),
+        ("critic_template", ALL + "{{ experiments[0].text }}", r"UndefinedError: .*no attribute 'text'"),
+        ("critic_template", ALL + "{{ prompts.__class__.__mro__ }}", r"SecurityError|UndefinedError"),
+        ("editor_template", "{{ prompt.template }} {{ prompt.name }}", "editor_template does not show '- Too vague.'"),
+        ("editor_template", "critic.jinja", r"names the file 'critic.jinja', which cannot be read: .*No such file"),
+        ("editor_template", 7, "editor_template is 7; it has to be the text of a jinja template, or the path"),
+    ],
+)
+def test_a_broken_template_fails_at_once(option: str, template: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        APO(**{option: template})
