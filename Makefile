@@ -5,13 +5,13 @@ PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := plugins/lightning-apo
+PLUGINS := plugins/lightning-apo plugins/lightning-sqlite
 MADE_FOR := $(VENV)/.made-for
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
-.PHONY: help quickstart test check bench wheels clean empty-venv
+.PHONY: help quickstart test check bench docs wheels clean empty-venv
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -22,21 +22,25 @@ quickstart: $(MADE_FOR) ## improve the example agent's prompt: no account, GPU o
 test: $(MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest
 
-check: $(MADE_FOR) ## format, lint, types, layers, and source that compiles without a warning
+check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compiles without a warning
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --quiet --strict --site-dir .mkdocs
 	$(BIN)/python -W error -m compileall -q -f .ci benchmarks examples lightning_core plugins tests
 
 bench: $(MADE_FOR) ## measure what the project promises, a line a figure
 	@set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
 
+docs: $(MADE_FOR) ## show the documentation in a browser, and follow its changes
+	$(BIN)/mkdocs serve --strict
+
 wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a

@@ -373,6 +373,26 @@ class LightningStore(ABC):
             InvalidTransition: When the attempt has ended by itself.
         """
 
+    async def report_dead_workers(self, reason: str) -> int:
+        """End every attempt that is being executed, as a fault: whoever executed them is known to be dead.
+
+        Their rollouts are queued again at once, as `report_fault` has it.
+
+        Args:
+            reason: What happened, in a few words.
+
+        Returns:
+            How many attempts there were.
+        """
+        running = [
+            rollout.attempt
+            for rollout in await self.query_rollouts(status_in=("preparing", "running"))
+            if isinstance(rollout, AttemptedRollout) and rollout.attempt.status in ("preparing", "running")
+        ]
+        for attempt in running:
+            await self.report_fault(attempt.rollout_id, attempt.attempt_id, reason)
+        return len(running)
+
     # Spans
 
     @abstractmethod

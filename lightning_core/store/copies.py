@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span
 from lightning_core.types.clone import clone, construct
@@ -12,18 +13,31 @@ _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def copy_value(value: Any) -> Any:
-    """Copy any value; JSON-like ones quickly."""
+    """Copy any value; JSON-like ones quickly.
+
+    Raises:
+        InvalidRequest: When it contains itself, or is nested deeper than Python can follow.
+    """
+    try:
+        return _copied(value)
+    except RecursionError as exc:
+        raise InvalidRequest(
+            f"a {type(value).__name__} contains itself, or is nested too deep to be copied; give a plain value"
+        ) from exc
+
+
+def _copied(value: Any) -> Any:
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
     if kind is dict:
         if _IMMUTABLE.issuperset(map(type, value.values())):
             return value.copy()
-        return {key: copy_value(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     if kind is list:
         if _IMMUTABLE.issuperset(map(type, value)):
             return value.copy()
-        return [copy_value(item) for item in value]
+        return [_copied(item) for item in value]
     return copy.deepcopy(value)
 
 

@@ -244,6 +244,7 @@ class StorePair(RuleBasedStateMachine):
             self.ids = [rollout_id for rollout_id in self.ids if rollout_id not in picked]
             self.sent = []  # with what is deleted, the requests that made it are forgotten
 
+    @precondition(lambda self: len(self.ids) > 5)
     @rule()
     def delete_everything(self) -> None:
         self.both(lambda store: store.delete_run())

@@ -20,7 +20,7 @@ def encode(value: Any) -> bytes:
     """
     try:
         return to_json(_plain(value), inf_nan_mode="constants")
-    except (PydanticSerializationError, ValueError) as exc:
+    except (PydanticSerializationError, ValueError, RecursionError) as exc:
         raise InvalidRequest(f"this cannot be sent as JSON: {exc}") from exc
 
 

@@ -10,7 +10,7 @@ from lightning_core.store.copies import copy_attempt
 from lightning_core.store.parts.arguments import checked, page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
-from lightning_core.types import Attempt, AttemptStatus, PaginatedResult, SortOrder
+from lightning_core.types import Attempt, AttemptStatus, PaginatedResult, Rollout, SortOrder
 
 
 class AttemptPart(StorePart):
@@ -83,3 +83,32 @@ class AttemptPart(StorePart):
         attempt = record.attempt(attempt_id)
         await self._records.follow(record, attempt, request_id=request_id)
         return copy_attempt(attempt)
+
+    async def report_dead_workers(self, reason: str) -> int:
+        # Without a look at what is due: the time that has passed since their death is nobody's.
+        self._check_open()
+        query = make_query(
+            Rollout,
+            conditions={"status_in": ("preparing", "running")},
+            sort_by=None,
+            sort_order="asc",
+            limit=-1,
+            offset=0,
+        )
+        ended = 0
+        for found in (await self._backend.find(self._run_id, query))[0]:
+            attempt_id = None
+
+            def change(record: RolloutRecord) -> RolloutRecord:
+                nonlocal attempt_id
+                attempt = record.latest
+                if attempt is None or attempt.status not in lifecycle.ACTIVE_ATTEMPT:
+                    return record
+                attempt_id = attempt.attempt_id
+                return lifecycle.fault(record, self._clock.now(), attempt_id, reason)
+
+            record = await self._records.change(found.rollout.rollout_id, change)
+            if attempt_id is not None:
+                ended += 1
+                await self._records.follow(record, record.attempt(attempt_id))
+        return ended

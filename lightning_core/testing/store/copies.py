@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
+from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.store.base import StoreBehaviour, span_of
 from lightning_core.types import (
@@ -146,3 +148,10 @@ class CopyBehaviour(StoreBehaviour):
         await store.save_state("apo", state)
         state["round"] = 2
         assert await store.load_state("apo") == {"round": 1}
+
+    async def test_an_input_that_contains_itself_is_refused(self, store: LightningStore) -> None:
+        endless: list[object] = []
+        endless.append(endless)
+        with pytest.raises(InvalidRequest):
+            await store.enqueue_rollout({"task": endless})
+        assert await store.dequeue_rollout() is None

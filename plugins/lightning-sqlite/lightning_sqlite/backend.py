@@ -1,0 +1,235 @@
+"""The port that `StoreFacade` asks for, over one SQLite file."""
+
+import os
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
+from lightning_core.store.base import LightningStoreCapabilities
+from lightning_core.store.query import Query
+from lightning_core.types import Span
+from lightning_sqlite.database import Database, Durability
+from lightning_sqlite.documents import Documents
+from lightning_sqlite.plain import plain
+from lightning_sqlite.rollouts import Rollouts
+from lightning_sqlite.span_codec import encoded
+from lightning_sqlite.spans import Spans
+from lightning_sqlite.writer import Writer
+
+_DOCUMENT_NAMES = {"resources": "resources", "workers": "worker", "state": "state"}
+
+
+class SqliteBackend(StoreBackend):
+    """Keeps everything in one SQLite file, which this process owns until it is closed.
+
+    Every write is acknowledged after its commit; one thread commits together what is asked for at the same time. It
+    may be used from any thread and any event loop of the process.
+
+    Args:
+        path: The file; made where there is none. Its folder has to be there.
+        durability: What acknowledged writes survive: `"process"`, a kill of the process, or `"power"`, also a power
+            cut or a crash of the system.
+
+    Raises:
+        InvalidRequest: For an argument that is wrong in itself.
+        StoreInUse: When another store has the file open; names its process.
+        UnusableFile: When the file is no store, is of a newer version, or cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process") -> None:
+        self._listeners = _Listeners()
+        self._writer = Writer(Database(path, durability), self._listeners.tell)
+        session = self._writer.session
+        self._session = session
+        self._rollouts = Rollouts(session)
+        self._spans = Spans(session, self._rollouts)
+        self._documents = Documents(session)
+        self._finalizer = weakref.finalize(self, self._writer.close)
+
+    @property
+    def name(self) -> str:
+        """What statistics call this store."""
+        return "SqliteLightningStore"
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What this store can do."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
+        """Add new records, in this order.
+
+        Raises:
+            InvalidRequest: When an input or metadata has a value that JSON cannot hold.
+        """
+        return await self._writer.do(partial(self._rollouts.insert, records))
+
+    async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        """Return the record, or None when the run has none of this id."""
+        self._writer.check_usable()
+        row = self._session.rows.committed((run_id, rollout_id))
+        if row is not None:
+            return row.record
+        return await self._writer.do(partial(self._rollouts.get, run_id, rollout_id))
+
+    async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
+        """Write `new` with the next revision if the record still has the revision of `old`."""
+        return await self._writer.do(partial(self._rollouts.replace, old, new))
+
+    async def claim(
+        self,
+        run_id: str,
+        limit: int,
+        begin: Callable[[RolloutRecord], RolloutRecord],
+        *,
+        request_id: str | None = None,
+    ) -> list[RolloutRecord]:
+        """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
+        return await self._writer.do(partial(self._rollouts.claim, run_id, limit, begin, request_id))
+
+    async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
+        """Query records by fields of their rollout."""
+        return await self._writer.do(partial(self._rollouts.find, run_id, query))
+
+    async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+        """Return the records whose deadline is not after `now`."""
+        self._writer.check_usable()
+        earliest = self._session.earliest.committed(run_id)
+        if earliest is not None and (earliest.at is None or now < earliest.at):
+            return []
+        return await self._writer.do(partial(self._rollouts.due, run_id, now))
+
+    async def next_deadline(self, run_id: str) -> float | None:
+        """Return a time before which no record is due."""
+        self._writer.check_usable()
+        earliest = self._session.earliest.committed(run_id)
+        if earliest is not None:
+            return earliest.at
+        return await self._writer.do(partial(self._rollouts.next_deadline, run_id))
+
+    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
+        """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
+
+        Raises:
+            NotFound: When a rollout is gone.
+        """
+        rows = [(span.rollout_id, span.attempt_id, row) for span, row in zip(spans, encoded(spans), strict=True)]
+        return await self._writer.do(partial(self._spans.append, run_id, rows))
+
+    async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each `(rollout_id, attempt_id)`."""
+        return await self._writer.do(partial(self._spans.reserve, run_id, attempts))
+
+    async def find_spans(
+        self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> tuple[list[Span], int]:
+        """Query the spans of a rollout, or of one of its attempts."""
+        return await self._writer.do(partial(self._spans.find, run_id, rollout_id, attempt_id, query))
+
+    async def put_document(
+        self,
+        run_id: str,
+        kind: DocumentKind,
+        key: str,
+        value: Any,
+        *,
+        revision: int,
+        requests: tuple[str, ...] = (),
+    ) -> Document | None:
+        """Write a document, which thereby becomes the latest of its kind.
+
+        Raises:
+            InvalidRequest: When the value has something that JSON cannot hold.
+        """
+        own = plain(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
+        return await self._writer.do(partial(self._documents.put, run_id, kind, key, own, revision, requests))
+
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
+        """Return the document of this key, or None when there is none."""
+        self._writer.check_usable()
+        stored = self._session.documents.committed((run_id, kind, key))
+        if stored is not None:
+            return stored.document
+        return await self._writer.do(partial(self._documents.get, run_id, kind, key))
+
+    async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
+        """Return the key of the document written last, or None when there is none."""
+        self._writer.check_usable()
+        latest = self._session.latest.committed((run_id, kind))
+        if latest is not None:
+            return latest.key
+        return await self._writer.do(partial(self._documents.latest_key, run_id, kind))
+
+    async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
+        """Return all documents of a kind, in the order of their creation."""
+        return await self._writer.do(partial(self._documents.all, run_id, kind))
+
+    async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts with their attempts and spans."""
+        return await self._writer.do(partial(self._rollouts.delete, run_id, rollout_ids))
+
+    async def delete_run(self, run_id: str) -> None:
+        """Delete everything that belongs to a run."""
+        await self._writer.do(partial(self._rollouts.delete_run, run_id))
+
+    async def count(self, run_id: str) -> dict[str, int]:
+        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+
+        def counted() -> dict[str, int]:
+            run = self._session.find_run(run_id)
+            return {
+                "rollouts": run.rollouts if run else 0,
+                "attempts": run.attempts if run else 0,
+                "spans": run.spans if run else 0,
+                "resources": self._documents.count(run_id, "resources"),
+                "workers": self._documents.count(run_id, "workers"),
+            }
+
+        return await self._writer.do(counted)
+
+    def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call the listener after each committed record, until the returned function is called."""
+        return self._listeners.add(run_id, listener)
+
+    async def aclose(self) -> None:
+        """Finish what was asked for, write everything into the one file, and let go of it."""
+        await self._writer.aclose()
+        self._finalizer.detach()
+
+    def close(self) -> None:
+        """Do as `aclose` does, and block until then."""
+        self._finalizer()
+
+
+class _Listeners:
+    """Who is told of the changes of which run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_run: defaultdict[str, list[Callable[[Change], None]]] = defaultdict(list)
+
+    def add(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        with self._lock:
+            self._by_run[run_id].append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                listeners = self._by_run.get(run_id, [])
+                if listener in listeners:
+                    listeners.remove(listener)
+                if not listeners:
+                    self._by_run.pop(run_id, None)
+
+        return stop
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            with self._lock:
+                listeners = tuple(self._by_run.get(change.run_id, ()))
+            for listener in listeners:
+                listener(change)

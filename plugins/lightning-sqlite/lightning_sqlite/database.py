@@ -1,0 +1,186 @@
+"""Opening the file: what is checked, who owns it, how safely it is written."""
+
+import json
+import os
+import socket
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+from lightning_core.errors import InvalidRequest
+from lightning_sqlite.errors import StoreInUse, UnusableFile, primary_code
+from lightning_sqlite.schema import MIGRATIONS, is_ours, migrate, version_of
+
+Durability = Literal["process", "power"]
+"""What acknowledged writes survive: the death of the process, or also a power cut."""
+
+_SYNCHRONOUS = {"process": "NORMAL", "power": "FULL"}
+_PAGES_BETWEEN_CHECKPOINTS = 8_000
+_CACHE_KIB = 64 * 1024
+_STATEMENTS = 256
+
+
+class Database:
+    """An open file, owned by this object until it is closed.
+
+    SQLite itself keeps everybody else out, by a lock that ends with the process (and that a forked child does not
+    have). Beside the file a note says who the owner is, for the error of those who come second.
+
+    Args:
+        path: The file; made where there is none.
+        durability: What acknowledged writes survive.
+
+    Raises:
+        InvalidRequest: For an argument that is wrong in itself.
+        StoreInUse: When another store has the file open.
+        UnusableFile: When the file is no store, or of a newer version, or cannot be opened. It is left as it was.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], durability: Durability) -> None:
+        if durability not in get_args(Durability):
+            raise InvalidRequest(
+                f"durability is {durability!r}; it is 'process' (acknowledged writes survive a kill of the process) "
+                "or 'power' (also a power cut, at the cost of a disk flush for each group of writes)"
+            )
+        self.path = checked_path(path)
+        self._note = Path(f"{self.path}-owner")
+        _refuse_foreign(self.path)
+        try:
+            self.connection = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=_STATEMENTS
+            )
+        except sqlite3.Error as exc:
+            raise self._not_opened(exc) from exc
+        try:
+            self._take(durability)
+            self._note.write_text(json.dumps(_myself()), encoding="utf-8")
+        except (sqlite3.Error, OSError) as exc:
+            self.connection.close()
+            raise self._not_opened(exc) from exc
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def close(self) -> None:
+        """Write everything into the one file, and let go of it."""
+        try:
+            self._note.unlink(missing_ok=True)  # while the file is ours: the next owner's note stays
+        finally:
+            self.connection.close()
+
+    def _take(self, durability: Durability) -> None:
+        execute = self.connection.execute
+        # Exclusive before the first access: SQLite then needs no memory that it shares with other processes.
+        execute("PRAGMA locking_mode = EXCLUSIVE")
+        execute("PRAGMA trusted_schema = OFF")
+        execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        execute("PRAGMA temp_store = MEMORY")
+        if not is_ours(self.connection) or version_of(self.connection) > len(MIGRATIONS):
+            raise _unsuitable(self.connection, self.path)
+        (mode,) = execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise UnusableFile(f"{self.path}: its file system takes no write-ahead log; use a folder on a local disk")
+        execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
+        execute(f"PRAGMA fullfsync = {int(durability == 'power')}")
+        execute(f"PRAGMA wal_autocheckpoint = {_PAGES_BETWEEN_CHECKPOINTS}")
+        # Even where nothing is to be written yet: from here on the file is ours.
+        execute("BEGIN EXCLUSIVE")
+        execute("COMMIT")
+        migrate(self.connection)
+
+    def _not_opened(self, exc: Exception) -> Exception:
+        code = primary_code(exc) if isinstance(exc, sqlite3.Error) else 0
+        if code == sqlite3.SQLITE_BUSY:
+            return StoreInUse(
+                f"{self.path} is in use by {_named(self._note)}; one process owns a store, the others reach it over "
+                "that process's server, or take another path"
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return UnusableFile(f"{self.path} is damaged: {exc}; take a copy that is not, or another path")
+        if code == sqlite3.SQLITE_FULL:
+            return UnusableFile(f"{self.path} cannot be opened: there is no room left on its disk ({exc})")
+        for place, what in ((self.path.parent, "folder"), (self.path, "file")):
+            if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+                return UnusableFile(
+                    f"{self.path} cannot be opened: the {what} {place} is read-only; a store writes there even when "
+                    "it is only read, so copy the file or take another path"
+                )
+        return UnusableFile(f"{self.path} cannot be opened: {exc}")
+
+
+def checked_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path of a database file.
+
+    Raises:
+        InvalidRequest: For what is no path of a file.
+        UnusableFile: When there is no folder for it, or the path is that of a folder.
+    """
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        raise InvalidRequest(f"path is {path!r}; it is the path of a file") from None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidRequest(f"path is {path!r}; it is the path of a file")
+    if text == ":memory:" or text.startswith("file:"):
+        raise InvalidRequest(
+            f"path is {text!r}; it is the plain path of a file. The store that keeps nothing is called 'memory'"
+        )
+    absolute = Path(text).expanduser().absolute()
+    if absolute.is_dir():
+        raise UnusableFile(f"{absolute} is a folder; name a file in it, such as {absolute / 'store.sqlite'}")
+    if not absolute.parent.is_dir():
+        raise UnusableFile(f"{absolute} cannot be opened: there is no folder {absolute.parent}; make it first")
+    return absolute
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Look at a file without touching it, also when it is somebody else's at this moment.
+
+    Raises:
+        UnusableFile: When it is no database, or no store, or of a newer version.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    # Through SQLite rather than `open`: closing a descriptor of ours would drop the locks of a store in this process.
+    uri = f"{path.as_uri()}?mode=ro&immutable=1"
+    try:
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+        try:
+            if not is_ours(connection) or version_of(connection) > len(MIGRATIONS):
+                raise _unsuitable(connection, path)
+        finally:
+            connection.close()
+    except sqlite3.Error as exc:
+        if primary_code(exc) == sqlite3.SQLITE_NOTADB:
+            raise UnusableFile(
+                f"{path} is no SQLite database ({exc}); it was left as it is, take another path"
+            ) from exc
+        # Whatever else it is shows when the file is opened in earnest; in use, it may just be changing.
+
+
+def _unsuitable(connection: sqlite3.Connection, path: Path) -> UnusableFile:
+    if not is_ours(connection):
+        return UnusableFile(
+            f"{path} is a database of another program, not a store; it was left as it is, take another path"
+        )
+    return UnusableFile(
+        f"{path} has schema version {version_of(connection)}, and this lightning-sqlite knows versions up to "
+        f"{len(MIGRATIONS)}; it was left as it is, upgrade lightning-sqlite or take another path"
+    )
+
+
+def _myself() -> dict[str, object]:
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+def _named(note: Path) -> str:
+    """Say who owns the file, by the note beside it."""
+    try:
+        owner = json.loads(note.read_text(encoding="utf-8"))
+        pid, host, since = owner["pid"], owner["host"], owner["since"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another program"
+    who = "this process" if (pid, host) == (os.getpid(), socket.gethostname()) else "process"
+    return f"{who} {pid} on {host}, since {since}"

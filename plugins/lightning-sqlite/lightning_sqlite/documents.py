@@ -1,0 +1,102 @@
+"""Small documents in the database. In the writer's thread only."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_core.store.backend import Document, DocumentKind
+from lightning_sqlite.plain import dumped, loaded
+from lightning_sqlite.session import LatestKey, Session, Stored
+
+
+class Documents:
+    """The documents of all runs.
+
+    Args:
+        session: The open transaction, whichever it is.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._execute = session.execute
+
+    def put(
+        self, run_id: str, kind: DocumentKind, key: str, value: Any, revision: int, requests: tuple[str, ...]
+    ) -> Document | None:
+        """Write a document if it has this revision; None when it has another one."""
+        present = self._stored(run_id, kind, key)
+        if revision != (0 if present is None else present.document.revision):
+            return None
+        document = Document(key, value, revision + 1, requests)
+        columns = (document.revision, self._session.next_number("written"), dumped(requests), dumped(value))
+        if present is None:
+            number = self._execute(
+                "INSERT INTO document VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)",
+                (self._session.run(run_id).number, kind, key, *columns),
+            ).lastrowid
+            assert number is not None
+        else:
+            number = present.number
+            self._execute(
+                "UPDATE document SET revision = ?, written = ?, requests = ?, value = ? WHERE document = ?",
+                (*columns, number),
+            )
+        self._session.documents.set((run_id, kind, key), Stored(number, document))
+        self._session.latest.set((run_id, kind), LatestKey(key))
+        return document
+
+    def get(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
+        """Return the document of this key, or None when there is none."""
+        stored = self._stored(run_id, kind, key)
+        return None if stored is None else stored.document
+
+    def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
+        """Return the key of the document written last, or None when there is none."""
+        latest = self._session.latest.get((run_id, kind))
+        if latest is None:
+            run = self._session.find_run(run_id)
+            found = None
+            if run is not None:
+                found = self._execute(
+                    "SELECT key FROM document WHERE run = ? AND kind = ? ORDER BY written DESC LIMIT 1",
+                    (run.number, kind),
+                ).fetchone()
+            latest = LatestKey(None if found is None else found[0])
+            self._session.latest.set((run_id, kind), latest)
+        return latest.key
+
+    def all(self, run_id: str, kind: DocumentKind) -> list[Document]:
+        """Return all documents of a kind, in the order of their creation."""
+        run = self._session.find_run(run_id)
+        if run is None:
+            return []
+        found = self._execute(
+            "SELECT key, value, revision, requests FROM document WHERE run = ? AND kind = ? ORDER BY document",
+            (run.number, kind),
+        ).fetchall()
+        return [_decoded(columns) for columns in found]
+
+    def count(self, run_id: str, kind: DocumentKind) -> int:
+        """Return how many there are of a kind."""
+        run = self._session.find_run(run_id)
+        if run is None:
+            return 0
+        found = self._execute("SELECT count(*) FROM document WHERE run = ? AND kind = ?", (run.number, kind))
+        number: int = found.fetchone()[0]
+        return number
+
+    def _stored(self, run_id: str, kind: DocumentKind, key: str) -> Stored | None:
+        stored = self._session.documents.get((run_id, kind, key))
+        if stored is None and (run := self._session.find_run(run_id)) is not None:
+            found = self._execute(
+                "SELECT document, key, value, revision, requests FROM document WHERE run = ? AND kind = ? AND key = ?",
+                (run.number, kind, key),
+            ).fetchone()
+            if found is not None:
+                stored = Stored(found[0], _decoded(found[1:]))
+                self._session.documents.set((run_id, kind, key), stored)
+        return stored
+
+
+def _decoded(columns: Sequence[Any]) -> Document:
+    key, value, revision, requests = columns
+    return Document(key, loaded(value), revision, tuple(loaded(requests)))

@@ -1,0 +1,253 @@
+"""Rollout records in the database: the queue, compare-and-set, deadlines, deletion. In the writer's thread only."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lightning_core import lifecycle
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.backend import Change
+from lightning_core.store.query import Query
+from lightning_sqlite import conditions
+from lightning_sqlite.plain import dumped
+from lightning_sqlite.record_codec import COLUMNS, decoded, kept, same_task, state, task
+from lightning_sqlite.session import Earliest, Row, Session
+
+_OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")
+"""The tables that hold something of a rollout, by its number."""
+
+
+class Rollouts:
+    """The records of all runs.
+
+    Args:
+        session: The open transaction, whichever it is.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._execute = session.execute
+
+    def row(self, run_id: str, rollout_id: str) -> Row | None:
+        """Return a record with its number and its ticket, or None when there is none."""
+        row = self._session.rows.get((run_id, rollout_id))
+        if row is None and (run := self._session.find_run(run_id)) is not None:
+            found = self._execute(
+                f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) WHERE run = ? AND rollout_id = ?",
+                (run.number, rollout_id),
+            ).fetchone()
+            if found is not None:
+                row = self._noted(run_id, found)
+        return row
+
+    def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        """Return a record, or None when there is none."""
+        row = self.row(run_id, rollout_id)
+        return None if row is None else row.record
+
+    def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
+        """Add new records, in this order, and return what is kept under their ids."""
+        present: dict[tuple[str, str], RolloutRecord] = {}
+        for run_id in dict.fromkeys(record.run_id for record in records):
+            wanted = [record.rollout.rollout_id for record in records if record.run_id == run_id]
+            present.update({(run_id, rollout_id): record for rollout_id, record in self._present(run_id, wanted)})
+        new: list[Row] = []
+        for record in records:
+            key = (record.run_id, record.rollout.rollout_id)
+            if key not in present:
+                present[key] = kept(record, None)
+                ticket = self._session.next_number("ticket") if record.rollout.status in lifecycle.QUEUED else None
+                new.append(Row(present[key], self._session.next_number("rollout"), ticket))
+        self._session.insert("task", [(row.number, task(row.record.rollout)) for row in new])
+        self._session.insert("rollout", [self._columns(row) for row in new])
+        for row in new:
+            self._session.count(row.record.run_id, rollouts=1, attempts=len(row.record.attempts))
+            self._written(row)
+        return [present[record.run_id, record.rollout.rollout_id] for record in records]
+
+    def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
+        """Write `new` with the next revision if the record still has the revision of `old`."""
+        row = self.row(old.run_id, old.rollout.rollout_id)
+        if row is None or row.record.revision != old.revision:
+            return False
+        self._write(row, new)
+        return True
+
+    def claim(
+        self,
+        run_id: str,
+        limit: int,
+        begin: Callable[[RolloutRecord], RolloutRecord],
+        request_id: str | None,
+    ) -> list[RolloutRecord]:
+        """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
+        run = self._session.find_run(run_id)
+        if run is None:
+            return []
+        if request_id is not None:
+            again = self._execute(
+                "SELECT rollout_id FROM claim JOIN rollout USING (rollout) "
+                "WHERE claim.run = ? AND request_id = ? ORDER BY position",
+                (run.number, request_id),
+            ).fetchall()
+            if again:
+                return [row.record for (rollout_id,) in again if (row := self.row(run_id, rollout_id)) is not None]
+        head = self._execute(
+            "SELECT rollout_id FROM rollout WHERE run = ? AND ticket IS NOT NULL ORDER BY ticket LIMIT ?",
+            (run.number, limit),
+        ).fetchall()
+        rows = [row for (rollout_id,) in head if (row := self.row(run_id, rollout_id)) is not None]
+        begun = [begin(row.record) for row in rows]
+        written = [self._write(row, record) for row, record in zip(rows, begun, strict=True)]
+        if request_id is not None:
+            self._session.insert(
+                "claim", [(run.number, request_id, position, row.number) for position, row in enumerate(rows)]
+            )
+        return written
+
+    def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
+        """Return one page of what matches, and how many match."""
+        run = self._session.find_run(run_id)
+        if run is None:
+            return [], 0
+        parameters: list[Any] = [run.number]
+        matching = conditions.where(query, "run = ?", parameters, table="rollout")
+        total = None
+        if not conditions.is_whole(query):
+            (total,) = self._execute(f"SELECT count(*) FROM rollout WHERE {matching}", parameters).fetchone()
+        page = conditions.order_and_page(query, parameters, table="rollout", insertion="rollout")
+        found = self._execute(
+            f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) WHERE {matching} {page}", parameters
+        ).fetchall()
+        known = (self._session.rows.get((run_id, columns[1])) for columns in found)
+        records = [
+            row.record if row else decoded(run_id, columns)[0] for row, columns in zip(known, found, strict=True)
+        ]
+        return records, len(records) if total is None else total
+
+    def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+        """Return the records whose deadline is not after `now`, the earliest first."""
+        run = self._session.find_run(run_id)
+        if run is None:
+            return []
+        found = self._execute(
+            "SELECT rollout_id FROM rollout WHERE run = ? AND deadline <= ? ORDER BY deadline, rollout",
+            (run.number, now),
+        ).fetchall()
+        self.next_deadline(run_id)
+        return [row.record for (rollout_id,) in found if (row := self.row(run_id, rollout_id)) is not None]
+
+    def next_deadline(self, run_id: str) -> float | None:
+        """Return when the first record of the run is due, and let everybody know it."""
+        run = self._session.find_run(run_id)
+        found = (None,) if run is None else self._earliest(run.number)
+        self._session.earliest.set(run_id, Earliest(found[0]))
+        return found[0]
+
+    def delete(self, run_id: str, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts with all that belongs to them, and return how many there were."""
+        rows = [row for rollout_id in dict.fromkeys(rollout_ids) if (row := self.row(run_id, rollout_id)) is not None]
+        for row in rows:
+            deleted = {
+                table: self._execute(f"DELETE FROM {table} WHERE rollout = ?", (row.number,)).rowcount
+                for table in _OF_A_ROLLOUT
+            }
+            self._session.count(run_id, rollouts=-1, attempts=-len(row.record.attempts), spans=-deleted["span"])
+            self._session.rows.forget((run_id, row.record.rollout.rollout_id))
+            self._announce_deletion(run_id, row.record.rollout.rollout_id)
+        return len(rows)
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete everything that belongs to a run."""
+        run = self._session.find_run(run_id)
+        if run is None:
+            return
+        deleted = self._execute("SELECT rollout_id FROM rollout WHERE run = ?", (run.number,)).fetchall()
+        for table in _OF_A_ROLLOUT[:-1]:
+            self._execute(
+                f"DELETE FROM {table} WHERE rollout IN (SELECT rollout FROM rollout WHERE run = ?)", (run.number,)
+            )
+        for table in ("rollout", "source", "document", "run"):
+            self._execute(f"DELETE FROM {table} WHERE run = ?", (run.number,))
+        self._session.forget_run(run_id)
+        for (rollout_id,) in deleted:
+            self._announce_deletion(run_id, rollout_id)
+
+    def _present(self, run_id: str, rollout_ids: Sequence[str]) -> list[tuple[str, RolloutRecord]]:
+        run = self._session.find_run(run_id)
+        if run is None:
+            return []
+        found = self._execute(
+            "SELECT rollout_id FROM rollout WHERE run = ? AND rollout_id IN (SELECT value FROM json_each(?))",
+            (run.number, dumped(rollout_ids).decode()),
+        ).fetchall()
+        return [(rollout_id, row.record) for (rollout_id,) in found if (row := self.row(run_id, rollout_id))]
+
+    def _write(self, row: Row, new: RolloutRecord) -> RolloutRecord:
+        old = row.record
+        record = kept(new, old)._replace(revision=old.revision + 1)
+        ticket = None
+        if record.rollout.status in lifecycle.QUEUED:
+            ticket = self._session.next_number("ticket") if row.ticket is None else row.ticket
+        written = Row(record, row.number, ticket)
+        number, _, _, status, mode, resources_id, _, end_time, revision, _, deadline, text = self._columns(written)
+        columns = {
+            "status": status,
+            "mode": mode,
+            "resources_id": resources_id,
+            "end_time": end_time,
+            "revision": revision,
+            "state": text,
+        }
+        # A column that is named is written in its index, too, even when it stays the same.
+        if ticket != row.ticket:
+            columns["ticket"] = ticket
+        if deadline != _deadline(old):
+            columns["deadline"] = deadline
+        self._execute(
+            f"UPDATE rollout SET {', '.join(f'{name} = ?' for name in columns)} WHERE rollout = ?",
+            (*columns.values(), number),
+        )
+        if not same_task(record.rollout, old.rollout):
+            self._execute("UPDATE task SET body = ? WHERE rollout = ?", (task(record.rollout), number))
+        if len(record.attempts) != len(old.attempts):
+            self._session.count(record.run_id, attempts=len(record.attempts) - len(old.attempts))
+        self._written(written)
+        return record
+
+    def _written(self, row: Row) -> None:
+        """Note what follows from a record that was just written."""
+        record = row.record
+        self._session.rows.set((record.run_id, record.rollout.rollout_id), row)
+        deadline = _deadline(record)
+        if deadline is not None:
+            known = self._session.earliest.get(record.run_id)
+            if known is not None and (known.at is None or deadline < known.at):
+                self._session.earliest.set(record.run_id, Earliest(deadline))
+        self._session.announce(Change(record.run_id, record.rollout.rollout_id, record.rollout.status, deadline))
+
+    def _columns(self, row: Row) -> tuple[Any, ...]:
+        record, rollout = row.record, row.record.rollout
+        return (
+            *(row.number, self._session.run(record.run_id).number, rollout.rollout_id),
+            *(rollout.status, rollout.mode, rollout.resources_id, rollout.start_time, rollout.end_time),
+            *(record.revision, row.ticket, _deadline(record), state(record)),
+        )
+
+    def _noted(self, run_id: str, columns: Sequence[Any]) -> Row:
+        row = Row(*decoded(run_id, columns))
+        self._session.rows.set((run_id, row.record.rollout.rollout_id), row)
+        return row
+
+    def _earliest(self, run: int) -> tuple[float | None]:
+        found: tuple[float | None] = self._execute(
+            "SELECT min(deadline) FROM rollout WHERE run = ? AND deadline IS NOT NULL", (run,)
+        ).fetchone()
+        return found
+
+    def _announce_deletion(self, run_id: str, rollout_id: str) -> None:
+        self._session.announce(Change(run_id, rollout_id, None, None))
+
+
+def _deadline(record: RolloutRecord) -> float | None:
+    due = lifecycle.deadline(record)
+    return None if due is None else due.at

@@ -1,0 +1,147 @@
+"""The tables, and how a file of an older version gets them."""
+
+import sqlite3
+from collections.abc import Sequence
+
+APPLICATION_ID = 0x41474C53
+"""Marks a file as ours: "AGLS"."""
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE run (
+        run INTEGER PRIMARY KEY,
+        run_id TEXT NOT NULL UNIQUE,
+        rollouts INTEGER NOT NULL,
+        attempts INTEGER NOT NULL,
+        spans INTEGER NOT NULL
+    );
+    -- What changes often. `ticket` is the place in the queue, `deadline` when the record has to be looked at;
+    -- `state` holds the attempts. All blobs are JSON.
+    CREATE TABLE rollout (
+        rollout INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        rollout_id TEXT NOT NULL,
+        status TEXT NOT NULL,
+        mode TEXT,
+        resources_id TEXT,
+        start_time REAL NOT NULL,
+        end_time REAL,
+        revision INTEGER NOT NULL,
+        ticket INTEGER,
+        deadline REAL,
+        state BLOB NOT NULL,
+        UNIQUE (run, rollout_id)
+    );
+    CREATE INDEX rollout_queued ON rollout (run, ticket) WHERE ticket IS NOT NULL;
+    CREATE INDEX rollout_due ON rollout (run, deadline) WHERE deadline IS NOT NULL;
+    -- What hardly ever changes: input, metadata, config.
+    CREATE TABLE task (
+        rollout INTEGER PRIMARY KEY,
+        body BLOB NOT NULL
+    );
+    CREATE TABLE claim (
+        run INTEGER NOT NULL,
+        request_id TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        rollout INTEGER NOT NULL,
+        PRIMARY KEY (run, request_id, position)
+    ) WITHOUT ROWID;
+    CREATE INDEX claim_of_rollout ON claim (rollout);
+    -- `attempt` is the attempt's sequence_id.
+    CREATE TABLE span (
+        span INTEGER PRIMARY KEY,
+        rollout INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        span_id TEXT NOT NULL,
+        sequence_id INTEGER NOT NULL,
+        trace_id TEXT NOT NULL,
+        parent_id TEXT,
+        name TEXT NOT NULL,
+        start_time REAL,
+        end_time REAL,
+        source INTEGER NOT NULL,
+        body BLOB NOT NULL
+    );
+    CREATE UNIQUE INDEX span_of_attempt ON span (rollout, attempt, span_id);
+    -- OpenTelemetry's resource of spans, the same for thousands of them.
+    CREATE TABLE source (
+        source INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (run, body)
+    );
+    CREATE TABLE reserved (
+        rollout INTEGER NOT NULL,
+        attempt INTEGER NOT NULL,
+        last_sequence_id INTEGER NOT NULL,
+        PRIMARY KEY (rollout, attempt)
+    ) WITHOUT ROWID;
+    CREATE TABLE document (
+        document INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        key TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        written INTEGER NOT NULL,
+        requests BLOB NOT NULL,
+        value BLOB NOT NULL,
+        UNIQUE (run, kind, key)
+    );
+    """,
+)
+"""Statements that lead from version N, the place in this sequence, to N + 1. A released one is never changed."""
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the schema's version; 0 for a database without any."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def is_ours(connection: sqlite3.Connection) -> bool:
+    """Whether the database is a store, or empty and can become one."""
+    marked: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    if marked == APPLICATION_ID:
+        return True
+    tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    return marked == 0 and tables == 0 and version_of(connection) == 0
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS) -> None:
+    """Bring the schema to the newest version, in one transaction: as a whole or not at all.
+
+    Args:
+        connection: Without an open transaction; its version is not newer than the newest one.
+        migrations: Statements that lead from each version to the next.
+    """
+    if version_of(connection) == len(migrations):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for script in migrations[version_of(connection) :]:
+            for statement in statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def statements(script: str) -> list[str]:
+    """Split a script at the semicolons that end a statement.
+
+    Not `executescript`, which would commit what came before it.
+    """
+    found, statement = [], ""
+    for line in script.splitlines():
+        if line.strip() and not line.strip().startswith("--"):
+            statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            found.append(statement.strip())
+            statement = ""
+    if statement:
+        raise ValueError(f"a migration ends within a statement: {statement.strip()!r}")
+    return found

@@ -1,0 +1,162 @@
+"""Spans in the database, and their numbers. In the writer's thread only."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lightning_core.errors import NotFound
+from lightning_core.store.query import Query, select
+from lightning_core.types import Span
+from lightning_sqlite import conditions
+from lightning_sqlite.plain import dumped
+from lightning_sqlite.rollouts import Rollouts
+from lightning_sqlite.session import Row, Session
+from lightning_sqlite.span_codec import COLUMNS, EncodedSpan, SpanReader
+
+_OWN_COLUMNS = {"sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time", "end_time", None}
+"""What the database can sort by."""
+
+
+class Spans:
+    """The spans of all runs.
+
+    Args:
+        session: The open transaction, whichever it is.
+        rollouts: Where their rollouts are.
+    """
+
+    def __init__(self, session: Session, rollouts: Rollouts) -> None:
+        self._session = session
+        self._execute = session.execute
+        self._rollouts = rollouts
+
+    def append(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> list[int | None]:
+        """Keep spans, each with its rollout's and its attempt's id, and return their sequence ids.
+
+        None stands for a span that was there already.
+        """
+        numbers = self._numbers(run_id, ((rollout_id, attempt_id) for rollout_id, attempt_id, _ in spans))
+        by_attempt: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+        for rollout_id, attempt_id, span in spans:
+            by_attempt[numbers[rollout_id, attempt_id]].append(span.span_id)
+        last = {attempt: self._last_sequence_id(*attempt) for attempt in by_attempt}
+        there = {
+            attempt: self._present(*attempt, span_ids) if last[attempt] else set()
+            for attempt, span_ids in by_attempt.items()
+        }
+        rows: list[tuple[Any, ...]] = []
+        stored: list[int | None] = []
+        for rollout_id, attempt_id, span in spans:
+            attempt = numbers[rollout_id, attempt_id]
+            if span.span_id in there[attempt]:
+                stored.append(None)
+                continue
+            there[attempt].add(span.span_id)
+            sequence_id = span.sequence_id or last[attempt] + 1
+            last[attempt] = max(last[attempt], sequence_id)
+            _, _, trace_id, parent_id, name, start_time, end_time, source, body = span
+            identity = (span.span_id, sequence_id, trace_id, parent_id, name)
+            rows.append((None, *attempt, *identity, start_time, end_time, self._source(run_id, source), body))
+            stored.append(sequence_id)
+        self._session.insert("span", rows)
+        for attempt, sequence_id in last.items():
+            self._session.last_sequence_ids.set(attempt, sequence_id)
+        if rows:
+            self._session.count(run_id, spans=len(rows))
+        return stored
+
+    def reserve(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each attempt, and keep in mind that it is taken."""
+        numbers = self._numbers(run_id, attempts)
+        reserved = []
+        last: dict[tuple[int, int], int] = {}
+        for ids in attempts:
+            attempt = numbers[ids]
+            last[attempt] = last.get(attempt, self._last_sequence_id(*attempt)) + 1
+            reserved.append(last[attempt])
+        for attempt, sequence_id in last.items():
+            self._execute(
+                "INSERT INTO reserved VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET last_sequence_id = excluded.last_sequence_id",
+                (*attempt, sequence_id),
+            )
+            self._session.last_sequence_ids.set(attempt, sequence_id)
+        return reserved
+
+    def find(self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[list[Span], int]:
+        """Return one page of a rollout's or an attempt's spans, and how many match."""
+        row = self._rollouts.row(run_id, rollout_id)
+        if row is None:
+            return [], 0
+        attempt_ids = {attempt.sequence_id: attempt.attempt_id for attempt in row.record.attempts}
+        always, parameters = "span.rollout = ?", [row.number]
+        if attempt_id is not None:
+            always += " AND span.attempt = ?"
+            parameters.append(_number_of(row, attempt_id))
+        reader = SpanReader(rollout_id, attempt_ids)
+        if query.sort_by not in _OWN_COLUMNS:
+            everything = self._execute(
+                f"SELECT {COLUMNS} FROM span JOIN source USING (source) WHERE {always} ORDER BY span.span", parameters
+            )
+            return select([reader.decoded(columns) for columns in everything.fetchall()], query)
+        matching = conditions.where(query, always, parameters, table="span")
+        total = None
+        if not conditions.is_whole(query):
+            (total,) = self._execute(f"SELECT count(*) FROM span WHERE {matching}", parameters).fetchone()
+        page = conditions.order_and_page(query, parameters, table="span", insertion="span")
+        found = self._execute(
+            f"SELECT {COLUMNS} FROM span JOIN source USING (source) WHERE {matching} {page}", parameters
+        ).fetchall()
+        spans = [reader.decoded(columns) for columns in found]
+        return spans, len(spans) if total is None else total
+
+    def _numbers(self, run_id: str, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return the numbers of rollout and attempt, by their ids.
+
+        Raises:
+            NotFound: When one of the rollouts is gone.
+        """
+        numbers: dict[tuple[str, str], tuple[int, int]] = {}
+        for rollout_id, attempt_id in attempts:
+            if (rollout_id, attempt_id) not in numbers:
+                row = self._rollouts.row(run_id, rollout_id)
+                if row is None:
+                    raise NotFound(f"run {run_id} has no rollout {rollout_id!r}")
+                numbers[rollout_id, attempt_id] = (row.number, _number_of(row, attempt_id))
+        return numbers
+
+    def _last_sequence_id(self, rollout: int, attempt: int) -> int:
+        known = self._session.last_sequence_ids.get((rollout, attempt))
+        if known is None:
+            (known,) = self._execute(
+                "SELECT max(coalesce((SELECT max(sequence_id) FROM span WHERE rollout = ?1 AND attempt = ?2), 0), "
+                "coalesce((SELECT last_sequence_id FROM reserved WHERE rollout = ?1 AND attempt = ?2), 0))",
+                (rollout, attempt),
+            ).fetchone()
+            self._session.last_sequence_ids.set((rollout, attempt), known)
+        return known
+
+    def _present(self, rollout: int, attempt: int, span_ids: Sequence[str]) -> set[str]:
+        found = self._execute(
+            "SELECT span_id FROM span WHERE rollout = ? AND attempt = ? "
+            "AND span_id IN (SELECT value FROM json_each(?))",
+            (rollout, attempt, dumped(span_ids).decode()),
+        ).fetchall()
+        return {span_id for (span_id,) in found}
+
+    def _source(self, run_id: str, body: bytes) -> int:
+        run = self._session.run(run_id).number
+        number = self._session.sources.get((run, body))
+        if number is None:
+            found = self._execute("SELECT source FROM source WHERE run = ? AND body = ?", (run, body)).fetchone()
+            if found is None:
+                number = self._execute("INSERT INTO source VALUES (NULL, ?, ?)", (run, body)).lastrowid
+                assert number is not None
+            else:
+                (number,) = found
+            self._session.sources.set((run, body), number)
+        return number
+
+
+def _number_of(row: Row, attempt_id: str) -> int:
+    return row.record.attempt(attempt_id).sequence_id

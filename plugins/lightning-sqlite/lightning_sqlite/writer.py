@@ -1,0 +1,214 @@
+"""The one thread that touches the database: it commits together what is asked for at the same time."""
+
+import asyncio
+import logging
+import os
+import queue
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from lightning_core.errors import StoreClosed, StoreError
+from lightning_core.store.backend import Change
+from lightning_sqlite.database import Database
+from lightning_sqlite.errors import explained
+from lightning_sqlite.session import Session
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 4_096
+"""How many operations may wait for the thread; whoever comes then waits before the queue."""
+MAX_TOGETHER = 256
+"""How many operations one commit may hold."""
+EXIT_SECONDS = 10.0
+"""How long the end of the interpreter waits for a store that nobody closed."""
+
+
+class _Operation(NamedTuple):
+    work: Callable[[], Any] | None
+    """None: the last one, after which the database is closed."""
+    loop: asyncio.AbstractEventLoop | None
+    future: "asyncio.Future[Any] | None"
+
+
+class _Answer(NamedTuple):
+    operation: _Operation
+    outcome: Any
+
+
+class Writer:
+    """Carries out operations in the order in which they were asked for, and answers after their commit.
+
+    Operations that were waiting together are one transaction. When that fails, each of them gets a transaction of its
+    own, so that none fails for another's reason.
+
+    Args:
+        database: The open file, which the thread owns from now on.
+        announce: Called in the thread with what a commit changed, before those who asked for it are answered.
+    """
+
+    def __init__(self, database: Database, announce: Callable[[Sequence[Change]], None]) -> None:
+        self.session = Session(database.connection)
+        self._path = database.path
+        self._announce = announce
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
+        self._gates: deque[_Operation] = deque()
+        # Daemonic, so that a store that nobody closed does not keep the interpreter from ending.
+        self._thread = threading.Thread(target=self._run, args=(database,), name="lightning-sqlite", daemon=True)
+        self._thread.start()
+
+    def check_usable(self) -> None:
+        """Check that this is the process that opened the database, and that it is open.
+
+        Raises:
+            StoreClosed: After the close.
+            StoreError: In a forked child.
+        """
+        if self._closed:
+            raise StoreClosed(f"the store in {self._path} is closed")
+        self._check_process()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreError(
+                f"the store in {self._path} belongs to process {self._pid}, and this is its forked child "
+                f"{os.getpid()}; reach it over that process's server"
+            )
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Let the thread carry out the work, and return what it returns once that is committed.
+
+        Cancelled, the work may be done all the same.
+
+        Raises:
+            StoreClosed: After the close.
+            StoreFull: When the disk is full; nothing was written.
+            StoreError: When the database refuses; nothing was written.
+        """
+        self.check_usable()
+        loop = asyncio.get_running_loop()
+        while self._operations.qsize() >= MAX_WAITING:
+            gate = _Operation(None, loop, loop.create_future())
+            self._gates.append(gate)
+            if self._operations.qsize() < MAX_WAITING:
+                break  # emptied just before the gate was there: nobody might open it
+            assert gate.future is not None
+            await gate.future
+        future: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            self.check_usable()
+            self._operations.put(_Operation(work, loop, future))
+        return await future
+
+    async def aclose(self) -> None:
+        """Finish what was asked for, write everything into the one file, and end the thread."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        if self._end(loop, future):
+            await future
+            self._thread.join()
+
+    def close(self) -> None:
+        """Do as `aclose` does, and block until then."""
+        if self._pid != os.getpid():
+            return
+        self._end(None, None)
+        if self._thread is not threading.current_thread():  # where a garbage collection may have called this
+            self._thread.join(EXIT_SECONDS)
+
+    def _end(self, loop: asyncio.AbstractEventLoop | None, future: "asyncio.Future[None] | None") -> bool:
+        self._check_process()  # before the lock, which a forked child may have got locked
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+            self._operations.put(_Operation(None, loop, future))
+            return True
+
+    # In the thread
+
+    def _run(self, database: Database) -> None:
+        # A forked child never closes the connection, which would harm its parent's: this frame, which the child has
+        # but does not run, holds it.
+        connection = database.connection
+        open_for_more = True
+        while open_for_more:
+            batch = self._next_operations()
+            last = batch.pop() if batch[-1].work is None else None
+            if batch:
+                self._carry_out(batch)
+            if last is not None:
+                open_for_more = False
+                outcome: Exception | None = None
+                try:
+                    database.close()
+                except Exception as exc:
+                    outcome = explained(exc, self._path)
+                self._answer([_Answer(last, outcome)])
+        del connection
+
+    def _next_operations(self) -> list[_Operation]:
+        batch = [self._operations.get()]
+        while len(batch) < MAX_TOGETHER and batch[-1].work is not None:
+            try:
+                batch.append(self._operations.get_nowait())
+            except queue.Empty:
+                break
+        opened = []
+        while self._gates:
+            opened.append(_Answer(self._gates.popleft(), None))
+        self._answer(opened)
+        return batch
+
+    def _carry_out(self, batch: Sequence[_Operation]) -> None:
+        try:
+            outcomes, changes = self.session.transact([operation.work for operation in batch if operation.work])
+        except Exception as exc:
+            if len(batch) > 1:
+                for operation in batch:
+                    self._carry_out([operation])
+                return
+            outcomes, changes = [exc], []
+        if changes:
+            try:
+                self._announce(changes)
+            except Exception:
+                logger.warning("lightning.change_not_announced path=%s", self._path, exc_info=True)
+        self._answer(
+            [
+                _Answer(operation, explained(outcome, self._path) if isinstance(outcome, Exception) else outcome)
+                for operation, outcome in zip(batch, outcomes, strict=True)
+            ]
+        )
+
+    def _answer(self, answers: Sequence[_Answer]) -> None:
+        by_loop: defaultdict[asyncio.AbstractEventLoop, list[_Answer]] = defaultdict(list)
+        for answer in answers:
+            if answer.operation.loop is not None:
+                by_loop[answer.operation.loop].append(answer)
+            elif isinstance(answer.outcome, Exception):
+                logger.warning("lightning.store_not_closed path=%s", self._path, exc_info=answer.outcome)
+        for loop, own in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_complete, own)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                # Whoever asked went away with the loop.
+
+
+def _complete(answers: Sequence[_Answer]) -> None:
+    for answer in answers:
+        future = answer.operation.future
+        if future is None or future.done():
+            continue
+        if isinstance(answer.outcome, Exception):
+            future.set_exception(answer.outcome)
+        else:
+            future.set_result(answer.outcome)

@@ -1,0 +1,19 @@
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.sqlite"
+
+
+@pytest.fixture
+async def nothing_left_running() -> AsyncIterator[None]:
+    """Fail a test that leaves a task or a thread of a store behind."""
+    yield
+    assert not asyncio.all_tasks() - {asyncio.current_task()}
+    assert "lightning-sqlite" not in [thread.name for thread in threading.enumerate()]

@@ -1,0 +1,187 @@
+"""What is there when the file is opened again, whatever happened to the process."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_sqlite import SqliteLightningStore
+
+from lightning_core.store import LightningStore
+from lightning_core.testing import FakeClock
+from lightning_core.types import RolloutConfig, Span
+
+KILLS = 5
+BUSY_WRITER = Path(__file__).with_name("busy_writer.py")
+
+
+def span_of(rollout: Any, span_id: str | None = None) -> Span:
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id, "span_id": span_id}
+    return Span.from_attributes(attributes={}, **ids)
+
+
+def work_until_killed(path: Path, lines: int) -> list[dict[str, Any]]:
+    """Let a process work, kill it after so many lines, and return everything that it was told."""
+    with subprocess.Popen([sys.executable, str(BUSY_WRITER), str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(lines)]
+        process.kill()
+        told += process.stdout.readlines()
+    # A line that the kill cut off was not printed.
+    return [json.loads(line) for line in told if line.endswith(b"\n")]
+
+
+async def check(store: LightningStore, told: list[dict[str, Any]]) -> None:
+    """Check that the store has everything that a process was told that it has."""
+    states: dict[str, str] = {}
+    for fact in told:
+        if fact["what"] == "state":
+            states[fact["name"]] = fact["last"]
+            continue
+        rollout_id = fact["rollout"]
+        rollout = await store.get_rollout_by_id(rollout_id)
+        assert rollout is not None, fact
+        if fact["what"] == "claimed":
+            assert [attempt.attempt_id for attempt in await store.query_attempts(rollout_id)] == [fact["attempt"]]
+        elif fact["what"] == "span":
+            [span] = await store.query_spans(rollout_id, span_id=fact["span"])
+            assert span.sequence_id == fact["sequence"]
+        elif fact["what"] == "succeeded":
+            assert rollout.status == "succeeded"
+    for name, last in states.items():
+        state = await store.load_state(name)
+        later = await store.get_rollout_by_id(state["last"])
+        assert later is not None
+        assert later.status == "succeeded"
+        acknowledged_last = await store.get_rollout_by_id(last)
+        assert acknowledged_last is not None
+        assert later.start_time >= acknowledged_last.start_time
+
+
+@pytest.mark.slow
+async def test_everything_acknowledged_survives_kills_at_random_moments(path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")  # shown when the test fails
+    moments = random.Random(seed)
+    told: list[dict[str, Any]] = []
+    for _ in range(KILLS):
+        told += work_until_killed(path, moments.randint(1, 600))
+        store = SqliteLightningStore(path, run_id="run-1")
+        await check(store, told)
+        statistics = await store.statistics()
+        rollouts = await store.query_rollouts()
+        assert statistics["total_rollouts"] == len(rollouts)
+        spans = [await store.query_spans(rollout.rollout_id) for rollout in rollouts]
+        assert statistics["total_spans"] == sum(len(page) for page in spans)
+        assert all([span.sequence_id for span in page] in ([], [1, 2]) for page in spans)
+        await store.aclose()
+
+
+async def test_the_queue_keeps_its_order_and_its_retries(path: Path) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    retry = RolloutConfig(max_attempts=2, retry_condition=["failed"])
+    first, second, third = [await store.enqueue_rollout(n, config=retry) for n in range(3)]
+    assert (await store.dequeue_rollout()) is not None
+    await store.update_attempt(first.rollout_id, "latest", status="failed")
+    await store.aclose()
+    store = SqliteLightningStore(path, run_id="run-1")
+    fourth = await store.enqueue_rollout(3)
+    claimed = await store.dequeue_many_rollouts(limit=10)
+    assert [item.rollout_id for item in claimed] == [item.rollout_id for item in (second, third, first, fourth)]
+    assert [item.attempt.sequence_id for item in claimed] == [1, 1, 2, 1]
+    await store.aclose()
+
+
+async def test_leases_and_deadlines_go_on(path: Path) -> None:
+    clock = FakeClock()
+    store = SqliteLightningStore(path, run_id="run-1", clock=clock, lease_seconds=10)
+    await store.update_worker("w-1")
+    timed = await store.start_rollout("timed", config=RolloutConfig(timeout_seconds=20))
+    leased = await store.start_rollout("leased", worker_id="w-1")
+    await store.aclose()
+    await clock.advance(9)
+    store = SqliteLightningStore(path, run_id="run-1", clock=clock, lease_seconds=10)
+    assert await statuses(store, leased, timed) == ["preparing", "preparing"]
+    await clock.advance(1)
+    assert await statuses(store, leased, timed) == ["requeuing", "preparing"]
+    await clock.advance(10)
+    assert await statuses(store, leased, timed) == ["requeuing", "failed"]
+    await store.aclose()
+
+
+async def statuses(store: LightningStore, *rollouts: Any) -> list[str]:
+    found = [await store.get_rollout_by_id(rollout.rollout_id) for rollout in rollouts]
+    return [item.status for item in found if item is not None]
+
+
+async def test_numbers_that_were_given_are_not_given_again(path: Path) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    started = await store.start_rollout("a")
+    ids = (started.rollout_id, started.attempt.attempt_id)
+    assert await store.get_many_span_sequence_ids([ids] * 3) == [1, 2, 3]
+    await store.aclose()
+    store = SqliteLightningStore(path, run_id="run-1")
+    first = await store.add_span(span_of(started))
+    assert first is not None
+    assert first.sequence_id == 4
+    await store.aclose()
+    store = SqliteLightningStore(path, run_id="run-1")
+    assert await store.get_next_span_sequence_id(*ids) == 5
+    await store.aclose()
+
+
+async def test_repeated_requests_and_spans_have_one_effect(path: Path) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    queued = await store.enqueue_rollout("a", request_id="enqueue")
+    await store.enqueue_rollout("b")
+    claimed = await store.dequeue_rollout("w-1", request_id="claim")
+    assert claimed is not None
+    await store.add_span(span_of(claimed, "aa"))
+    await store.aclose()
+    store = SqliteLightningStore(path, run_id="run-1")
+    assert (await store.enqueue_rollout("a", request_id="enqueue")).rollout_id == queued.rollout_id
+    again = await store.dequeue_rollout("w-1", request_id="claim")
+    assert again is not None
+    assert again.attempt.attempt_id == claimed.attempt.attempt_id
+    assert await store.add_span(span_of(claimed, "aa")) is None
+    assert (await store.statistics())["total_rollouts"] == 2
+    await store.aclose()
+
+
+async def test_a_repeated_report_of_an_earlier_attempt_does_not_end_the_next_one(path: Path) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    retry = RolloutConfig(max_attempts=3, retry_condition=["failed"])
+    started = await store.start_rollout("a", config=retry)
+    await store.update_attempt(started.rollout_id, "latest", status="failed", request_id="report")
+    await store.aclose()
+    store = SqliteLightningStore(path, run_id="run-1")
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    again = await store.update_attempt(started.rollout_id, "latest", status="failed", request_id="report")
+    assert again.attempt_id == started.attempt.attempt_id
+    assert await statuses(store, started) == ["preparing"]
+    await store.aclose()
+
+
+async def test_runs_of_one_file_are_apart(path: Path) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    await store.enqueue_rollout("one")
+    await store.for_run("run-2").enqueue_rollout("two")
+    await store.delete_run()
+    await store.aclose()
+    store = SqliteLightningStore(path, run_id="run-2")
+    assert [rollout.input for rollout in await store.query_rollouts()] == ["two"]
+    assert (await store.for_run("run-1").statistics())["total_rollouts"] == 0
+    await store.aclose()
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+async def test_a_power_cut_is_taken_care_of_only_where_that_was_asked_for(path: Path, durability: Any) -> None:
+    store = SqliteLightningStore(path, durability=durability)
+    backend: Any = store._backend
+    level = await backend._writer.do(lambda: backend._session.execute("PRAGMA synchronous").fetchone()[0])
+    assert level == {"process": 1, "power": 2}[durability]
+    await store.aclose()

@@ -1,0 +1,238 @@
+"""Which files a store opens, and what it says of the others."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from lightning_sqlite import SqliteLightningStore, StoreInUse, UnusableFile
+from lightning_sqlite.schema import APPLICATION_ID, MIGRATIONS
+
+from lightning_core.errors import InvalidRequest, StoreError
+from lightning_core.registry import Registry
+from lightning_core.store import LightningStore
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+NOBODY = 65534
+
+
+def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a script in another process."""
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def make_store_file(path: Path) -> None:
+    """Leave a store's file, closed."""
+
+    async def opened_and_closed() -> None:
+        await SqliteLightningStore(path).aclose()
+
+    asyncio.run(opened_and_closed())
+
+
+def refused(path: object, message: str, error: type[StoreError] = UnusableFile) -> None:
+    with pytest.raises(error, match=message):
+        SqliteLightningStore(path)  # type: ignore[arg-type]
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Be somebody who may not write everywhere, also where the tests run as root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+# One owner
+
+
+async def test_a_second_store_of_the_same_process_is_told_who_owns_the_file(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    owner = rf"is in use by this process {os.getpid()} on {re.escape(socket.gethostname())}, since \d{{4}}-.*\+00:00; "
+    refused(path, owner + "one process owns a store", StoreInUse)
+    # The refused one has not taken the first one's lock away, as a closed descriptor of the same file would.
+    other = python("import sys; from lightning_sqlite import *; SqliteLightningStore(sys.argv[1])", path)
+    assert f"is in use by process {os.getpid()} on" in other.stderr
+    assert (await store.enqueue_rollout("a")).status == "queuing"
+    await store.aclose()
+
+
+def test_another_process_is_named_while_it_lives_and_never_after(path: Path) -> None:
+    script = """
+        import sys
+        from lightning_sqlite import SqliteLightningStore
+        store = SqliteLightningStore(sys.argv[1])
+        print("open", flush=True)
+        sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "open\n"
+        refused(path, f"is in use by process {owner.pid} on", StoreInUse)
+        owner.kill()
+    make_store_file(path)
+
+
+async def test_the_file_can_be_opened_again_as_soon_as_it_is_closed(path: Path) -> None:
+    for _ in range(3):
+        store = SqliteLightningStore(path)
+        await store.aclose()
+        await store.aclose()
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
+def test_a_file_that_another_program_holds_is_refused(path: Path) -> None:
+    make_store_file(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        refused(path, "is in use by another program; ", StoreInUse)
+
+
+# What is no store
+
+
+def test_a_file_that_is_no_database_is_left_as_it_was(path: Path) -> None:
+    path.write_text("Dear diary, " * 100)
+    before = path.read_bytes()
+    refused(path, r"store\.sqlite is no SQLite database .*; it was left as it is, take another path")
+    assert path.read_bytes() == before
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_the_database_of_another_program_is_left_as_it_was(path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {mode}")
+        connection.execute("CREATE TABLE bookmark (url TEXT)")
+        connection.commit()
+    before = path.read_bytes()
+    refused(path, "is a database of another program, not a store; it was left as it is")
+    assert path.read_bytes() == before
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
+def test_a_newer_schema_is_left_as_it_was(path: Path) -> None:
+    make_store_file(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    before = path.read_bytes()
+    refused(path, rf"has schema version {len(MIGRATIONS) + 1}, .* knows versions up to {len(MIGRATIONS)}; .*upgrade")
+    assert path.read_bytes() == before
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
+def test_a_damaged_file_is_named(path: Path) -> None:
+    make_store_file(path)
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xff" * (4096 - 100)
+    path.write_bytes(content)
+    refused(path, "is damaged|is no SQLite database")
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    make_store_file(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+
+
+# Where it cannot be
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    refused(tmp_path, f"{tmp_path} is a folder; name a file in it, such as {tmp_path}/store.sqlite")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    refused(tmp_path / "runs" / "a.sqlite", f"there is no folder {tmp_path}/runs; make it first")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users")
+@pytest.mark.parametrize("there", [False, True], ids=["new file", "file there"])
+def test_a_read_only_folder_is_named(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "store.sqlite"
+    if there:
+        make_store_file(path)
+        path.chmod(0o666)
+    before = path.read_bytes() if there else None
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    folder.chmod(0o555)
+    with without_privileges():
+        refused(path, f"cannot be opened: the folder {folder} is read-only; ")
+    folder.chmod(0o755)
+    assert (path.read_bytes() if path.exists() else None) == before
+    assert [item.name for item in folder.iterdir()] == (["store.sqlite"] if there else [])
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="needs users")
+def test_a_read_only_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    make_store_file(path)
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    tmp_path.chmod(0o777)
+    path.chmod(0o444)
+    before = path.read_bytes()
+    with without_privileges():
+        refused(path, f"cannot be opened: the file {path} is read-only; ")
+    assert path.read_bytes() == before
+    assert [item.name for item in tmp_path.iterdir()] == ["store.sqlite"]
+
+
+# Wrong arguments
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", None, 3, b"store.sqlite"])
+def test_what_is_no_path_is_refused(path: object) -> None:
+    refused(path, rf"path is {re.escape(repr(path))}; it is the path of a file", InvalidRequest)
+
+
+@pytest.mark.parametrize("path", [":memory:", "file:store.sqlite?mode=ro"])
+def test_names_that_mean_something_to_sqlite_are_refused(path: str) -> None:
+    refused(path, "it is the plain path of a file. The store that keeps nothing is called 'memory'", InvalidRequest)
+
+
+def test_wrong_options_are_refused_and_leave_no_file(path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"durability is 'paranoid'; it is 'process' .* or 'power'"):
+        SqliteLightningStore(path, durability="paranoid")  # type: ignore[arg-type]
+    assert not path.exists()
+    with pytest.raises(InvalidRequest, match="lease_seconds is 0"):
+        SqliteLightningStore(path, lease_seconds=0)
+
+
+async def test_the_store_is_found_by_name(path: Path) -> None:
+    store = Registry().build("stores", {"name": "sqlite", "path": str(path)}, expected=LightningStore)
+    assert isinstance(store, SqliteLightningStore)
+    await store.aclose()
+
+
+def test_the_note_beside_the_file_says_who_owns_it_while_it_is_open(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    note = Path(f"{path}-owner")
+    owner = json.loads(note.read_text())
+    assert (owner["pid"], owner["host"]) == (os.getpid(), socket.gethostname())
+    asyncio.run(store.aclose())
+    assert not note.exists()

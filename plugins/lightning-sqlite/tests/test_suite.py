@@ -1,0 +1,29 @@
+"""The conformance suite of stores, over a file of its own for every test."""
+
+from pathlib import Path
+
+import pytest
+from lightning_sqlite import SqliteLightningStore
+
+from lightning_core.store import LightningStore, LightningStoreThreaded
+from lightning_core.testing import FakeClock, StoreSuite
+
+
+class TestSqliteLightningStore(StoreSuite):
+    path: Path
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "store.sqlite"
+
+    async def make_store(self, *, clock: FakeClock, run_id: str) -> LightningStore:
+        return SqliteLightningStore(self.path, clock=clock, run_id=run_id)
+
+    async def reopen_store(self, store: LightningStore, *, clock: FakeClock) -> LightningStore | None:
+        await store.aclose()
+        return SqliteLightningStore(self.path, clock=clock, run_id=store.run_id)
+
+
+class TestThreadedSqliteLightningStore(TestSqliteLightningStore):
+    async def make_store(self, *, clock: FakeClock, run_id: str) -> LightningStore:
+        return LightningStoreThreaded(SqliteLightningStore(self.path, clock=clock, run_id=run_id))

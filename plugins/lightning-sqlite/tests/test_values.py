@@ -1,0 +1,201 @@
+"""What a file keeps of values: everything that JSON can hold; the rest is refused by name."""
+
+import enum
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_sqlite import SqliteLightningStore
+from lightning_sqlite.plain import plain
+from pydantic import BaseModel
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.types import Event, Link, OtelResource, PromptTemplate, Span, SpanContext, TraceStatus
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Sample:
+    question: str
+
+
+class Model(BaseModel):
+    question: str
+
+
+def nested(depth: int) -> Any:
+    value: Any = "deep"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+async def reopened(store: SqliteLightningStore, path: Path) -> SqliteLightningStore:
+    await store.aclose()
+    return SqliteLightningStore(path, run_id=store.run_id)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1,
+        1.0,
+        -0.0,
+        10**30,
+        float("inf"),
+        "",
+        "naïve \0 \u2028 🙂",
+        {"": [], "a": {"b": None}},
+        [[1, "1", 1.5, False]],
+        nested(230),
+    ],
+)
+async def test_a_json_value_comes_back_as_it_was(path: Path, value: Any) -> None:
+    store = SqliteLightningStore(path)
+    queued = await store.enqueue_rollout(value, metadata={"kept": value})
+    store = await reopened(store, path)
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert found is not None
+    assert (found.input, found.metadata) == (value, {"kept": value})
+    assert (type(found.input), str(found.input)) == (type(value), str(value))
+    await store.aclose()
+
+
+async def test_a_tuple_comes_back_as_a_list_also_before_the_file_is_opened_again(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    queued = await store.enqueue_rollout({"pair": (1, (2, float("nan")))})
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert found is not None
+    assert str(queued.input) == str(found.input) == "{'pair': [1, [2, nan]]}"
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({1, 2}, "the input of rollout ro-{id} is of type set; a durable store keeps what JSON can hold"),
+        ({"a": [Sample("?")]}, "the input of rollout ro-{id}['a'][0] is of type Sample; "),
+        (Model(question="?"), "the input of rollout ro-{id} is of type Model; "),
+        ([Colour.RED], "the input of rollout ro-{id}[0] is of type Colour; "),
+        (b"raw", "the input of rollout ro-{id} is of type bytes; "),
+        ({1: "a"}, "the input of rollout ro-{id} has the key 1; in what a durable store keeps, keys are strings"),
+        ({"a": "\ud800"}, "the input of rollout ro-{id}['a'] is no valid Unicode"),
+        (nested(300), "this cannot be kept as JSON"),
+    ],
+)
+async def test_an_input_that_json_cannot_hold_is_refused(path: Path, value: Any, message: str) -> None:
+    store = SqliteLightningStore(path)
+    pattern = re.escape(message).replace(re.escape("{id}"), "[0-9a-f]+")
+    with pytest.raises(InvalidRequest, match=pattern):
+        await store.enqueue_rollout(value)
+    assert (await store.statistics())["total_rollouts"] == 0
+    assert (await store.enqueue_rollout("next")).status == "queuing"
+    await store.aclose()
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="the state contains itself, or is nested too deeply to be kept as JSON"):
+        plain(endless(), "the state")
+
+
+async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("a", worker_id="w-1")
+    attempt_id = started.attempt.attempt_id
+    with pytest.raises(InvalidRequest, match=rf"the metadata of attempt {attempt_id}\['a'\] is of type set"):
+        await store.update_attempt(started.rollout_id, attempt_id, metadata={"a": {1}})
+    with pytest.raises(InvalidRequest, match=r"the metadata of rollout ro-.*\['a'\] is of type set"):
+        await store.update_rollout(started.rollout_id, metadata={"a": {1}})
+    with pytest.raises(InvalidRequest, match=r"worker 'w-1'\['heartbeat_stats'\]\['a'\] is of type set"):
+        await store.update_worker("w-1", {"a": {1}})
+    with pytest.raises(InvalidRequest, match=r"resources .*\['template'\] is no valid Unicode"):
+        await store.add_resources({"p": PromptTemplate(template="\ud800")})
+    ids = {"rollout_id": started.rollout_id, "attempt_id": attempt_id}
+    for wrong in ({"name": "\ud800"}, {"sequence_id": 2**70}, {"attributes": {"a": "\ud800"}}):
+        with pytest.raises(InvalidRequest):
+            await store.add_span(Span.from_attributes(**{"attributes": {}, **ids, **wrong}))
+    assert (await store.statistics())["total_spans"] == 0
+    await store.aclose()
+
+
+def full_span(ids: dict[str, Any]) -> Span:
+    context = SpanContext(trace_id="1" * 32, span_id="2" * 16, is_remote=True, trace_state={"vendor": "a"})
+    return Span(
+        **ids,
+        sequence_id=0,
+        trace_id="1" * 32,
+        span_id="2" * 16,
+        parent_id="3" * 16,
+        name="everything",
+        status=TraceStatus(status_code="ERROR", description="it broke"),
+        attributes={"text": "é", "numbers": [1, 2.5], "deep": {"a": [None, True]}, "nan": float("inf")},
+        events=[Event(name="first", attributes={"a": [1, {"b": [2]}]}, timestamp=1.25), Event(name="bare")],
+        links=[Link(context=context, attributes={"a": 1})],
+        start_time=1.5,
+        end_time=None,
+        context=context,
+        parent=SpanContext(trace_id="9" * 32, span_id="3" * 16),
+        resource=OtelResource(attributes={"service.name": "agent", "list": [1, 2]}, schema_url="https://example.org"),
+        extra_field={"of": ["another", "version"]},
+    )
+
+
+def bare_span(ids: dict[str, Any]) -> Span:
+    return Span(
+        **ids,
+        sequence_id=3,
+        trace_id="",
+        span_id="",
+        name="",
+        status=TraceStatus(status_code="UNSET"),
+        resource=OtelResource(),
+    )
+
+
+@pytest.mark.parametrize("make", [full_span, bare_span])
+async def test_a_span_comes_back_as_it_was(path: Path, make: Any) -> None:
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("a")
+    span = make({"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id})
+    stored = await store.add_span(span)
+    store = await reopened(store, path)
+    [found] = await store.query_spans(started.rollout_id)
+    assert found == stored
+    assert found.model_dump_json() == stored.model_dump_json()
+    found.attributes["mine"] = 1
+    with pytest.raises(TypeError, match="cannot be changed"):
+        found.resource.attributes["mine"] = 1
+    for event in found.events:
+        with pytest.raises(TypeError, match="cannot be changed"):
+            event.attributes["mine"] = 1
+    assert await store.query_spans(started.rollout_id) != [found]
+    await store.aclose()
+
+
+async def test_spans_of_one_process_share_their_resource_on_disk_and_in_memory(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    started = await store.start_rollout("a")
+    ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+    resources = [OtelResource(attributes={"host": name}) for name in ("one", "two")]
+    for number in range(10):
+        await store.add_span(Span.from_attributes(attributes={}, **ids, resource=resources[number % 2]))
+    store = await reopened(store, path)
+    spans = await store.query_spans(started.rollout_id)
+    assert len({id(span.resource) for span in spans}) == 2
+    backend: Any = store._backend
+    count = await backend._writer.do(lambda: backend._session.execute("SELECT count(*) FROM source").fetchone())
+    assert count == (2,)
+    await store.aclose()
