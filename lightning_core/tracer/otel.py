@@ -39,9 +39,10 @@ class OtelTracer(Tracer):
     """Records OpenTelemetry spans with a provider of its own.
 
     Spans count that come from `provider` and start inside of a trace of this tracer, in its tasks and threads
-    (see `lightning_core.tracer.threads` for how far that goes). Where the application has set no global provider, those
-    of `opentelemetry.trace.get_tracer` count as well; a provider that is there is left alone, and its spans are its own. A trace begins without a parent: whatever span is
-    current around it is not part of it. Nothing is sampled away or cut short, whatever the environment says.
+    (see `lightning_core.tracer.threads` for how far that goes). Where the application has set no global provider,
+    those of `opentelemetry.trace.get_tracer` count as well; a provider that is there is left alone, and its spans are
+    its own. A trace begins without a parent: whatever span is current around it is not part of it. Nothing is sampled
+    away or cut short, whatever the environment says.
 
     Between `init` and `teardown` it turns on the OpenTelemetry instrumentors of model clients that are installed, and
     asks them to record messages (see `lightning_core.tracer.instrumentors`). When the environment has an OTLP endpoint,
