@@ -7,6 +7,13 @@ from typing import Any
 from lightning_core.errors import AgentTimeout, AttemptStopped, Fault
 from lightning_core.types import AttemptStatus, Span
 
+OUT_OF_REACH = frozenset({("openai", "APIConnectionError"), ("anthropic", "APIConnectionError")})
+"""What clients of models raise when they have given up reaching the model: the module and the name of the class.
+
+`litellm` derives its own from openai's. A plain `ConnectionError` is not here: it may come from anything that an agent
+talks to.
+"""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -39,10 +46,12 @@ class Outcome:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an error is a `Fault`, or a group of nothing else, as a task group raises them."""
+    """Whether an error is a `Fault`, says that a model is out of reach, or is a group of nothing else."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_fault, error.exceptions))
-    return isinstance(error, Fault)
+    return isinstance(error, Fault) or any(
+        (kind.__module__, kind.__qualname__) in OUT_OF_REACH for kind in type(error).__mro__
+    )
 
 
 def describe(error: Exception) -> dict[str, str]:

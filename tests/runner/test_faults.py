@@ -1,6 +1,9 @@
 import asyncio
+import socket
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from lightning_core.agent import rollout
@@ -17,6 +20,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
 
+@pytest.fixture
+def dead_port() -> Iterator[int]:
+    """A port that is taken, and that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
 async def test_fault_that_an_agent_raises_is_no_failure_of_it(
     make_agent: "MakeAgent", run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -29,6 +40,32 @@ async def test_fault_that_an_agent_raises_is_no_failure_of_it(
     assert ran.attempt.metadata == {"fault": "Fault: the model's server went away"}
     assert [span.name for span in ran.spans] == ["agentlightning.exception"]
     assert "lightning.fault" in caplog.text
+
+
+async def test_model_that_cannot_be_reached_is_a_fault(run_agent: "RunAgent", dead_port: int) -> None:
+    client = openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{dead_port}/v1", max_retries=0)
+
+    @rollout
+    async def agent(task: Any) -> None:
+        await client.chat.completions.create(model="m", messages=[])
+
+    ran = await run_agent(agent)
+    await client.close()
+
+    assert ran.rollout.status == "requeuing"
+    assert ran.attempt.metadata is not None
+    assert ran.attempt.metadata["fault"].startswith("APIConnectionError: ")
+
+
+async def test_error_of_an_agent_that_only_sounds_like_one_is_a_failure(run_agent: "RunAgent") -> None:
+    class APIConnectionError(Exception):
+        pass
+
+    @rollout
+    async def agent(task: Any) -> None:
+        raise APIConnectionError
+
+    assert (await run_agent(agent)).rollout.status == "failed"
 
 
 async def test_group_of_faults_is_a_fault_and_a_mixed_one_is_not(run_agent: "RunAgent") -> None:
