@@ -10,6 +10,8 @@ MADE_FOR := $(VENV)/.made-for
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# mkdocs-material's announcement of its successor is no warning about this site.
+export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: help quickstart test check bench docs wheels clean empty-venv
 
@@ -27,7 +29,7 @@ check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compile
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mkdocs build --quiet --strict --site-dir .mkdocs
+	$(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -W error -m compileall -q -f .ci benchmarks examples lightning_core plugins tests
 
 bench: $(MADE_FOR) ## measure what the project promises, a line a figure

@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -146,7 +147,7 @@ def _completion(model: str, reply: str | list[ToolCall]) -> dict[str, Any]:
         ]
     finish_reason = "stop" if isinstance(reply, str) else "tool_calls"
     return {
-        "id": "chatcmpl-local",
+        "id": f"chatcmpl-{uuid4().hex}",  # calls are told apart by it
         "object": "chat.completion",
         "created": 0,
         "model": model,

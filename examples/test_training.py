@@ -23,7 +23,10 @@ def train(example: str, *, seed: int, folder: Path) -> tuple[dict[str, float], s
     output = folder / "result.json"
     finished = subprocess.run(
         [sys.executable, "-m", "lightning_core", "train", str(config), "--output", str(output)],
-        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
+            "AGL_RUNS_DIR": str(folder / "runs"),
+        },
         capture_output=True,
         text=True,
         timeout=110,

@@ -1,0 +1,171 @@
+"""Every code block of README and docs runs, in a folder of its own and in the order of the page."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.docs.run_page import SHOWN_ONLY, Block, blocks
+
+ROOT = Path(__file__).parents[2]
+RUNNER = Path(__file__).with_name("run_page.py")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    # The template's page is about a plugin that is not installed; tests/test_template.py tries that out.
+    *sorted(
+        page
+        for folder in ("docs", "plugins", "examples")
+        for page in (ROOT / folder).rglob("*.md")
+        if "_template" not in page.parts
+    ),
+]
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Start all pages that are asked for, as many at a time as there are processors: they mostly wait for imports."""
+    asked = [item for item in request.session.items if item.name.startswith("test_each_block_of_the_page_runs[")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        pages = [item.callspec.params["page"] for item in asked if isinstance(item, pytest.Function)]
+        yield {page: pool.submit(_run_alone, page, tmp_path_factory.mktemp("page")) for page in pages}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_each_block_of_the_page_runs(page: Path, runs: "dict[Path, Future[subprocess.CompletedProcess[str]]]"):
+    done = runs[page].result()
+    assert done.returncode == 0, done.stdout
+
+
+def _run_alone(page: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
+    tools = Path(sys.executable).parent
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "HOME": str(folder),
+        "LIGHTNING_CORE_SOURCE": str(ROOT),
+        "PYTHONSAFEPATH": "",
+    }
+    return subprocess.run(
+        [sys.executable, "-W", "error", RUNNER, page],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_each_block_of_the_page_says_its_language(page: Path):
+    silent = [block.line for block in blocks(page.read_text(encoding="utf-8")) if not block.language]
+    assert silent == []
+
+
+def test_blocks_are_found_with_their_line_title_and_reason():
+    page = """# A page
+
+<!-- python
+x = 1
+-->
+
+```python
+print(x)
+```
+
+1. In a list:
+
+   ```yaml title="config.yaml"
+   agent: a
+   ```
+
+<!-- not run: it needs a GPU -->
+```bash
+agl train
+```
+
+```bash
+agl plugins
+```
+"""
+    assert list(blocks(page)) == [
+        Block(4, "python", None, None, "x = 1"),
+        Block(8, "python", None, None, "print(x)\n"),
+        Block(14, "yaml", "config.yaml", None, "agent: a\n"),
+        Block(19, "bash", None, "it needs a GPU", "agl train\n"),
+        Block(23, "bash", None, None, "agl plugins\n"),
+    ]
+    assert "text" in SHOWN_ONLY
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("```python\nraise ValueError('no')\n```\n", 'page.md", line 2'),
+        ("```bash\nfalse\n```\n", "page.md:2: exit status 1"),
+        ("```rust\nfn main() {}\n```\n", "nothing runs 'rust'"),
+        ('```python title="a.py"\nraise ValueError("no")\n```\n', "page.md:2: exit status 1"),
+        ("```json\n{\n```\n", "JSONDecodeError"),
+        ("```bash\necho one\n```\n\n<!-- printed -->\n```text\ntwo\n```\n", "page.md:7: line 1 was not printed: two"),
+        ("```python\nprint('b', 'a')\n```\n<!-- printed -->\n```text\na\nb\n```\n", "line 2 was not printed: b"),
+    ],
+)
+def test_a_page_with_a_broken_block_fails_and_says_where(page: str, said: str, tmp_path: Path):
+    file = tmp_path / "page.md"
+    file.write_text(page, encoding="utf-8")
+    done = _run(file)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_a_page_is_one_session(tmp_path: Path):
+    file = tmp_path / "page.md"
+    file.write_text(
+        """
+```bash
+mkdir there
+cd there
+```
+
+```text title="there.txt"
+Not written: it is shown only.
+```
+
+```csv title="there.csv"
+a,b
+```
+
+```python
+from pathlib import Path
+print("It is", Path("there.csv").read_text(), Path.cwd())
+```
+
+<!-- printed -->
+```text
+It is a,b
+.../there
+```
+""",
+        encoding="utf-8",
+    )
+    assert _run(file).returncode == 0
+
+
+def _run(page: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, RUNNER, page],
+        cwd=page.parent,
+        env={**os.environ, "HOME": str(page.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,65 @@
+"""What the pages say of the whole: no command, variable or module is left out, and links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import lightning_core
+from lightning_core.registry import default_registry
+from tests.docs.test_code_blocks import PAGES, ROOT
+
+DOCS = ROOT / "docs"
+VARIABLE = re.compile(r'"(AGL_[A-Z_]+)"')
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
+SOURCES = [
+    path
+    for folder in ("lightning_core", *(ROOT / "plugins").glob("lightning-*"))
+    for path in (ROOT / folder).rglob("*.py")
+]
+
+
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", _text(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_pages_and_headings_that_exist(page: Path):
+    for target, anchor in LINK.findall(_text(page)):
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), f"{page.name} links to {target}"
+        if anchor and not anchor.startswith("lightning_"):  # those are made from docstrings, and mkdocs checks them
+            assert anchor in _anchors(place), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_command_is_on_its_page():
+    page = _text(DOCS / "command-line.md")
+    ours = [each.name for each in default_registry().components("commands") if each.distribution == "lightning-core"]
+    assert ours
+    assert [name for name in ours if f"| `agl {name}" not in page] == []
+
+
+def test_every_environment_variable_is_on_the_page_about_configuration():
+    page = _text(DOCS / "configuration.md")
+    read = {name for source in SOURCES if "tests" not in source.parts for name in VARIABLE.findall(_text(source))}
+    assert "AGL_PLUGINS_BLOCK" in read
+    assert sorted(name for name in read if f"`{name}`" not in page) == []
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "\n".join(_text(page) for page in (DOCS / "reference").glob("*.md"))
+    modules = set(re.findall(r"^::: (\S+)$", pages, re.M))
+    homes = {f"lightning_core.{place}" for place in lightning_core._PLACES}
+    assert sorted(homes - modules) == []
+
+
+def test_every_page_of_the_reference_is_listed_on_its_first_page():
+    first = _text(DOCS / "reference" / "index.md")
+    others = {page.name for page in (DOCS / "reference").glob("*.md")} - {"index.md"}
+    assert sorted(name for name in others if f"]({name})" not in first) == []

@@ -1,0 +1,50 @@
+"""The examples of suites in docs/plugins.md pass, as their readers would run them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightning_core import testing
+from tests.docs.run_page import blocks
+
+PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
+EXAMPLES = {
+    block.title: block.code
+    for block in blocks(PAGE.read_text(encoding="utf-8"))
+    if block.title is not None and block.title.startswith("test_")
+}
+SETTINGS = """
+[pytest]
+filterwarnings = error
+asyncio_mode = strict
+asyncio_default_fixture_loop_scope = function
+"""
+SUITES = [name for name in testing.__all__ if name.endswith("Suite")]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_each_suite_has_an_example(suite: str):
+    assert any(f"({suite}):" in code for code in EXAMPLES.values())
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_an_example_is_short(title: str):
+    assert len(EXAMPLES[title].splitlines()) <= 30
+
+
+def test_the_examples_pass(tmp_path: Path):
+    (tmp_path / "pytest.ini").write_text(SETTINGS, encoding="utf-8")
+    for title, code in EXAMPLES.items():
+        (tmp_path / title).write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *EXAMPLES],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
