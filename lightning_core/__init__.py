@@ -131,6 +131,12 @@ if TYPE_CHECKING:
     from lightning_core.plugins import (
         hookimpl as hookimpl,
     )
+    from lightning_core.proxy import (
+        LLMProxy as LLMProxy,
+    )
+    from lightning_core.proxy import (
+        ModelConfig as ModelConfig,
+    )
     from lightning_core.runner import (
         LitAgentRunner as LitAgentRunner,
     )
@@ -310,6 +316,7 @@ _PLACES = {
     "execution": "ExecutionEvent ExecutionStrategy MultiprocessingEvent SharedMemoryExecutionStrategy ThreadingEvent",
     "logs": "configure_logger setup_logging setup_module_logging",
     "plugins": "hookimpl",
+    "proxy": "LLMProxy ModelConfig",
     "runner": "LitAgentRunner Runner",
     "runs": "FitResult",
     "store": "InMemoryLightningStore LightningStore LightningStoreCapabilities LightningStoreStatistics "

@@ -1,0 +1,120 @@
+"""What answers model calls: the narrow port that an engine, a provider or an object in this process implements."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_core.errors import ProxyError
+
+
+class BackendUnavailable(ProxyError):
+    """The backend could not be reached, or went away before it answered anything; another try is safe."""
+
+
+class BackendTimeout(ProxyError):
+    """The backend did not answer in time. It may still be at it, so the call is not tried again."""
+
+
+class BackendBroke(ProxyError):
+    """The backend went away in the middle of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRequest:
+    """One call, as a backend gets it."""
+
+    method: str
+    path: str
+    """Below `/v1`, such as `/chat/completions`; quoted."""
+    query: str = ""
+    """Without the question mark."""
+    headers: Sequence[tuple[str, str]] = ()
+    """Of the content only: no key, no cookie, nothing of the agent's connection."""
+    body: bytes = b""
+    fields: dict[str, Any] | None = field(default=None, repr=False)
+    """The body's JSON object, where it is one and was read. Not to be changed."""
+    attempt: str | None = None
+    """Says which calls belong together; None for a call of no attempt."""
+
+
+class BackendAnswer(ABC):
+    """An answer that has begun. Whoever has it closes it."""
+
+    status: int
+    """The HTTP status."""
+    headers: Sequence[tuple[str, str]]
+    """Those that tell about the content, such as `content-type` and `retry-after`."""
+
+    @abstractmethod
+    async def read(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            BackendBroke: When it does not come to its end.
+            BackendTimeout: When it takes too long.
+        """
+
+    @abstractmethod
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Return the body as it comes; what is not asked for is not read ahead without limit.
+
+        Raises:
+            BackendBroke: When it does not come to its end.
+            BackendTimeout: When it takes too long.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of the answer; one that has not ended is cancelled at the backend. Twice is as once."""
+
+    def header(self, name: str) -> str:
+        """Return a header by its lower-case name; empty where it is not there."""
+        return next((value for known, value in self.headers if known.lower() == name), "")
+
+
+class WholeAnswer(BackendAnswer):
+    """An answer that is there."""
+
+    def __init__(self, status: int, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> None:
+        self.status = status
+        self.headers = headers or (("content-type", "application/json"),)
+        self._body = body
+
+    async def read(self) -> bytes:
+        return self._body
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self._body
+
+    async def aclose(self) -> None:
+        """There is nothing to let go of."""
+
+
+class Backend(ABC):
+    """What answers the calls of one entry of the model list.
+
+    It lives in the proxy's event loop, and serves any number of calls at once. Cancelling `send` cancels the call.
+    """
+
+    gives_tokens: bool | None = None
+    """Whether it answers `return_token_ids`; None where that is found out by asking."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """Say where it is, for people, without keys."""
+
+    @abstractmethod
+    async def send(self, request: BackendRequest) -> BackendAnswer:
+        """Make a call, and return its answer as soon as that begins.
+
+        Raises:
+            BackendUnavailable: When another try is safe.
+            BackendTimeout: When it did not answer in time.
+            BackendBroke: When it went away, and another try may not be safe.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of connections. Calls under way fail."""

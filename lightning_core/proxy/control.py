@@ -1,0 +1,114 @@
+"""Steering a proxy over HTTP: by the runner of an attempt, and by the algorithm."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.errors import ConfigError, RegistryError
+from lightning_core.proxy.exchange import Exchange
+from lightning_core.proxy.jsons import parse_object
+from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.refusals import Refused
+from lightning_core.store.http.auth import Role
+
+if TYPE_CHECKING:
+    from lightning_core.proxy.service import ProxyService
+
+FLUSH_PATH = "/flush"
+BIND_PATH = "/bind"
+CONTROL_PREFIX = "/control/"
+
+_MAX_BODY_BYTES = 1024 * 1024
+
+
+class Control:
+    """What a proxy does besides model calls.
+
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls;
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
+    - `POST /control/pause`, `resume`, `drain`, `weights`, `model_list` and `GET /control/status`: with the algorithm's
+      key only. A proxy without keys is steered in its own process alone.
+
+    Args:
+        service: What is steered.
+        has_keys: Whether callers say who they are.
+    """
+
+    def __init__(self, service: "ProxyService", *, has_keys: bool) -> None:
+        self._service = service
+        self._has_keys = has_keys
+
+    async def serve(self, exchange: Exchange, path: str, owner: Owner | None, role: Role) -> bool:
+        """Answer a request that is for here; return whether it was.
+
+        Raises:
+            Refused: When the caller may not, or asks for what there is not.
+        """
+        if exchange.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
+            fields = await self._fields(exchange)
+            if path == FLUSH_PATH:
+                await self._service.flush(owner, end=fields.get("end") is not False)
+            else:
+                self._service.attribution.bind(_text(fields, "value"), owner)
+            await exchange.answer(204, b"", ())
+            return True
+        if not path.startswith(CONTROL_PREFIX):
+            return False
+        if not self._has_keys or role < Role.ALGORITHM:
+            why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
+            raise Refused(403, "not_allowed", f"{why}, so it cannot be steered over HTTP")
+        await exchange.answer_json(200, await self._steer(exchange, path.removeprefix(CONTROL_PREFIX)))
+        return True
+
+    async def _steer(self, exchange: Exchange, what: str) -> Mapping[str, Any]:
+        service = self._service
+        if (exchange.method, what) == ("GET", "status"):
+            return service.status()
+        if exchange.method == "POST" and what in _ACTIONS:
+            fields = await self._fields(exchange)
+            if what == "pause":
+                service.traffic.pause()
+            elif what == "resume":
+                service.traffic.resume()
+            elif what == "drain":
+                drained = await service.traffic.drain(_seconds(fields))
+                return {"finished": drained.finished, "aborted": drained.aborted}
+            elif what == "weights":
+                service.engine.weight_version = _text(fields, "version")
+            else:
+                self._update(fields.get("model_list"))
+            return service.status()
+        raise Refused(404, "unknown_path", f"there is no {exchange.method} {exchange.path}")
+
+    def _update(self, model_list: Any) -> None:
+        if not isinstance(model_list, list):
+            raise Refused(400, "invalid_request", "model_list is missing, or no list")
+        if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
+            raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
+        try:
+            self._service.update_model_list(model_list)
+        except (ConfigError, RegistryError) as exc:
+            raise Refused(400, "invalid_request", str(exc)) from exc
+
+    async def _fields(self, exchange: Exchange) -> dict[str, Any]:
+        body = await exchange.body(_MAX_BODY_BYTES)
+        fields = parse_object(body) if body else {}
+        if fields is None:
+            raise Refused(400, "invalid_json", "the request's body is no JSON object")
+        return fields
+
+
+_ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a text")
+    return value
+
+
+def _seconds(fields: Mapping[str, Any]) -> float | None:
+    value = fields.get("timeout")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+        raise Refused(400, "invalid_request", f"timeout is {value!r}; it is a number of seconds")
+    return value

@@ -1,0 +1,21 @@
+"""The APIs that the proxy understands, by path. What has another path passes through."""
+
+from collections.abc import Mapping
+
+from lightning_core.proxy.dialects.anthropic import AnthropicDialect
+from lightning_core.proxy.dialects.base import Added, Assembler, Dialect, Fields
+from lightning_core.proxy.dialects.chat import ChatDialect
+from lightning_core.proxy.dialects.completions import CompletionsDialect
+from lightning_core.proxy.dialects.embeddings import EmbeddingsDialect
+from lightning_core.proxy.dialects.responses import ResponsesDialect
+
+DIALECTS: Mapping[str, Dialect] = {
+    "/chat/completions": ChatDialect(),
+    "/completions": CompletionsDialect(),
+    "/embeddings": EmbeddingsDialect(),
+    "/messages": AnthropicDialect(),
+    "/responses": ResponsesDialect(),
+}
+"""By the path below `/v1`."""
+
+__all__ = ["DIALECTS", "Added", "Assembler", "Dialect", "Fields"]

@@ -1,0 +1,325 @@
+"""What happens to each request: who asks, may it go on, what is answered, what is recorded."""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_core.errors import BudgetExhausted
+from lightning_core.proxy.backend import BackendBroke, BackendTimeout
+from lightning_core.proxy.budget import Budget
+from lightning_core.proxy.call import Call
+from lightning_core.proxy.dialects import DIALECTS, Dialect
+from lightning_core.proxy.exchange import Exchange, Headers
+from lightning_core.proxy.jsons import dump, parse_object
+from lightning_core.proxy.live_attempts import LiveAttempts
+from lightning_core.proxy.model_list import Replica
+from lightning_core.proxy.outbox import Outbox
+from lightning_core.proxy.owner import Attribution, Owner, parent_span
+from lightning_core.proxy.record import CallRecord
+from lightning_core.proxy.refusals import Refused, openai_error
+from lightning_core.proxy.relay import EarlyEnd, StreamRelay
+from lightning_core.proxy.replicas import Replicas
+from lightning_core.proxy.sending import Sender, Sent, error_fields, refusal_of
+from lightning_core.proxy.spans import Capture, span_of
+from lightning_core.proxy.traffic import Traffic
+from lightning_core.store.http.body import ClientGone
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "/v1"
+
+
+@dataclass(slots=True)
+class Counts:
+    """What went through so far."""
+
+    calls: int = 0
+    failed: int = 0
+    refused: int = 0
+    hung_up: int = 0
+    tokens: int = 0
+    usd: float = 0.0
+
+
+@dataclass
+class Engine:
+    """All that requests share."""
+
+    attribution: Attribution
+    attempts: LiveAttempts
+    outbox: Outbox
+    traffic: Traffic
+    replicas: Replicas
+    sender: Sender
+    capture: Capture
+    budget: Budget | None
+    allow_unattributed: bool
+    max_body_bytes: int
+    weight_version: str | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    async def serve(self, exchange: Exchange, path: str, owner: Owner | None, *, has_key: bool) -> None:
+        """Answer a request whose caller is known.
+
+        Args:
+            exchange: The request.
+            path: Its path below the attempt's.
+            owner: Whose it is; None for nobody's.
+            has_key: Whether the caller has the attempt's key.
+        """
+        below = path
+        while below.startswith(f"{PREFIX}/"):  # twice where a client adds it to a base URL that has it
+            below = below.removeprefix(PREFIX)
+        dialect = DIALECTS.get(below) if exchange.method == "POST" else None
+        if exchange.method == "GET" and (below == "/models" or below.startswith("/models/")):
+            await self._list_models(exchange, below.removeprefix("/models").removeprefix("/"))
+            return
+        if dialect is None and not path.startswith(f"{PREFIX}/"):
+            raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {exchange.path!r}")
+        if owner is None and not self.allow_unattributed:
+            raise Refused(
+                403,
+                "unattributed",
+                "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
+                "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
+            )
+        if owner is not None:
+            await self.attempts.require(owner, has_key=has_key)
+            self.outbox.require_room()
+        body = await exchange.body(self.max_body_bytes)
+        if dialect is None:
+            await self._pass_through(exchange, below, body, owner)
+            return
+        fields = parse_object(body)
+        if fields is None:
+            raise Refused(400, "invalid_json", "the request's body is no JSON object")
+        await self._call(exchange, below, body, fields, dialect, owner)
+
+    # A call that is understood
+
+    async def _call(
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        fields: dict[str, Any],
+        dialect: Dialect,
+        owner: Owner | None,
+    ) -> None:
+        call = Call(exchange)
+        began = time.perf_counter()
+        record = CallRecord(
+            owner=owner or _NOBODY,
+            dialect=dialect,
+            request=fields,
+            began=time.time(),
+            parent=parent_span(exchange.headers.get("traceparent", "")),
+            size=len(body),
+        )
+        ticket = None if owner is None else self.outbox.begin(owner, call.abort)
+        is_counted = False
+        self.counts.calls += 1
+        try:
+            async with call.interruptible():
+                try:
+                    await self.traffic.enter(call, call.abort)
+                    self._start_budgeted()
+                    is_counted = True
+                    await self._answer(exchange, path, body, fields, dialect, record, began)
+                finally:
+                    self.traffic.leave(call)
+        except Refused as refused:
+            record.fail(refused.kind, refused.message)
+            if exchange.status == 0:
+                record.status = refused.status
+                await self._tell(exchange, refused, dialect)
+            else:
+                await self._break_off(exchange, refused, dialect)
+        except ClientGone:
+            record.fail("client_disconnected", "the agent hung up before the answer came to its end")
+            self.counts.hung_up += 1
+        except asyncio.CancelledError:
+            record.fail("proxy_stopped", "the proxy was stopped")
+            raise
+        except Exception as exc:
+            record.fail(type(exc).__name__, "the proxy failed; its log says why")
+            raise
+        finally:
+            record.duration = time.perf_counter() - began
+            record.last_weight_version = self.weight_version if record.weight_version is not None else None
+            self._count(record, is_counted=is_counted)
+            if ticket is not None:
+                self.outbox.end(ticket, span_of(record, self.capture), record.size)
+
+    def _start_budgeted(self) -> None:
+        if self.budget is not None:
+            try:
+                self.budget.start_call()
+            except BudgetExhausted as exc:
+                raise Refused(402, "budget_exhausted", str(exc)) from exc
+
+    def _count(self, record: CallRecord, *, is_counted: bool) -> None:
+        tokens, cost = record.tokens, record.cost
+        self.counts.tokens += tokens
+        self.counts.usd += cost or 0.0
+        self.counts.failed += record.error_kind is not None
+        if self.budget is not None and is_counted:
+            self.budget.end_call(tokens=tokens, usd=cost)
+
+    async def _answer(
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        fields: dict[str, Any],
+        dialect: Dialect,
+        record: CallRecord,
+        began: float,
+    ) -> None:
+        def on_try(replica: Replica) -> None:
+            record.tries += 1
+            record.address = replica.backend.address
+            record.weight_version = self.weight_version
+
+        attempt = None if record.owner is _NOBODY else record.owner.attempt_id
+        sent = await self.sender.send(exchange, path, body, fields, dialect=dialect, attempt=attempt, on_try=on_try)
+        try:
+            if sent.answer.status < 400 and sent.answer.header("content-type").startswith("text/event-stream"):
+                await self._relay(exchange, sent, dialect, record, began)
+            else:
+                await self._hand_back(exchange, sent, dialect, record)
+        except (BackendBroke, BackendTimeout, EarlyEnd) as exc:
+            self.replicas.failed(sent.replica, is_dead=False)
+            raise refusal_of(exc) from exc
+        finally:
+            self.sender.release(sent)
+            try:
+                await sent.answer.aclose()
+            finally:
+                answer = record.answer
+                record.cost = sent.replica.cost(answer.input_tokens, answer.output_tokens)
+
+    async def _hand_back(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord) -> None:
+        """Answer in one piece."""
+        status, headers = sent.answer.status, _headers_of(sent)
+        body = await sent.answer.read()
+        record.status = status
+        record.size += len(body)
+        if status >= 400:
+            told = error_fields(body)
+            if told is None:
+                message = f"{sent.replica.backend.address} answered {status}: {body[:500].decode('utf-8', 'replace')}"
+                body = dump(dialect.error(Refused(status, "backend_error", message)))
+                headers = [*_retry_after(sent), (b"content-type", b"application/json")]
+            else:
+                error = told["error"]
+                message = str(error.get("message") if isinstance(error, dict) else error)
+            record.fail(str(status), message)
+            await exchange.answer(status, body, headers)
+            return
+        fields = parse_object(body)
+        if fields is None:
+            shown = body[:200].decode("utf-8", "replace")
+            raise Refused(502, "backend_garbage", f"{sent.replica.backend.address} answered no JSON object: {shown!r}")
+        record.answer = dialect.read(fields)
+        if record.answer.failure is not None:
+            record.fail("backend_error", record.answer.failure)
+        if sent.added:
+            dialect.strip(fields, sent.added)
+            body = dump(fields)
+        await exchange.answer(status, body, headers)
+
+    async def _relay(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord, began: float) -> None:
+        """Answer piece by piece."""
+        relay = StreamRelay(exchange, dialect, sent.added)
+        record.status = sent.answer.status
+        try:
+            await relay.run(sent, _headers_of(sent))
+        finally:
+            record.answer = relay.finish()
+            record.size += relay.size
+            if relay.first_chunk is not None:
+                record.first_chunk_seconds = relay.first_chunk - began
+        if record.answer.failure is not None:
+            record.fail("backend_error", record.answer.failure)
+
+    # A call that is not
+
+    async def _pass_through(self, exchange: Exchange, path: str, body: bytes, owner: Owner | None) -> None:
+        call = Call(exchange)
+        fields = parse_object(body) if body[:1] == b"{" else None
+        try:
+            async with call.interruptible():
+                try:
+                    await self.traffic.enter(call, call.abort)
+                    self._start_budgeted()
+                    await self._pass(exchange, path, body, fields, owner)
+                finally:
+                    self.traffic.leave(call)
+        except Refused as refused:
+            if exchange.status:
+                raise ClientGone from refused  # nothing can be added to an answer that nobody understands
+            raise
+
+    async def _pass(
+        self, exchange: Exchange, path: str, body: bytes, fields: dict[str, Any] | None, owner: Owner | None
+    ) -> None:
+        attempt = None if owner is None else owner.attempt_id
+        sent = await self.sender.send(
+            exchange, path, body, fields, dialect=None, attempt=attempt, on_try=lambda _: None
+        )
+        try:
+            await exchange.begin(sent.answer.status, _headers_of(sent))
+            async for piece in sent.answer.pieces():
+                await exchange.push(piece)
+            await exchange.end()
+        except (BackendBroke, BackendTimeout) as exc:
+            raise refusal_of(exc) from exc
+        finally:
+            self.sender.release(sent)
+            await sent.answer.aclose()
+
+    async def _list_models(self, exchange: Exchange, one: str) -> None:
+        listed = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in self.replicas.models()
+        ]
+        if not one:
+            await exchange.answer_json(200, {"object": "list", "data": listed})
+            return
+        found = next((model for model in listed if model["id"] == one), None)
+        if found is None:
+            raise Refused(404, "model_not_found", f"no model named {one!r}")
+        await exchange.answer_json(200, found)
+
+    # Errors
+
+    async def _tell(self, exchange: Exchange, refused: Refused, dialect: Dialect | None) -> None:
+        self.counts.refused += 1
+        told = openai_error(refused) if dialect is None else dialect.error(refused)
+        await exchange.answer(refused.status, dump(told), refused.headers())
+
+    async def refuse(self, exchange: Exchange, refused: Refused, path: str) -> None:
+        """Answer a request that is not let through, in the form of its API."""
+        below = path.removeprefix(PREFIX)
+        await self._tell(exchange, refused, DIALECTS.get(below))
+
+    async def _break_off(self, exchange: Exchange, refused: Refused, dialect: Dialect) -> None:
+        """End a stream that has begun with what its API has for that."""
+        try:
+            await exchange.push(dialect.error_event(refused))
+            await exchange.end()
+        except ClientGone:
+            self.counts.hung_up += 1
+
+
+_NOBODY = Owner(None, "", "")
+
+
+def _headers_of(sent: Sent) -> Headers:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.answer.headers]
+
+
+def _retry_after(sent: Sent) -> Headers:
+    return [header for header in _headers_of(sent) if header[0] == b"retry-after"]

@@ -1,0 +1,109 @@
+"""One HTTP request of an agent, and the answer to it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from lightning_core.proxy.jsons import dump
+from lightning_core.proxy.refusals import Refused
+from lightning_core.store.http.body import BodyRefused, ClientGone, read_body
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+_JSON: Headers = ((b"content-type", b"application/json"),)
+
+
+class Exchange:
+    """A request and its answer, over ASGI.
+
+    Args:
+        scope: What ASGI says of the request.
+        receive: Where its body comes from.
+        send: Where its answer goes.
+        stall_seconds: How long an agent may take none of its answer before it counts as gone.
+    """
+
+    def __init__(self, scope: Message, receive: Receive, send: Send, *, stall_seconds: float) -> None:
+        self.method: str = scope["method"]
+        raw = scope.get("raw_path")
+        self.path = raw.decode("ascii", "replace").partition("?")[0] if raw else str(scope["path"])
+        self.query: str = scope["query_string"].decode("ascii", "replace")
+        self.status = 0
+        """What was answered; 0 before."""
+        self.is_done = False
+        """Whether the answer has come to its end."""
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._stall_seconds = stall_seconds
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The request's headers, by lower-case name; of several with one name the last."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self._scope["headers"]}
+
+    async def body(self, max_bytes: int) -> bytes:
+        """Read the body, unpacked.
+
+        Raises:
+            Refused: When it is too large, or not what its headers say.
+            ClientGone: When it does not come.
+        """
+        try:
+            return await read_body(
+                self._receive,
+                length=self.headers.get("content-length"),
+                encoding=self.headers.get("content-encoding", "").strip().lower(),
+                max_bytes=max_bytes,
+            )
+        except BodyRefused as exc:
+            if exc.status == 413:
+                message = f"the request's body is larger than {max_bytes} bytes, the most that the proxy takes"
+                raise Refused(413, "request_too_large", message) from exc
+            raise Refused(exc.status, "invalid_request", str(exc)) from exc
+
+    async def gone(self) -> None:
+        """Return when the agent does not wait any more. To be called after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
+    async def answer(self, status: int, body: bytes, headers: Headers = _JSON) -> None:
+        """Send an answer in one piece."""
+        self.status = status
+        sent = [*headers, (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._push({"type": "http.response.body", "body": body})
+        self.is_done = True
+
+    async def answer_json(self, status: int, value: Any) -> None:
+        """Send an answer of JSON."""
+        await self.answer(status, dump(value))
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Begin an answer that comes in pieces."""
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def push(self, piece: bytes) -> None:
+        """Send a piece. Waits for an agent that reads slowly.
+
+        Raises:
+            ClientGone: When it reads nothing at all for too long.
+        """
+        await self._push({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        """End an answer that comes in pieces."""
+        await self._push({"type": "http.response.body", "body": b""})
+        self.is_done = True
+
+    async def _push(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await self._send(message)
+        except TimeoutError as exc:
+            raise ClientGone from exc

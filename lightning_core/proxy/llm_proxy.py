@@ -1,0 +1,486 @@
+"""The model proxy, as programs use it."""
+
+import asyncio
+import copy
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from lightning_core.errors import ConfigError, ProxyError, StoreUnavailable
+from lightning_core.proxy.budget import Budget
+from lightning_core.proxy.model_list import ModelConfig, make_replicas
+from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.service import ProxyService, Settings
+from lightning_core.proxy.spans import Capture, Redact
+from lightning_core.proxy.traffic import Drained
+from lightning_core.registry import Registry, default_registry
+from lightning_core.store import LightningStore
+from lightning_core.store.clock import Clock, SystemClock
+from lightning_core.store.http.auth import Keys
+from lightning_core.store.http.loopback import is_loopback
+from lightning_core.store.http.protocol import KEY_VARIABLE
+from lightning_core.store.threaded import LightningStoreThreaded
+from lightning_core.superseded import superseded
+from lightning_core.types import LLM, Attempt, ProxyLLM, Rollout
+
+T = TypeVar("T")
+
+
+class LLMProxy:
+    """Stands between agents and models: every call is attributed to its attempt, recorded, and sent on.
+
+        async with LLMProxy(store=store, model_list=[
+            {"model_name": "small", "litellm_params": {"model": "hosted_vllm/small", "api_base": "http://gpu:8000/v1"}},
+        ]) as proxy:
+            await store.add_resources({"main_llm": proxy.as_resource()})
+
+    It runs in a thread with an event loop of its own, so that agents that block theirs do not block model calls; with
+    `launch_mode="asyncio"`, in the event loop that starts it. Its methods may be called from any thread and event loop.
+
+    It is a plugin, too: given to a trainer's `hooks`, it runs while the run does, unless it runs already, and each
+    attempt's end waits for its calls.
+
+    Args:
+        port: Where to listen; None or 0 lets the system choose.
+        model_list: Which names lead to which backends; see `ModelConfig`.
+        store: Where calls are recorded. Needed unless `allow_unattributed` is set.
+        host: The address to listen on. One that other machines can reach demands a key.
+        num_retries: How often a call is tried again that was refused before it was answered.
+        launch_mode: `thread` or `asyncio`; 0.3's `mp` is a thread, too: `agl proxy` runs in a process of its own.
+        key: What whoever steers it says, and what the keys of attempts are made of: that of the store's server. None
+            for the variable `AGL_KEY`, `""` for none.
+        public_url: How agents reach it, where that is not `host` and `port`.
+        allow_unattributed: Whether calls are served that belong to no attempt. They are not recorded.
+        attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`, or what `bind` said.
+        capture_content: Whether messages and tools are recorded.
+        capture_tokens: Whether token ids are.
+        redact: Is given `input`, `output`, `instructions` or `tools`, and what is to be recorded; returns what is.
+        budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
+        registry: Where backends are found; None for what is installed.
+        clock: How long waits last; None for the machine's clock.
+        settings: Further limits, by the names of `Settings`: `pause_seconds`, `max_concurrent_calls`, ...
+
+    Raises:
+        ConfigError: When an option has a value that it does not take.
+    """
+
+    @superseded(
+        without_effect={
+            "litellm_config": "give each model its options in the model_list",
+            "num_workers": "one event loop serves thousands of calls",
+            "launcher_args": "give host and port",
+            "middlewares": "streams are real, and attribution is built in",
+            "callbacks": "token ids and log-probabilities are always asked for",
+        }
+    )
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: Sequence[ModelConfig | Mapping[str, Any]] | None = None,
+        store: LightningStore | None = None,
+        host: str | None = None,
+        num_retries: int = 2,
+        launch_mode: Literal["thread", "asyncio", "mp"] = "thread",
+        *,
+        key: str | None = None,
+        public_url: str | None = None,
+        allow_unattributed: bool = False,
+        attribution_header: str | None = None,
+        capture_content: bool = True,
+        capture_tokens: bool = True,
+        redact: Redact | None = None,
+        budget: Budget | Mapping[str, Any] | None = None,
+        registry: Registry | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        if launch_mode not in ("thread", "asyncio", "mp"):
+            raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'thread' or 'asyncio'")
+        unknown = [name for name in settings if name not in Settings.__dataclass_fields__]
+        if unknown:
+            raise ConfigError(f"LLMProxy has no option {unknown[0]!r}; see LLMProxy and Settings for those it has")
+        self.host = host or "127.0.0.1"
+        key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
+        if key is None and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host} can be reached from other machines, so the proxy needs a key: give key= or "
+                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
+            )
+        self._keys = Keys(key)
+        self._asked_port = port or 0
+        self._port = self._asked_port
+        self._public_url = None if public_url is None else public_url.rstrip("/").removesuffix("/v1")
+        self._in_thread = launch_mode != "asyncio"
+        self._settings = Settings(
+            allow_unattributed=allow_unattributed,
+            attribution_header=attribution_header,
+            num_retries=num_retries,
+            **settings,
+        )
+        self._capture = Capture(capture_content, capture_tokens, redact)
+        self.budget = Budget.of(budget)
+        self._registry = default_registry() if registry is None else registry
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self.store = store
+        self.model_list: list[Mapping[str, Any]] = [dict(entry) for entry in model_list or ()]
+        self._weight_version: str | None = None
+        self._service: ProxyService | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: _ProxyThread | None = None
+        self._is_of_run = False
+
+    @classmethod
+    def of(cls, spec: object, **defaults: Any) -> "LLMProxy | None":
+        """Make a proxy of whatever says one.
+
+        Args:
+            spec: A proxy, returned as it is; True, for one whose models come later; its options; None or False for
+                none.
+            defaults: Options for a proxy that is made here, where `spec` does not have them.
+
+        Raises:
+            ConfigError: When it says none, or has an option that there is not.
+        """
+        if spec is None or spec is False:
+            return None
+        if isinstance(spec, LLMProxy):
+            return spec
+        if spec is True:
+            return cls(**defaults)
+        if not isinstance(spec, Mapping):
+            raise ConfigError(
+                f"llm_proxy is a {type(spec).__name__}; it is an LLMProxy, its options such as "
+                "{'model_list': [...]}, or True"
+            )
+        try:
+            return cls(**{**defaults, **spec})
+        except TypeError as exc:
+            raise ConfigError(f"llm_proxy has options that do not fit: {exc}") from exc
+
+    # Where it is
+
+    @property
+    def url(self) -> str:
+        """Where agents find it, such as `http://127.0.0.1:4748`; known once it is started.
+
+        Raises:
+            ProxyError: When the system is to choose the port, and has not yet.
+        """
+        if self._public_url is not None:
+            return self._public_url
+        if self._port == 0:
+            raise ProxyError("the proxy's port is not chosen yet; start the proxy first")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before the system has chosen."""
+        return self._port
+
+    def is_running(self) -> bool:
+        """Whether calls are served."""
+        return self._service is not None
+
+    def models(self) -> list[str]:
+        """Return what agents may ask for."""
+        return list(dict.fromkeys(str(entry.get("model_name")) for entry in self.model_list))
+
+    def get_store(self) -> LightningStore | None:
+        """Return where calls are recorded."""
+        return self.store
+
+    def set_store(self, store: LightningStore) -> None:
+        """Record calls in another store, from the next start on.
+
+        Raises:
+            ProxyError: When it runs.
+        """
+        if self._service is not None and store is not self.store:
+            raise ProxyError("the proxy runs; stop it before it gets another store")
+        self.store = store
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: Mapping[str, Any] | None = None,
+    ) -> LLM:
+        """Return what an agent is given to call a model: a `ProxyLLM`, or with both ids the `LLM` of that attempt.
+
+        Where keys are needed, the latter has the attempt's; the former has none, for one key cannot be all attempts'.
+
+        Raises:
+            ValueError: When only one of the ids is given, or when it is not clear which model is meant.
+        """
+        names = self.models()
+        if model is None:
+            if len(names) != 1:
+                raise ValueError(f"say which model: the proxy has {', '.join(names) or 'none'}")
+            model = names[0]
+        parameters = copy.deepcopy(dict(sampling_parameters or {}))
+        general = ProxyLLM(endpoint=f"{self.url}/v1", model=model, sampling_parameters=parameters)
+        if rollout_id is None and attempt_id is None:
+            return general
+        return LLM(
+            endpoint=general.get_base_url(rollout_id, attempt_id),
+            model=model,
+            api_key=self.attempt_key(rollout_id or "", attempt_id or ""),
+            sampling_parameters=parameters,
+        )
+
+    def attempt_key(self, rollout_id: str, attempt_id: str) -> str | None:
+        """Return the key that opens model calls of one attempt; None where no keys are needed.
+
+        It is the same as that which the store's server gives with the claim.
+        """
+        if not self._keys.required or self.store is None:
+            return None
+        return self._keys.mint(self.store.run_id, rollout_id, attempt_id, time.time())
+
+    # From start to stop
+
+    async def start(self) -> None:
+        """Listen; return when calls are served. Does nothing when it runs.
+
+        Raises:
+            ConfigError: When the port cannot be had, the model list is wrong, or there is no store.
+        """
+        if self._service is not None:
+            return
+        if self.store is None and not self._settings.allow_unattributed:
+            raise ConfigError("the proxy has no store to record calls in; give it store=, or allow_unattributed=True")
+        store = self.store
+        if store is not None and self._in_thread and not store.capabilities.get("thread_safe"):
+            store = LightningStoreThreaded(store)
+        if store is not None:
+            await store.statistics()  # one that cannot be reached is known now, and its run from now on
+        if not self._in_thread:
+            await self._open(store)
+            return
+        thread = _ProxyThread(lambda: self._open(store), self._close)
+        await asyncio.shield(asyncio.wrap_future(thread.start()))
+        self._thread = thread
+
+    async def stop(self) -> None:
+        """Let calls end, bring what they recorded to the store, and stop. Does nothing when it does not run."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.wrap_future(thread.stop())
+            await asyncio.to_thread(thread.join)
+        elif self._service is not None:
+            await self._close()
+
+    async def restart(self, *, _port: int | None = None) -> None:
+        """Stop and start again, on the same port."""
+        await self.stop()
+        if _port is not None:
+            self._port = self._asked_port = _port
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # While it runs
+
+    def update_model_list(self, model_list: Sequence[ModelConfig | Mapping[str, Any]]) -> None:
+        """Replace the model list; takes effect with the next call. Calls under way end where they are.
+
+        Raises:
+            ConfigError: When an entry is wrong; then nothing changes.
+            RegistryError: When a backend cannot be had; then nothing changes.
+        """
+        entries: list[Mapping[str, Any]] = [dict(entry) for entry in model_list]
+        service, loop = self._service, self._loop
+        if service is None or loop is None:
+            make_replicas(entries, self._registry)
+        elif _is_running_here(loop):
+            service.update_model_list(entries)
+        else:
+            done: Future[None] = Future()
+            loop.call_soon_threadsafe(_settle, done, lambda: service.update_model_list(entries))
+            done.result()
+        self.model_list = entries
+
+    async def pause(self) -> None:
+        """Let new calls wait, for new weights. Those under way go on: see `drain`. Twice is as once."""
+        await self._there(_at_once, lambda service: service.traffic.pause())
+
+    async def resume(self) -> None:
+        """Let calls in again."""
+        await self._there(_at_once, lambda service: service.traffic.resume())
+
+    async def drain(self, timeout: float | None = None) -> Drained:
+        """Wait until no call is under way, and cut off those that are after so many seconds; `pause` first.
+
+        Returns:
+            How many calls ended, and how many were cut off. The agents of the latter are told to try again.
+        """
+        return await self._there(lambda service: service.traffic.drain(timeout))
+
+    def set_weight_version(self, version: str | int | None) -> None:
+        """Record with each call from now on which weights it was made with."""
+        self._weight_version = None if version is None else str(version)
+        if self._service is not None:
+            self._service.engine.weight_version = self._weight_version
+
+    def bind(self, value: str, rollout_id: str, attempt_id: str) -> None:
+        """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
+        if self._service is None:
+            raise ProxyError("the proxy does not run; start it first")
+        self._service.attribution.bind(value, Owner(None, rollout_id, attempt_id))
+
+    async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
+        """Return when the store has all calls of an attempt.
+
+        Args:
+            rollout_id: The rollout.
+            attempt_id: The attempt.
+            end: Whether the attempt has ended: what is still under way is cut off after a moment, and no further call
+                is let through.
+
+        Raises:
+            StoreUnavailable: When the store does not take them in time. They go to it when it is back.
+        """
+        await self._there(lambda service: service.flush(Owner(None, rollout_id, attempt_id), end=end))
+
+    async def status(self) -> dict[str, Any]:
+        """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""
+        return await self._there(_at_once, lambda service: service.status())
+
+    async def lightning_run_start(self, run_id: str) -> None:
+        """Start with a run; the hook of this name."""
+        if not self.is_running():
+            await self.start()
+            self._is_of_run = True
+
+    async def lightning_run_end(self, run_id: str) -> None:
+        """Stop with the run that it was started by; the hook of this name."""
+        if self._is_of_run:
+            self._is_of_run = False
+            await self.stop()
+
+    async def lightning_trace_end(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Let the end of an attempt wait for its calls; the hook of this name."""
+        if self._service is not None and self.store is not None:
+            # A grader may still have a judge called: so the attempt has not ended for good.
+            await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
+
+    async def _open(self, store: LightningStore | None) -> None:
+        service = ProxyService(
+            store,
+            keys=self._keys,
+            settings=self._settings,
+            capture=self._capture,
+            budget=self.budget,
+            registry=self._registry,
+            clock=self._clock,
+        )
+        service.update_model_list(self.model_list)
+        service.engine.weight_version = self._weight_version
+        self._port = await service.start(self.host, self._port)
+        self._service, self._loop = service, asyncio.get_running_loop()
+
+    async def _close(self) -> None:
+        service, self._service, self._loop = self._service, None, None
+        if service is not None:
+            await service.stop()
+
+    async def _there(self, method: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Call something in the proxy's event loop, with its service."""
+        service, loop = self._service, self._loop
+        if service is None or loop is None:
+            raise ProxyError("the proxy does not run; start it first")
+
+        async def call() -> T:
+            return await method(service, *args)
+
+        if _is_running_here(loop):
+            return await call()
+        calling = call()
+        try:
+            future = asyncio.run_coroutine_threadsafe(calling, loop)
+        except RuntimeError as exc:
+            calling.close()
+            raise StoreUnavailable("the proxy has stopped") from exc
+        return await asyncio.wrap_future(future)
+
+
+class _ProxyThread:
+    """A thread with an event loop in which a proxy runs."""
+
+    def __init__(
+        self, opening: Callable[[], Coroutine[Any, Any, None]], closing: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._opening = opening
+        self._closing = closing
+        self._opened: Future[None] = Future()
+        self._closed: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told: asyncio.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="model proxy", daemon=True)
+
+    def start(self) -> "Future[None]":
+        self._thread.start()
+        return self._opened
+
+    def stop(self) -> "Future[None]":
+        if self._loop is not None and self._told is not None and not self._closed.done():
+            self._loop.call_soon_threadsafe(self._told.set)
+        return self._closed
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._opening()
+        except BaseException as exc:
+            self._opened.set_exception(exc)
+            return
+        self._opened.set_result(None)
+        await self._told.wait()
+        try:
+            await self._closing()
+        except BaseException as exc:
+            self._closed.set_exception(exc)
+        else:
+            self._closed.set_result(None)
+
+
+async def _at_once(service: ProxyService, action: Callable[[ProxyService], T]) -> T:
+    return action(service)
+
+
+def _settle(done: "Future[None]", action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception as exc:
+        done.set_exception(exc)
+    else:
+        done.set_result(None)
+
+
+def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

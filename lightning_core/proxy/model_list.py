@@ -1,0 +1,146 @@
+"""The list of models, in the form of LiteLLM's: which name leads to which backend."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NotRequired, Required, TypedDict
+
+from lightning_core.errors import ConfigError
+from lightning_core.proxy.backend import Backend
+from lightning_core.registry import Registry
+
+_OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
+"""LiteLLM's names of providers that speak OpenAI's API."""
+
+_OWN_PARAMS = frozenset({"model", "input_cost_per_token", "output_cost_per_token"})
+"""What is not the backend's."""
+
+
+class ModelConfig(TypedDict, total=False):
+    """One entry of the model list: several of one `model_name` are replicas."""
+
+    model_name: Required[str]
+    """What agents ask for."""
+    litellm_params: Required[dict[str, Any]]
+    """`model` (with LiteLLM's prefix of the provider, or without), and options of the backend: `api_base`, ..."""
+    backend: NotRequired[object]
+    """The backend: an installed name, an instance, or whatever else the registry takes. Without it, that of the
+    provider."""
+    model_info: NotRequired[dict[str, Any]]
+    """Prices, where they do not stand in `litellm_params`."""
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """A backend that answers for a model, and how it stands."""
+
+    model_name: str
+    model: str
+    """What the backend calls it."""
+    backend: Backend
+    input_price: float | None = None
+    """US dollars for a token."""
+    output_price: float | None = None
+    refused_fields: set[str] = field(default_factory=set)
+    """What it was asked besides what agents ask, and refused."""
+    is_owned: bool = True
+    """Whether the proxy made the backend, and so closes it."""
+    in_flight: int = 0
+    assigned: int = 0
+    """How many attempts were sent here so far."""
+    failures: int = 0
+    """In a row."""
+    down_until: float = 0.0
+    """In the clock's time; 0 while nothing is known against it."""
+    is_on_trial: bool = False
+    """Whether a call is under way that shows whether it is back."""
+    spec: object = field(default=None, repr=False)
+    """What it was made from."""
+
+    def cost(self, input_tokens: int | None, output_tokens: int | None) -> float | None:
+        """Return what a call costs, in US dollars; None where no price was given."""
+        if self.input_price is None and self.output_price is None:
+            return None
+        return (input_tokens or 0) * (self.input_price or 0.0) + (output_tokens or 0) * (self.output_price or 0.0)
+
+
+def make_replicas(
+    model_list: Sequence[Mapping[str, Any]], registry: Registry, known: Sequence[Replica] = ()
+) -> list[Replica]:
+    """Make the replicas of a model list.
+
+    Args:
+        model_list: The entries.
+        registry: Where backends are found by name.
+        known: Those that there are: one whose entry has not changed is kept, with its connections.
+
+    Raises:
+        ConfigError: Names the entry and what is wrong with it.
+        RegistryError: When a backend cannot be had.
+    """
+    left = list(known)
+    replicas = []
+    for number, entry in enumerate(model_list):
+        same = next((replica for replica in left if replica.spec == entry), None)
+        if same is not None:
+            left.remove(same)
+            replicas.append(same)
+        else:
+            replicas.append(_make(number, entry, registry))
+    return replicas
+
+
+def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
+    name = entry.get("model_name") if isinstance(entry, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"model_list[{number}] has no model_name; it is {{'model_name': ..., 'litellm_params': ...}}")
+    unknown = sorted(set(entry) - set(ModelConfig.__annotations__))
+    if unknown:
+        takes = ", ".join(ModelConfig.__annotations__)
+        raise ConfigError(f"model_list[{number}] ({name}) has no field {unknown[0]!r}; it has: {takes}")
+    params = entry.get("litellm_params", {})
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"model_list[{number}] ({name}): litellm_params is a {type(params).__name__}, not a mapping")
+    given = entry.get("backend")
+    provider, model = _provider(str(params.get("model") or name))
+    options = {option: value for option, value in params.items() if option not in _OWN_PARAMS}
+    spec = given
+    if given is None:
+        is_openai = provider in _OPENAI_PROVIDERS or (provider is None and "api_base" in options)
+        spec = "openai" if is_openai else "litellm"
+        if not is_openai:
+            model, options = str(params.get("model") or name), {"model": params.get("model") or name, **options}
+    elif provider not in _OPENAI_PROVIDERS:
+        model = str(params.get("model") or name)
+    if isinstance(spec, str):
+        spec = {"name": spec, **options}
+    elif isinstance(spec, Mapping):
+        spec = {**spec, **options}
+    prices = {**entry.get("model_info", {}), **params}
+    return Replica(
+        model_name=name,
+        model=model,
+        backend=registry.build("backends", spec, expected=Backend),
+        input_price=_price(number, "input_cost_per_token", prices),
+        output_price=_price(number, "output_cost_per_token", prices),
+        is_owned=not isinstance(given, Backend),
+        spec=_copied(entry),
+    )
+
+
+def _provider(model: str) -> tuple[str | None, str]:
+    """Split LiteLLM's prefix off; a slash after anything else is part of the name."""
+    prefix, slash, rest = model.partition("/")
+    return (prefix, rest) if slash and prefix in _OPENAI_PROVIDERS else (None, model)
+
+
+def _price(number: int, name: str, prices: Mapping[str, Any]) -> float | None:
+    price = prices.get(name)
+    if price is None:
+        return None
+    if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
+        raise ConfigError(f"model_list[{number}]: {name} is {price!r}; it is a price in US dollars, 0 or more")
+    return float(price)
+
+
+def _copied(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in entry.items()}

@@ -1,0 +1,197 @@
+"""Any endpoint that speaks OpenAI's API, or Anthropic's: vLLM, SGLang, the providers themselves."""
+
+import io
+import os
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from yarl import URL
+
+from lightning_core.errors import ConfigError
+from lightning_core.proxy.backend import (
+    Backend,
+    BackendAnswer,
+    BackendBroke,
+    BackendRequest,
+    BackendTimeout,
+    BackendUnavailable,
+)
+
+_PUBLIC_BASE = "https://api.openai.com/v1"
+_KEEP_ALIVE_SECONDS = 4.0
+"""Shorter than the 5 s after which vLLM's server closes idle connections: a call must not meet one that closes."""
+_READ_BUFFER_BYTES = 64 * 1024
+"""What is read ahead of a slow agent, twice at most."""
+_LARGE_BODY_BYTES = 512 * 1024
+_PASSED_HEADERS = frozenset(
+    {"content-type", "content-disposition", "retry-after", "x-request-id", "request-id", "location"}
+)
+_STRANGERS = ("api.openai.com", "api.anthropic.com", ".openai.azure.com", "generativelanguage.googleapis.com")
+"""Providers that refuse fields that they do not know, and give no token ids."""
+
+
+class OpenAIBackend(Backend):
+    """Hands calls on over a pool of connections.
+
+    Args:
+        api_base: Its base URL, `/v1` included where it has one; None for OpenAI's own.
+        api_key: What to say to it; `os.environ/NAME` for a variable. None for `OPENAI_API_KEY` where `api_base` is
+            None, else for nothing.
+        headers: Sent with every call.
+        timeout: Seconds that a whole call may take; None for no limit.
+        stream_timeout: Seconds from one piece of a stream to the next; None for `timeout`.
+        connect_timeout: Seconds to connect.
+        max_connections: How many calls may be under way at once; further ones wait for a connection.
+        return_token_ids: Whether it knows `return_token_ids`; None for finding out.
+
+    Raises:
+        ConfigError: When `api_base` is no URL, or the variable of the key is not set.
+    """
+
+    def __init__(
+        self,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = 600.0,
+        stream_timeout: float | None = None,
+        connect_timeout: float = 5.0,
+        max_connections: int = 4096,
+        return_token_ids: bool | None = None,
+    ) -> None:
+        base = _PUBLIC_BASE if api_base is None else _from_environment("api_base", api_base)
+        parts = urlsplit(base)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(f"api_base is {base!r}; it is the URL of an endpoint, such as http://127.0.0.1:8000/v1")
+        key = os.environ.get("OPENAI_API_KEY") if api_key is None and api_base is None else api_key
+        key = None if key is None else _from_environment("api_key", key)
+        self._base = base.rstrip("/")
+        self._host = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+        self._headers = {"accept-encoding": "identity", **(headers or {})}
+        if key:
+            self._headers["authorization"] = f"Bearer {key}"
+            self._headers["x-api-key"] = key
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
+        self._stream_timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=connect_timeout, sock_read=stream_timeout or timeout
+        )
+        self._max_connections = max_connections
+        self._session: aiohttp.ClientSession | None = None
+        host = parts.hostname or ""
+        if return_token_ids is None and any(host == name or host.endswith(name) for name in _STRANGERS):
+            return_token_ids = False
+        self.gives_tokens = return_token_ids
+
+    @property
+    def address(self) -> str:
+        return self._host
+
+    async def send(self, request: BackendRequest) -> BackendAnswer:
+        is_stream = request.fields is not None and request.fields.get("stream") is True
+        timeout = self._stream_timeout if is_stream else self._timeout
+        query = f"?{request.query}" if request.query else ""
+        try:
+            response = await self._open().request(
+                request.method,
+                URL(f"{self._base}{request.path}{query}", encoded=True),
+                data=_payload(request.body),
+                headers={**dict(request.headers), **self._headers},
+                timeout=timeout,
+                allow_redirects=False,
+            )
+        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as exc:
+            raise BackendUnavailable(f"{self._host} cannot be reached: {_said(exc)}") from exc
+        except TimeoutError as exc:
+            raise BackendTimeout(f"{self._host} did not answer within {_limit(timeout)}") from exc
+        except (aiohttp.ServerDisconnectedError, ConnectionResetError) as exc:
+            # Mostly a connection that it closed for being idle while the call was sent. Nothing was answered.
+            raise BackendUnavailable(f"{self._host} closed the connection before it answered") from exc
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            raise BackendBroke(f"{self._host} did not answer as a server does: {_said(exc)}") from exc
+        return _Streamed(response, self._host, timeout)
+
+    async def aclose(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=_READ_BUFFER_BYTES,
+                skip_auto_headers=("User-Agent", "Accept"),
+            )
+        return self._session
+
+
+class _Streamed(BackendAnswer):
+    """An answer on a connection."""
+
+    def __init__(self, response: aiohttp.ClientResponse, host: str, timeout: aiohttp.ClientTimeout) -> None:
+        self.status = response.status
+        self.headers = [(name, value) for name, value in response.headers.items() if name.lower() in _PASSED_HEADERS]
+        self._response = response
+        self._host = host
+        self._timeout = timeout
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.read()
+        except (TimeoutError, aiohttp.ClientError, OSError) as exc:
+            raise self._broken(exc) from exc
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        content = self._response.content
+        try:
+            while piece := await content.readany():
+                yield piece
+        except (TimeoutError, aiohttp.ClientError, OSError) as exc:
+            raise self._broken(exc) from exc
+
+    async def aclose(self) -> None:
+        if self._response.content.is_eof() and not self._response.content.exception():
+            self._response.release()
+        else:
+            self._response.close()
+
+    def _broken(self, error: Exception) -> BackendTimeout | BackendBroke:
+        if isinstance(error, TimeoutError):
+            return BackendTimeout(f"{self._host} did not go on with its answer within {_limit(self._timeout)}")
+        return BackendBroke(f"{self._host} broke off its answer: {_said(error)}")
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO | None:
+    """Return a body as aiohttp takes it: a large one is to be sent in parts, so that other calls go on."""
+    if len(body) > _LARGE_BODY_BYTES:
+        return io.BytesIO(body)
+    return body or None
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _limit(timeout: aiohttp.ClientTimeout) -> str:
+    seconds: Any = timeout.total if timeout.total is not None else timeout.sock_read
+    return f"{seconds:g} s" if seconds is not None else "its time"
+
+
+def _from_environment(option: str, value: str) -> str:
+    """Return an option's value, which may be in a variable, as LiteLLM writes it.
+
+    Raises:
+        ConfigError: When that is not set.
+    """
+    prefix = "os.environ/"
+    if not value.startswith(prefix):
+        return value
+    name = value.removeprefix(prefix)
+    found = os.environ.get(name)
+    if not found:
+        raise ConfigError(f"{option} is to come from the variable {name}, which is not set; set it")
+    return found

@@ -1,0 +1,56 @@
+"""What is known of one call, from its beginning to its end."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightning_core.proxy.answer import Answer
+from lightning_core.proxy.dialects import Dialect
+from lightning_core.proxy.owner import Owner
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call. Times are in seconds since the epoch, durations by a clock that never goes back."""
+
+    owner: Owner
+    dialect: Dialect
+    request: dict[str, Any]
+    """What the agent asked, as it asked it."""
+    began: float
+    parent: tuple[str, str] | None = None
+    """The trace id and the span id that the agent's call is part of, where it says so."""
+    size: int = 0
+    """About how many bytes it holds."""
+    duration: float = 0.0
+    first_chunk_seconds: float | None = None
+    """From the call's beginning to the first piece of a stream."""
+    address: str | None = None
+    """The backend that it went to last."""
+    tries: int = 0
+    weight_version: str | None = None
+    """When the call was sent."""
+    last_weight_version: str | None = None
+    """When it ended."""
+    answer: Answer = field(default_factory=Answer)
+    error_kind: str | None = None
+    error: str | None = None
+    status: int = 0
+    """The HTTP status that the agent got; 0 for none."""
+    cost: float | None = None
+
+    def fail(self, kind: str, message: str) -> None:
+        """Take note of what went wrong; the first one stays."""
+        if self.error_kind is None:
+            self.error_kind, self.error = kind, message
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens went in and out."""
+        answer = self.answer
+        ins = answer.input_tokens
+        if ins is None:
+            ins = len(answer.prompt_token_ids or ())
+        out = answer.output_tokens
+        if out is None:
+            out = sum(len(choice.token_ids or ()) for choice in answer.choices)
+        return ins + out

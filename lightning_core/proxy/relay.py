@@ -1,0 +1,100 @@
+"""A stream on its way from the backend to the agent, and what is recorded of it."""
+
+import asyncio
+import time
+
+from lightning_core.proxy.answer import Answer
+from lightning_core.proxy.backend import BackendBroke
+from lightning_core.proxy.dialects import Added, Dialect
+from lightning_core.proxy.exchange import Exchange, Headers
+from lightning_core.proxy.sending import Sent
+from lightning_core.proxy.sse import EventReader, NoEventStream, ServerEvent
+
+
+class EarlyEnd(BackendBroke):
+    """A stream ended as if nothing were wrong, before its answer did."""
+
+
+class StreamRelay:
+    """Hands a stream on, piece by piece, and puts its answer together.
+
+    A piece goes out as it came where nothing is to be taken out of it. No more is read from the backend than the agent
+    takes, but for what the connections buffer.
+
+    Args:
+        exchange: Where it goes.
+        dialect: What it is made of.
+        added: What is to be taken out.
+    """
+
+    def __init__(self, exchange: Exchange, dialect: Dialect, added: Added) -> None:
+        self.first_chunk: float | None = None
+        """When the first piece went out, by `time.perf_counter`."""
+        self.size = 0
+        self._exchange = exchange
+        self._dialect = dialect
+        self._added = added
+        self._reader = EventReader()
+        self._assembler = dialect.assembler()
+
+    async def run(self, sent: Sent, headers: Headers) -> None:
+        """Hand the stream on until it ends.
+
+        Raises:
+            BackendBroke: When it breaks off.
+            BackendTimeout: When it does not go on.
+            ClientGone: When the agent does not take it.
+        """
+        async for piece in sent.answer.pieces():
+            self.size += len(piece)
+            if self._added:
+                events = self._events(piece, sent)
+                # The first one goes out before the others are read, however many came with it.
+                parts = [events[:1], events[1:]] if self.first_chunk is None else [events]
+                for part in parts:
+                    await self._push(self._read(part), sent, headers)
+            else:
+                await self._push(piece, sent, headers)
+                self._read(self._events(piece, sent))
+        last = self._read(self._reader.finish())
+        self._assembler.finish()
+        if not self._assembler.is_complete and self._assembler.answer.failure is None:
+            raise EarlyEnd(f"{sent.replica.backend.address} ended its stream before the answer was complete")
+        if self._added:
+            await self._push(last, sent, headers)
+        if self.first_chunk is None:
+            await self._exchange.begin(sent.answer.status, headers)
+        await self._exchange.end()
+
+    def finish(self) -> Answer:
+        """Return the answer, as far as it came."""
+        return self._assembler.finish()
+
+    async def _push(self, handed: bytes, sent: Sent, headers: Headers) -> None:
+        if not handed:
+            return
+        if self.first_chunk is not None:
+            await self._exchange.push(handed)
+            return
+        await self._exchange.begin(sent.answer.status, headers)
+        await self._exchange.push(handed)
+        await asyncio.sleep(0)  # the event loop writes to sockets when it gets its turn
+        self.first_chunk = time.perf_counter()
+
+    def _events(self, piece: bytes, sent: Sent) -> list[ServerEvent]:
+        try:
+            return self._reader.feed(piece)
+        except NoEventStream as exc:
+            raise BackendBroke(f"{sent.replica.backend.address} sent no event stream: {exc}") from exc
+
+    def _read(self, events: list[ServerEvent]) -> bytes:
+        """Take note of events, and return what is left of them for the agent."""
+        left = []
+        for event in events:
+            fields = event.fields()
+            self._assembler.feed(event, fields)
+            if fields is None:
+                left.append(event.raw)
+            elif self._dialect.strip_event(fields, self._added):
+                left.append(event.with_fields(fields))
+        return b"".join(left)

@@ -1,0 +1,153 @@
+"""Which replica of a model gets a call: the one that the attempt's calls went to, or the least loaded."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from lightning_core.proxy.model_list import Replica
+from lightning_core.proxy.refusals import Refused
+from lightning_core.registry.objects import did_you_mean
+from lightning_core.store.clock import Clock
+
+MAX_ATTEMPTS = 10_000
+"""How many attempts are remembered with their replica; an older one gets a new one."""
+
+_FIRST_DOWN_SECONDS = 1.0
+_LONGEST_DOWN_SECONDS = 30.0
+_FAILURES_ALLOWED = 3
+"""So many answers that are errors of the server, one after the other, and a replica counts as dead."""
+
+
+class Replicas:
+    """The replicas of all models.
+
+    A replica that cannot be reached, or fails again and again, is left out for a time that doubles from 1 to 30 s. Then
+    one call tries it. Nothing is asked of a backend but agents' own calls. Where all are dead, the one that comes back
+    first is tried: an error of the backend's own says more than one of the proxy's.
+
+    Args:
+        clock: Where the time comes from.
+        on_idle: Is given a replica that is not used any more.
+    """
+
+    def __init__(self, clock: Clock, on_idle: Callable[[Replica], None]) -> None:
+        self._clock = clock
+        self._on_idle = on_idle
+        self._retired: set[Replica] = set()
+        self._all: list[Replica] = []
+        self._by_model: dict[str, list[Replica]] = {}
+        self._of_attempt: OrderedDict[tuple[str, str], Replica] = OrderedDict()
+
+    @property
+    def all(self) -> Sequence[Replica]:
+        """Those that calls go to."""
+        return self._all
+
+    def models(self) -> list[str]:
+        """Return what agents may ask for, in the order of the list."""
+        return list(self._by_model)
+
+    def replace(self, replicas: Sequence[Replica]) -> None:
+        """Send calls to these from now on; `on_idle` is told of each other one when its last call has ended."""
+        gone = [replica for replica in self._all if replica not in replicas]
+        self._all = list(replicas)
+        self._by_model = {}
+        for replica in replicas:
+            self._by_model.setdefault(replica.model_name, []).append(replica)
+        self._of_attempt = OrderedDict(
+            (key, replica) for key, replica in self._of_attempt.items() if replica not in gone
+        )
+        for replica in gone:
+            if replica.in_flight:
+                self._retired.add(replica)
+            else:
+                self._on_idle(replica)
+
+    def choose(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
+        """Return the replica for a call.
+
+        Args:
+            model: What the agent asks for; None where its request names no model.
+            attempt: Whose call it is; None for nobody's.
+            not_this: The one that has just failed, which is chosen only where there is no other.
+
+        Raises:
+            Refused: When there is no such model.
+        """
+        candidates = self._candidates(model)
+        name = candidates[0].model_name
+        key = (name, attempt or "")
+        if attempt is not None:
+            kept = self._of_attempt.get(key)
+            if kept is not None and kept is not not_this and self._is_up(kept):
+                self._of_attempt.move_to_end(key)
+                return kept
+        up = [replica for replica in candidates if replica is not not_this and self._is_up(replica)]
+        if up:
+            chosen = min(up, key=lambda replica: (replica.in_flight, replica.assigned))
+        else:
+            others = [replica for replica in candidates if replica is not not_this] or candidates
+            chosen = min(others, key=lambda replica: (replica.down_until, replica.in_flight))
+        if attempt is not None:
+            chosen.assigned += 1
+            self._of_attempt[key] = chosen
+            self._of_attempt.move_to_end(key)
+            if len(self._of_attempt) > MAX_ATTEMPTS:
+                self._of_attempt.popitem(last=False)
+        return chosen
+
+    def has_other(self, model: str | None, replica: Replica) -> bool:
+        """Whether a call could go to another replica at once."""
+        candidates = self._candidates(model)
+        return any(other is not replica and self._is_up(other) for other in candidates)
+
+    def begin(self, replica: Replica) -> None:
+        """Take note of a call that goes to a replica."""
+        replica.in_flight += 1
+        if replica.down_until:
+            replica.is_on_trial = True
+
+    def end(self, replica: Replica) -> None:
+        """Take note of its end."""
+        replica.in_flight -= 1
+        if replica in self._retired and not replica.in_flight:
+            self._retired.remove(replica)
+            self._on_idle(replica)
+
+    def went_well(self, replica: Replica) -> None:
+        """Take note of an answer: the replica lives."""
+        replica.failures, replica.down_until, replica.is_on_trial = 0, 0.0, False
+
+    def failed(self, replica: Replica, *, is_dead: bool) -> None:
+        """Take note of a failure.
+
+        Args:
+            replica: Whose it is.
+            is_dead: Whether one is enough: it could not be reached.
+        """
+        was_trial, replica.is_on_trial = replica.is_on_trial, False
+        replica.failures += 1
+        if is_dead or was_trial or replica.failures >= _FAILURES_ALLOWED:
+            doublings = min(replica.failures - 1, 10)
+            seconds = min(_FIRST_DOWN_SECONDS * 2**doublings, _LONGEST_DOWN_SECONDS)
+            replica.down_until = self._clock.now() + seconds
+
+    def trial_undecided(self, replica: Replica) -> None:
+        """Take note that the call which tried a dead replica says nothing of it: the agent hung up."""
+        replica.is_on_trial = False
+
+    def _candidates(self, model: str | None) -> list[Replica]:
+        if model is None:
+            if not self._all:
+                raise Refused(503, "no_model", "the proxy has no model yet; it needs a model_list", retry_after=1.0)
+            return self._by_model[self._all[0].model_name]
+        found = self._by_model.get(model)
+        if found is None:
+            models = self.models()
+            message = f"no model named {model!r}; there are: {', '.join(models) or 'none'}{did_you_mean(model, models)}"
+            raise Refused(404, "model_not_found", message)
+        return found
+
+    def _is_up(self, replica: Replica) -> bool:
+        if not replica.down_until:
+            return True
+        return self._clock.now() >= replica.down_until and not replica.is_on_trial

@@ -1,0 +1,293 @@
+"""A call's way to a backend: which replica, with which body, and what is tried again."""
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import stamina
+
+from lightning_core.logs.secrets import hide_in_text
+from lightning_core.proxy.backend import (
+    BackendAnswer,
+    BackendBroke,
+    BackendRequest,
+    BackendTimeout,
+    BackendUnavailable,
+    WholeAnswer,
+)
+from lightning_core.proxy.dialects import Dialect
+from lightning_core.proxy.dialects.openai_tokens import RETURN_TOKEN_IDS
+from lightning_core.proxy.exchange import Exchange
+from lightning_core.proxy.jsons import dump, parse_object
+from lightning_core.proxy.model_list import Replica
+from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+_RETRIED = frozenset({429, 502, 503, 504})
+_LONGEST_WAIT_SECONDS = 30.0
+_PASSED_ON = frozenset(
+    {"content-type", "accept", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key"}
+)
+
+
+class _TryAgain(Exception):
+    """A try that failed before anything was answered."""
+
+    def __init__(self, refused: Refused, replica: Replica, *, wait_seconds: float | None) -> None:
+        super().__init__(refused.message)
+        self.refused = refused
+        self.replica = replica
+        self.wait_seconds = wait_seconds
+        """What the backend asks for, or 0 where another replica is there; None for the usual pause."""
+        self.answer: WholeAnswer | None = None
+        """What the backend said."""
+
+
+class Sent:
+    """An answer that has begun, and how it came to be."""
+
+    def __init__(self, answer: BackendAnswer, replica: Replica, added: dict[str, Any], tries: int) -> None:
+        self.answer = answer
+        self.replica = replica
+        self.added = added
+        """What the agent did not ask for."""
+        self.tries = tries
+
+
+class Sender:
+    """Sends calls.
+
+    Args:
+        replicas: Where to.
+        retries: How often a call is tried again.
+        first_pause_seconds: The pause before the first time; later ones are longer.
+    """
+
+    def __init__(self, replicas: Replicas, *, retries: int, first_pause_seconds: float) -> None:
+        self._replicas = replicas
+        self._retries = retries
+        self._first_pause_seconds = first_pause_seconds
+
+    async def send(
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        fields: dict[str, Any] | None,
+        *,
+        dialect: Dialect | None,
+        attempt: str | None,
+        on_try: Callable[[Replica], None],
+    ) -> Sent:
+        """Send a call until a backend answers it, or another try is of no use.
+
+        Args:
+            exchange: The agent's request.
+            path: Below `/v1`.
+            body: What the agent sent.
+            fields: The same, read; None where it is no JSON object.
+            dialect: The API; None for a path that passes through.
+            attempt: Whose calls go to the same replica.
+            on_try: Is told of each try, before it.
+
+        Returns:
+            The answer, whatever its status. Whoever gets it calls `release`.
+
+        Raises:
+            Refused: When there is no answer.
+        """
+        tries = 0
+        failed: Replica | None = None
+
+        async def one() -> Sent:
+            nonlocal tries, failed
+            tries += 1
+            try:
+                return await self._try(exchange, path, body, fields, dialect, attempt, on_try, failed, tries)
+            except _TryAgain as exc:
+                failed = exc.replica
+                raise
+
+        try:
+            try:
+                return await one()
+            except _TryAgain as exc:
+                if self._retries < 1:
+                    raise
+                first = exc
+            async for again in stamina.retry_context(
+                on=_pause_of,
+                attempts=self._retries + 1,
+                timeout=None,
+                wait_initial=self._first_pause_seconds,
+                wait_max=_LONGEST_WAIT_SECONDS,
+                wait_jitter=self._first_pause_seconds,
+            ):
+                with again:
+                    if again.num == 1:
+                        raise first  # the try above: most calls never come here
+                    return await one()
+        except _TryAgain as exc:
+            if exc.answer is not None:
+                # The backend's own words say most.
+                self._replicas.begin(exc.replica)
+                return Sent(exc.answer, exc.replica, {}, tries)
+            raise exc.refused from exc
+        raise AssertionError("a retry either returns or raises")
+
+    def release(self, sent: Sent) -> None:
+        """Take note that an answer has ended."""
+        self._replicas.end(sent.replica)
+
+    async def _try(
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        fields: dict[str, Any] | None,
+        dialect: Dialect | None,
+        attempt: str | None,
+        on_try: Callable[[Replica], None],
+        failed: Replica | None,
+        tries: int,
+    ) -> Sent:
+        model = fields.get("model") if fields is not None else None
+        replica = self._replicas.choose(model if isinstance(model, str) else None, attempt, not_this=failed)
+        on_try(replica)
+        self._replicas.begin(replica)
+        try:
+            sent = await self._ask(exchange, path, body, fields, dialect, attempt, replica, tries)
+            if sent.answer.status in _RETRIED:
+                raise await self._refusing(sent, fields)
+        except BaseException as exc:
+            self._replicas.end(replica)
+            if isinstance(exc, BackendUnavailable):
+                self._replicas.failed(replica, is_dead=True)
+                refused = Refused(503, "backend_unavailable", hide_in_text(str(exc)), retry_after=1.0)
+                raise self._again(refused, replica, fields) from exc
+            if isinstance(exc, BackendTimeout | BackendBroke):
+                self._replicas.failed(replica, is_dead=False)
+                raise refusal_of(exc) from exc
+            if not isinstance(exc, _TryAgain):
+                self._replicas.trial_undecided(replica)
+            raise
+        if sent.answer.status < 500:
+            self._replicas.went_well(replica)
+        else:
+            self._replicas.failed(replica, is_dead=False)
+        return sent
+
+    async def _ask(
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        fields: dict[str, Any] | None,
+        dialect: Dialect | None,
+        attempt: str | None,
+        replica: Replica,
+        tries: int,
+    ) -> Sent:
+        added = _additions(dialect, fields, replica)
+        answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
+        if answer.status in (400, 422) and added:
+            said = await answer.read()
+            await answer.aclose()
+            refused = {name for name in added if name.encode() in said}
+            if not refused:
+                return Sent(WholeAnswer(answer.status, said, answer.headers), replica, {}, tries)
+            # It does not know these fields, and says so: from now on it is asked what the agent asks.
+            logger.info("lightning.backend_refuses_fields backend=%s fields=%s", replica.backend.address, refused)
+            replica.refused_fields |= refused
+            added = _additions(dialect, fields, replica)
+            answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
+        return Sent(answer, replica, added, tries)
+
+    async def _refusing(self, sent: Sent, fields: dict[str, Any] | None) -> _TryAgain:
+        """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
+        answer, replica = sent.answer, sent.replica
+        try:
+            body = await answer.read()
+        finally:
+            await answer.aclose()
+        if answer.status == 429:
+            self._replicas.went_well(replica)  # it lives
+        else:
+            self._replicas.failed(replica, is_dead=False)
+        kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
+        refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
+        again = self._again(refused, replica, fields, asked=answer.header("retry-after"))
+        again.answer = WholeAnswer(answer.status, body, answer.headers)
+        return again
+
+    def _again(
+        self, refused: Refused, replica: Replica, fields: dict[str, Any] | None, *, asked: str = ""
+    ) -> _TryAgain:
+        model = fields.get("model") if fields is not None else None
+        wait: float | None = None
+        with suppress(ValueError):
+            wait = min(max(float(asked), 0.0), _LONGEST_WAIT_SECONDS)
+        if self._replicas.has_other(model if isinstance(model, str) else None, replica):
+            wait = 0.0
+        return _TryAgain(refused, replica, wait_seconds=wait)
+
+
+def refusal_of(error: Exception) -> Refused:
+    """Return what an agent is told of a backend that failed and is not asked again."""
+    said = hide_in_text(str(error))
+    if isinstance(error, BackendTimeout):
+        return Refused(504, "backend_timeout", said)
+    return Refused(502, "backend_broke", said)
+
+
+def _additions(dialect: Dialect | None, fields: dict[str, Any] | None, replica: Replica) -> dict[str, Any]:
+    """Return what to ask besides what the agent asks."""
+    if dialect is None or fields is None:
+        return {}
+    refused = replica.refused_fields
+    tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
+    wanted = dialect.additions(fields, tokens=tokens)
+    return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted
+
+
+def _pause_of(error: Exception) -> bool | float:
+    if not isinstance(error, _TryAgain):
+        return False
+    return True if error.wait_seconds is None else error.wait_seconds
+
+
+def _request(
+    exchange: Exchange,
+    path: str,
+    body: bytes,
+    fields: dict[str, Any] | None,
+    model: str,
+    added: dict[str, Any],
+    attempt: str | None,
+) -> BackendRequest:
+    headers = [(name, value) for name, value in exchange.headers.items() if name in _PASSED_ON]
+    asked = fields
+    if fields is not None and fields.get("model") not in (None, model):
+        asked = {**fields, **added, "model": model}
+        body = dump(asked)
+    elif fields is not None and added:
+        asked = {**fields, **added}
+        body = with_fields(body, fields, added)
+    return BackendRequest(exchange.method, path, exchange.query, headers, body, asked, attempt)
+
+
+def with_fields(body: bytes, fields: dict[str, Any], added: dict[str, Any]) -> bytes:
+    """Add fields to a JSON object, without writing anew what it has where that can be."""
+    if added.keys() & fields.keys() or not fields:
+        return dump({**fields, **added})
+    start = body.index(b"{") + 1
+    return b"{" + dump(added)[1:-1] + b"," + body[start:]
+
+
+def error_fields(body: bytes) -> dict[str, Any] | None:
+    """Return a backend's error where it has the form that agents understand; None where it has not."""
+    fields = parse_object(body)
+    return fields if fields is not None and "error" in fields else None

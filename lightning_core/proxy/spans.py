@@ -1,0 +1,187 @@
+"""From a call's record to its span, by OpenTelemetry's GenAI conventions.
+
+https://github.com/open-telemetry/semantic-conventions-genai
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_core.adapter import genai
+from lightning_core.logs.secrets import hide_in_text
+from lightning_core.proxy import parts
+from lightning_core.proxy.answer import Answer, AnswerChoice
+from lightning_core.proxy.jsons import text
+from lightning_core.proxy.record import CallRecord
+from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
+
+logger = logging.getLogger(__name__)
+
+WEIGHT_VERSION = "agentlightning.weight_version"
+"""The version of the weights when the call was sent."""
+LAST_WEIGHT_VERSION = "agentlightning.weight_version.end"
+"""The same when it ended, where that is another one."""
+HAS_TOKEN_IDS = "agentlightning.has_token_ids"
+"""False for a call of which the engine gave no token ids."""
+TRIES = "agentlightning.tries"
+"""How often the call was sent, where that was more than once."""
+FIRST_CHUNK_SECONDS = "gen_ai.response.time_to_first_chunk"
+COST = "gen_ai.usage.cost"
+
+_RESOURCE = OtelResource(attributes={"service.name": "lightning-proxy"})
+_OK = TraceStatus(status_code="OK")
+_PARAMETERS = {
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "max_output_tokens": "gen_ai.request.max_tokens",
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+}
+
+Redact = Callable[[str, Any], Any]
+"""Is given `input`, `output`, `instructions` or `tools` and what is to be recorded; returns what is recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What is recorded of what was said."""
+
+    content: bool = True
+    """Whether messages and tools are."""
+    tokens: bool = True
+    """Whether token ids are; a text can be made of them."""
+    redact: Redact | None = None
+    """Changes messages and tools before they are recorded. Token ids are not changed: see `tokens`."""
+
+
+def span_of(record: CallRecord, capture: Capture) -> Span:
+    """Make the span of a call that has ended. Its number is to be set by the caller."""
+    answer, request = record.answer, record.request
+    model = request.get("model")
+    attributes: dict[str, Any] = {
+        genai.OPERATION_NAME: record.dialect.operation,
+        "gen_ai.provider.name": record.dialect.provider,
+        genai.REQUEST_MODEL: str(model),
+        **_parameters(request),
+        **_numbers(record),
+    }
+    if answer.model is not None:
+        attributes[genai.RESPONSE_MODEL] = answer.model
+    if answer.id is not None:
+        attributes[genai.RESPONSE_ID] = answer.id
+    if any(choice.finish_reason is not None for choice in answer.choices):
+        attributes[genai.FINISH_REASONS] = [choice.finish_reason or "" for choice in answer.choices]
+    if capture.tokens:
+        attributes.update(_tokens(answer))
+    attributes[HAS_TOKEN_IDS] = answer.prompt_token_ids is not None and any(
+        choice.token_ids is not None for choice in answer.choices
+    )
+    if capture.content:
+        attributes.update(_content(record, capture.redact))
+    status = _OK
+    if record.error_kind is not None:
+        attributes[genai.ERROR_TYPE] = record.error_kind
+        status = TraceStatus(status_code="ERROR", description=hide_in_text(record.error or record.error_kind))
+    trace_id, parent_id = record.parent if record.parent is not None else (secrets.token_hex(16), None)
+    span_id = secrets.token_hex(8)
+    # Every value here is what its field takes.
+    return Span.model_construct(
+        rollout_id=record.owner.rollout_id,
+        attempt_id=record.owner.attempt_id,
+        sequence_id=0,
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        name=f"{record.dialect.operation} {model}",
+        status=status,
+        attributes=attributes,
+        events=[],
+        links=[],
+        start_time=record.began,
+        end_time=record.began + record.duration,
+        context=SpanContext(trace_id=trace_id, span_id=span_id),
+        parent=None if parent_id is None else SpanContext(trace_id=trace_id, span_id=parent_id, is_remote=True),
+        resource=_RESOURCE,
+    )
+
+
+def _parameters(request: dict[str, Any]) -> dict[str, Any]:
+    found = {
+        name: request[field]
+        for field, name in _PARAMETERS.items()
+        if isinstance(request.get(field), int | float) and not isinstance(request.get(field), bool)
+    }
+    choices = request.get("n")
+    if isinstance(choices, int) and choices > 1:
+        found["gen_ai.request.choice.count"] = choices
+    stop = request.get("stop") or request.get("stop_sequences")
+    if isinstance(stop, str):
+        stop = [stop]
+    if isinstance(stop, list) and all(isinstance(word, str) for word in stop):
+        found["gen_ai.request.stop_sequences"] = stop
+    if request.get("stream") is True:
+        found["gen_ai.request.stream"] = True
+    return found
+
+
+def _numbers(record: CallRecord) -> dict[str, Any]:
+    answer = record.answer
+    known = {
+        "gen_ai.usage.input_tokens": answer.input_tokens,
+        "gen_ai.usage.output_tokens": answer.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": answer.cached_tokens,
+        COST: record.cost,
+        FIRST_CHUNK_SECONDS: record.first_chunk_seconds,
+        WEIGHT_VERSION: record.weight_version,
+        "server.address": record.address,
+        "http.response.status_code": record.status or None,
+    }
+    if record.last_weight_version != record.weight_version:
+        known[LAST_WEIGHT_VERSION] = record.last_weight_version
+    if record.tries > 1:
+        known[TRIES] = record.tries
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _tokens(answer: Answer) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if answer.prompt_token_ids is not None:
+        found[genai.PROMPT_TOKEN_IDS] = answer.prompt_token_ids
+    if any(choice.token_ids is not None for choice in answer.choices):
+        found[genai.RESPONSE_TOKEN_IDS] = _per_choice(answer.choices, [choice.token_ids for choice in answer.choices])
+    if any(choice.logprobs is not None for choice in answer.choices):
+        found[genai.RESPONSE_LOGPROBS] = _per_choice(answer.choices, [choice.logprobs for choice in answer.choices])
+    return found
+
+
+def _per_choice(choices: Sequence[AnswerChoice], values: list[Any]) -> Any:
+    """Return one list for one choice, else a list of lists; a choice without values has an empty one."""
+    return values[0] if len(choices) == 1 else [value if value is not None else [] for value in values]
+
+
+def _content(record: CallRecord, redact: Redact | None) -> dict[str, str]:
+    dialect, request = record.dialect, record.request
+    said = {
+        genai.INPUT_MESSAGES: ("input", dialect.messages(request)),
+        genai.SYSTEM_INSTRUCTIONS: ("instructions", dialect.instructions(request)),
+        genai.TOOL_DEFINITIONS: ("tools", dialect.tools(request)),
+        genai.OUTPUT_MESSAGES: ("output", parts.of_choices(record.answer)),
+    }
+    found = {}
+    for name, (what, value) in said.items():
+        if not value:
+            continue
+        if redact is not None:
+            try:
+                value = redact(what, value)
+            except Exception:
+                logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
+                continue
+        found[name] = text(value)
+    return found

@@ -1,0 +1,249 @@
+"""A model in this process that takes and gives tokens, behind OpenAI's chat and completions APIs."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from lightning_core.errors import ConfigError
+from lightning_core.proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
+from lightning_core.proxy.jsons import dump
+from lightning_core.proxy.refusals import Refused, openai_error
+from lightning_core.proxy.tokens.continuation import Conversations
+from lightning_core.proxy.tokens.engine import Generated, TokenEngine, Tokenizer
+from lightning_core.proxy.tokens.prompts import Prompts
+from lightning_core.proxy.tokens.shapes import Chat, Completion, Shape
+from lightning_core.proxy.tokens.text import TextStream
+from lightning_core.proxy.tokens.tool_calls import ToolParser, parse_hermes
+
+T = TypeVar("T")
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_tokens",
+    "stop",
+    "stop_token_ids",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+)
+_MAX_CHOICES = 128
+
+
+class TokensBackend(Backend):
+    """Renders conversations with the model's chat template, and continues them by their exact tokens.
+
+    The prompt of a conversation's next turn begins with the very tokens that were sampled before, and not with what
+    their text would give: so an attempt is one row to learn from. What it remembers for that is bounded.
+
+        engine, tokenizer = MyEngine(), AutoTokenizer.from_pretrained("Qwen/Qwen3-4B")
+        LLMProxy(model_list=[{"model_name": "policy", "backend": TokensBackend(engine, tokenizer)}], store=store)
+
+    Args:
+        engine: Samples tokens.
+        tokenizer: The model's; as those of transformers are.
+        chat_template_kwargs: Options of its chat template, such as `{"enable_thinking": False}`.
+        tool_parser: Finds tool calls in an answer's text, where tools are offered: `hermes`, a function, or None.
+        loop: The event loop that the engine belongs to; None for the proxy's own.
+        max_remembered_tokens: How many tokens of conversations are remembered; each takes 4 bytes.
+
+    Raises:
+        ConfigError: When the engine or the parser is none.
+    """
+
+    gives_tokens = True
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        tokenizer: Tokenizer,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tool_parser: ToolParser | str | None = "hermes",
+        loop: asyncio.AbstractEventLoop | None = None,
+        max_remembered_tokens: int = 20_000_000,
+    ) -> None:
+        if not callable(getattr(engine, "generate", None)):
+            raise ConfigError(f"engine is a {type(engine).__name__}, which has no method `generate`; see TokenEngine")
+        if isinstance(tool_parser, str):
+            if tool_parser != "hermes":
+                raise ConfigError(f"tool_parser is {tool_parser!r}; it is 'hermes', a function or None")
+            tool_parser = parse_hermes
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._tool_parser = tool_parser
+        self._loop = loop
+        self.conversations = Conversations(max_tokens=max_remembered_tokens)
+        """What is remembered."""
+        self._prompts = Prompts(tokenizer, chat_template_kwargs or {}, self.conversations)
+
+    @property
+    def address(self) -> str:
+        return f"in-process:{type(self._engine).__name__}"
+
+    async def send(self, request: BackendRequest) -> BackendAnswer:
+        fields = request.fields
+        if fields is None or request.path not in ("/chat/completions", "/completions"):
+            return _error(404, "not_served", f"a model of tokens serves chat and completions; got {request.path}")
+        try:
+            sampling, choices = _sampling(fields), _choices(fields)
+            if request.path == "/completions":
+                prompt = self._completion_prompt(fields.get("prompt"))
+                return await self._answer(Completion(fields, prompt), request, sampling, choices, parse=None)
+            messages = fields.get("messages")
+            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+                return _error(400, "invalid_request", "messages is missing, or no list of messages")
+            prompt = self._prompts.make(request.attempt, messages, fields.get("tools"))
+        except Refused as refused:
+            return WholeAnswer(refused.status, dump(openai_error(refused)))
+        parse = self._tool_parser if fields.get("tools") and fields.get("tool_choice") != "none" else None
+        return await self._answer(Chat(fields, prompt), request, sampling, choices, parse=parse)
+
+    async def aclose(self) -> None:
+        """The engine is whoever's who made it."""
+
+    def _completion_prompt(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            return list(self._tokenizer.encode(prompt, add_special_tokens=True))
+        if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+            return prompt
+        raise Refused(400, "invalid_request", "prompt is one text, or one list of token ids")
+
+    async def _answer(
+        self,
+        shape: Shape,
+        request: BackendRequest,
+        sampling: Mapping[str, Any],
+        choices: int,
+        *,
+        parse: ToolParser | None,
+    ) -> BackendAnswer:
+        assert request.fields is not None
+        if request.fields.get("stream") is True:
+            if choices != 1:
+                return _error(400, "invalid_request", "a stream of a model of tokens has one choice; leave n out")
+            return _Stream(self._pieces(shape, request, sampling, parse))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._sample(shape.prompt, sampling, request)) for _ in range(choices)]
+        for task in tasks:
+            if isinstance(error := task.result(), BackendBroke):
+                raise error
+        found = [result for task in tasks if isinstance(result := task.result(), Generated)]
+        for each in found:
+            text = self._tokenizer.decode(each.token_ids, skip_special_tokens=True)
+            content, calls = parse(text) if parse is not None else (text, [])
+            message = shape.add(each, content, calls)
+            self._remember(request, message, shape.prompt, each.token_ids)
+        return WholeAnswer(200, dump(shape.whole()))
+
+    async def _pieces(
+        self, shape: Shape, request: BackendRequest, sampling: Mapping[str, Any], parse: ToolParser | None
+    ) -> AsyncIterator[bytes]:
+        """Stream an answer. Where tools are offered its text comes at the end, for it may be a call of one."""
+        yield shape.first()
+        stream, ids, texts = TextStream(self._tokenizer), list[int](), list[str]()
+        reason: str | None = None
+        async for piece in self._generated(shape.prompt, sampling, request):
+            ids.extend(piece.token_ids)
+            reason = piece.finish_reason
+            text = stream.feed(piece.token_ids, is_last=reason is not None)
+            texts.append(text)
+            yield shape.piece(piece, "" if parse is not None else text)
+        whole = "".join(texts)
+        content, calls = parse(whole) if parse is not None else (whole, [])
+        for event in shape.last(content if parse is not None else "", calls, reason or "stop", len(ids)):
+            yield event
+        self._remember(request, shape.message(content, calls), shape.prompt, ids)
+
+    async def _generated(
+        self, prompt: list[int], sampling: Mapping[str, Any], request: BackendRequest
+    ) -> AsyncIterator[Generated]:
+        stream = getattr(self._engine, "stream", None)
+        if stream is None or self._loop is not None:
+            result = await self._sample(prompt, sampling, request)
+            if isinstance(result, BackendBroke):
+                raise result
+            yield result
+            return
+        try:
+            async for piece in stream(list(prompt), dict(sampling), request_id=_request_id(request)):
+                yield piece
+        except Exception as exc:
+            raise BackendBroke(f"{self.address} failed: {type(exc).__name__}: {exc}") from exc
+
+    async def _sample(
+        self, prompt: list[int], sampling: Mapping[str, Any], request: BackendRequest
+    ) -> Generated | BackendBroke:
+        """Sample an answer; return what went wrong, so that the answers beside it come to their end."""
+        try:
+            return await self._there(
+                self._engine.generate(list(prompt), dict(sampling), request_id=_request_id(request))
+            )
+        except Exception as exc:
+            broke = BackendBroke(f"{self.address} failed: {type(exc).__name__}: {exc}")
+            broke.__cause__ = exc
+            return broke
+
+    async def _there(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    def _remember(
+        self, request: BackendRequest, message: dict[str, Any] | None, prompt: Sequence[int], sampled: Sequence[int]
+    ) -> None:
+        if message is not None and request.attempt is not None and request.fields is not None:
+            self._prompts.remember(
+                request.attempt, request.fields["messages"], request.fields.get("tools"), message, prompt, sampled
+            )
+
+
+class _Stream(BackendAnswer):
+    """An answer that is made while it is read."""
+
+    status = 200
+    headers = (("content-type", "text/event-stream; charset=utf-8"),)
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    async def read(self) -> bytes:
+        return b"".join([piece async for piece in self._pieces])
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def aclose(self) -> None:
+        close = getattr(self._pieces, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _sampling(fields: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: fields[name] for name in _SAMPLING if fields.get(name) is not None}
+    if fields.get("max_completion_tokens") is not None:
+        found["max_tokens"] = fields["max_completion_tokens"]
+    return found
+
+
+def _choices(fields: Mapping[str, Any]) -> int:
+    number = fields.get("n")
+    if number is None:
+        return 1
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MAX_CHOICES:
+        raise Refused(400, "invalid_request", f"n is {number!r}; it is from 1 to {_MAX_CHOICES}")
+    return number
+
+
+def _request_id(request: BackendRequest) -> str:
+    return request.attempt or f"call-{time.time_ns():x}-{secrets.token_hex(4)}"
+
+
+def _error(status: int, kind: str, message: str) -> WholeAnswer:
+    return WholeAnswer(status, dump(openai_error(Refused(status, kind, message))))

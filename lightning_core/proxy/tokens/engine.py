@@ -1,0 +1,54 @@
+"""What a model in this process has to offer: tokens for tokens, and a tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What an engine sampled: an answer, or the next piece of a streamed one."""
+
+    token_ids: Sequence[int]
+    """Those that were sampled, that which ends the answer included."""
+    logprobs: Sequence[float] | None = None
+    """Of each of them; None where the engine gives none."""
+    finish_reason: str | None = "stop"
+    """`stop`, `length` or `abort`; None for a piece that is not the last one."""
+
+
+class TokenEngine(Protocol):
+    """Samples tokens.
+
+    An engine that can stream has, too:
+    `def stream(self, prompt_ids, sampling, *, request_id) -> AsyncIterator[Generated]`.
+    """
+
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+        """Continue a prompt. Cancelling the call stops the sampling.
+
+        Args:
+            prompt_ids: The prompt, exactly as it is to be seen.
+            sampling: What the agent asked, by OpenAI's names: `temperature`, `max_tokens`, `stop`, ... Nothing that it
+                did not ask.
+            request_id: Calls of one attempt have the same, so that they can go where their prefix is cached.
+        """
+        ...
+
+
+class Tokenizer(Protocol):
+    """What is needed of a tokenizer; those of transformers have it."""
+
+    eos_token_id: int | None
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """Return the text of a conversation (with `tokenize=False`)."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return a text's tokens."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of tokens."""
+        ...

@@ -1,0 +1,178 @@
+"""Answers as vLLM's server gives them, from tokens."""
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.proxy.jsons import dump
+from lightning_core.proxy.sse import DONE
+from lightning_core.proxy.tokens.engine import Generated
+
+Fields = dict[str, Any]
+
+
+class Shape(ABC):
+    """An answer of one API, as it grows.
+
+    Args:
+        request: What was asked.
+        prompt: The prompt's tokens.
+    """
+
+    prefix = ""
+    kind = ""
+
+    def __init__(self, request: Mapping[str, Any], prompt: list[int]) -> None:
+        self.prompt = prompt
+        self._request = request
+        self._choices: list[Fields] = []
+        self._sampled = 0
+        self._head = {
+            "id": f"{self.prefix}-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": request.get("model"),
+        }
+        self._asks_ids = request.get("return_token_ids") is True
+        self._asks_logprobs = request.get("logprobs") not in (None, False)
+
+    @abstractmethod
+    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+        """Add a choice; return its message, where the API has messages."""
+
+    @abstractmethod
+    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+        """Return the message of a choice; None where the API has none."""
+
+    @abstractmethod
+    def first(self) -> bytes:
+        """Return the event that begins a stream."""
+
+    @abstractmethod
+    def piece(self, generated: Generated, text: str) -> bytes:
+        """Return the event of the next tokens."""
+
+    @abstractmethod
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        """Return the events that end a stream."""
+
+    def whole(self) -> Fields:
+        """Return the answer in one piece."""
+        answer = {**self._head, "object": self.kind, "choices": self._choices, "usage": self._usage(self._sampled)}
+        if self._asks_ids:
+            answer["prompt_token_ids"] = self.prompt
+        return answer
+
+    def _tokens(self, generated: Generated, logprobs: Fields | None) -> Fields:
+        found: Fields = {"logprobs": logprobs if self._asks_logprobs and generated.logprobs is not None else None}
+        if self._asks_ids:
+            found["token_ids"] = list(generated.token_ids)
+        return found
+
+    def _usage(self, sampled: int) -> Fields:
+        prompt = len(self.prompt)
+        return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+    def _event(self, kind: str, choices: list[Fields], **more: Any) -> bytes:
+        return b"data: " + dump({**self._head, "object": kind, "choices": choices, **more}) + b"\n\n"
+
+    def _end(self, kind: str, sampled: int) -> list[bytes]:
+        options = self._request.get("stream_options")
+        asks = isinstance(options, Mapping) and options.get("include_usage") is True
+        usage = [self._event(kind, [], usage=self._usage(sampled))] if asks else []
+        return [*usage, b"data: " + DONE + b"\n\n"]
+
+
+class Chat(Shape):
+    """OpenAI's chat API."""
+
+    prefix = "chatcmpl"
+    kind = "chat.completion"
+    _chunk = "chat.completion.chunk"
+
+    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+        message = self.message(content, calls)
+        self._sampled += len(generated.token_ids)
+        self._choices.append(
+            {
+                "index": len(self._choices),
+                "message": message,
+                "finish_reason": _reason(generated.finish_reason or "stop", calls),
+                **self._tokens(generated, _chat_logprobs(generated)),
+            }
+        )
+        return message
+
+    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+        if calls:
+            return {"role": "assistant", "content": content or None, "tool_calls": calls}
+        return {"role": "assistant", "content": content}
+
+    def first(self) -> bytes:
+        ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
+        delta = {"role": "assistant", "content": ""}
+        return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}], **ids)
+
+    def piece(self, generated: Generated, text: str) -> bytes:
+        delta = {"content": text} if text else {}
+        tokens = self._tokens(generated, _chat_logprobs(generated))
+        return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None, **tokens}])
+
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        events: list[Fields] = []
+        if text:
+            events.append({"content": text})
+        if calls:
+            events.append({"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]})
+        ended: Fields = {"index": 0, "delta": {}, "finish_reason": _reason(reason, calls)}
+        return [
+            *(self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}]) for delta in events),
+            self._event(self._chunk, [ended]),
+            *self._end(self._chunk, sampled),
+        ]
+
+
+class Completion(Shape):
+    """OpenAI's completions API."""
+
+    prefix = "cmpl"
+    kind = "text_completion"
+
+    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+        self._sampled += len(generated.token_ids)
+        reason = generated.finish_reason or "stop"
+        tokens = self._tokens(generated, _completion_logprobs(generated))
+        self._choices.append({"index": len(self._choices), "text": content, "finish_reason": reason, **tokens})
+        return None
+
+    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+        return None
+
+    def first(self) -> bytes:
+        ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
+        return self._event(self.kind, [{"index": 0, "text": "", "finish_reason": None, **ids}])
+
+    def piece(self, generated: Generated, text: str) -> bytes:
+        tokens = self._tokens(generated, _completion_logprobs(generated))
+        return self._event(self.kind, [{"index": 0, "text": text, "finish_reason": None, **tokens}])
+
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        ended = {"index": 0, "text": "", "finish_reason": reason}
+        return [self._event(self.kind, [ended]), *self._end(self.kind, sampled)]
+
+
+def _reason(reason: str, calls: Sequence[Any]) -> str:
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def _chat_logprobs(generated: Generated) -> Fields:
+    pairs = zip(generated.token_ids, generated.logprobs or (), strict=False)
+    return {"content": [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]}
+
+
+def _completion_logprobs(generated: Generated) -> Fields:
+    return {
+        "tokens": [f"token_id:{token}" for token in generated.token_ids],
+        "token_logprobs": list(generated.logprobs or ()),
+    }

@@ -1,0 +1,180 @@
+"""When a call may go on: the limit of concurrent calls with its queue, and the pause for new weights."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lightning_core.proxy.refusals import Refused
+from lightning_core.store.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What became of the calls that were under way."""
+
+    finished: int
+    """They came to their end."""
+    aborted: int
+    """They were cut off when the time was over."""
+
+
+class Traffic:
+    """Lets calls in.
+
+    Args:
+        clock: How long waits last.
+        max_calls: How many may be under way at once.
+        max_waiting: How many may wait for their turn; one more is refused at once.
+        queue_seconds: How long one waits for its turn.
+        pause_seconds: How long one waits for the end of a pause.
+    """
+
+    def __init__(
+        self, clock: Clock, *, max_calls: int, max_waiting: int, queue_seconds: float, pause_seconds: float
+    ) -> None:
+        self._clock = clock
+        self._max_calls = max_calls
+        self._max_waiting = max_waiting
+        self._queue_seconds = queue_seconds
+        self._pause_seconds = pause_seconds
+        self._aborts: dict[object, Callable[[str], None]] = {}
+        self._queue: dict[asyncio.Future[None], None] = {}
+        self._promised = 0
+        self._waiting = 0
+        self._resumed: asyncio.Future[None] | None = None
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls are under way."""
+        return len(self._aborts)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait, for their turn or for the end of a pause."""
+        return self._waiting
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether new calls wait."""
+        return self._resumed is not None
+
+    def pause(self) -> None:
+        """Let no new call in. Twice is as once."""
+        if self._resumed is None:
+            self._resumed = asyncio.get_running_loop().create_future()
+
+    def resume(self) -> None:
+        """Let calls in again."""
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            resumed.set_result(None)
+
+    async def drain(self, timeout: float | None) -> Drained:
+        """Wait until no call is under way; cut off those that are when the time is over.
+
+        Does not pause: whoever wants to change weights calls `pause` before.
+
+        Args:
+            timeout: Seconds; None for no limit.
+        """
+        before = len(self._aborts)
+        aborted = 0
+        if self._aborts and not await self._clock.wait(self._until_idle(), timeout):
+            aborted = len(self._aborts)
+            for abort in tuple(self._aborts.values()):
+                abort("the proxy is paused for new weights, and the call took too long to end")
+            await self._clock.wait(self._until_idle(), None)
+        return Drained(finished=max(0, before - aborted), aborted=aborted)
+
+    async def enter(self, call: object, abort: Callable[[str], None]) -> None:
+        """Return when a call may begin.
+
+        Args:
+            call: Which one.
+            abort: Cuts it off, with the reason.
+
+        Raises:
+            Refused: When it had to wait for too long, or too many wait.
+        """
+        if self._resumed is None and self._has_room() and not self._queue:
+            self._aborts[call] = abort
+            return
+        if self._waiting >= self._max_waiting:
+            raise Refused(
+                503,
+                "proxy_full",
+                f"{self._max_calls} calls are under way and {self._waiting} wait; try again in a moment",
+                retry_after=1.0,
+            )
+        self._waiting += 1
+        try:
+            await self._wait()
+        finally:
+            self._waiting -= 1
+        self._aborts[call] = abort
+
+    def leave(self, call: object) -> None:
+        """Take note that a call has ended. One that was not let in is ignored."""
+        if self._aborts.pop(call, None) is None:
+            return
+        self._let_next_in()
+        if not self._aborts and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _has_room(self) -> bool:
+        return len(self._aborts) + self._promised < self._max_calls
+
+    async def _wait(self) -> None:
+        while True:
+            if (resumed := self._resumed) is not None:
+                if not await self._clock.wait(resumed, self._pause_seconds):
+                    raise Refused(
+                        503,
+                        "proxy_paused",
+                        f"the proxy is paused for new weights, for more than {self._pause_seconds:g} s by now; "
+                        "try again in a moment",
+                        retry_after=1.0,
+                    )
+            elif self._has_room() or await self._came_to_its_turn():
+                return
+
+    async def _came_to_its_turn(self) -> bool:
+        """Wait for a place; False when a pause began meanwhile."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue[turn] = None
+        try:
+            await self._clock.wait(turn, self._queue_seconds)
+        except BaseException:
+            if turn.done():  # the place is not needed any more
+                self._promised -= 1
+                self._let_next_in()
+            raise
+        finally:
+            self._queue.pop(turn, None)
+        if not turn.done():
+            raise Refused(
+                503,
+                "proxy_busy",
+                f"{self._max_calls} calls are under way, and none ended within {self._queue_seconds:g} s; try again",
+                retry_after=1.0,
+            )
+        self._promised -= 1
+        return self._resumed is None
+
+    def _let_next_in(self) -> None:
+        if self._queue and self._has_room():
+            turn = next(iter(self._queue))
+            del self._queue[turn]
+            self._promised += 1
+            turn.set_result(None)
+
+    def _until_idle(self) -> "asyncio.Future[None]":
+        if not self._aborts:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_result(None)
+            return done
+        if self._idle is None:
+            self._idle = asyncio.get_running_loop().create_future()
+        return self._idle

@@ -1,0 +1,258 @@
+"""What is recorded of a call, and that the adapters make of it what an algorithm learns from."""
+
+import json
+from typing import Any
+
+import pytest
+
+from lightning_core.adapter import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    TraceToTrajectories,
+    read_model_calls,
+)
+from lightning_core.runs.usage import read_usage
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.backend import FakeEngine, render, tokens_of
+from lightning_core.types import AttemptedRollout, Span
+from tests.proxy.conftest import Agent, MakeProxy
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1,"b":2}'}}
+TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
+USER = {"role": "user", "content": "hi"}
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+async def ask(agent: Agent, stream: bool, messages: list[Any], path: str = "/chat/completions", **more: Any) -> None:
+    async with agent.post(path, messages=messages, stream=stream, **more) as response:
+        assert response.status == 200, await response.text()
+        await response.read()
+
+
+async def reward(store: InMemoryLightningStore, agent: Agent, value: float) -> None:
+    attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+    attempt = agent.rollout.attempt
+    await store.add_span(
+        Span.from_attributes(attributes=attributes, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
+    )
+
+
+@both_ways
+async def test_a_span_follows_the_genai_conventions(agent: Agent, stream: bool) -> None:
+    await ask(agent, stream, [USER], temperature=0.5, max_tokens=9, stop="x", seed=1, n=1)
+    span = await agent.span()
+    attributes = span.attributes
+    assert span.name == "chat small"
+    assert span.status.status_code == "OK"
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.request.model"] == attributes["gen_ai.response.model"] == "small"
+    assert attributes["gen_ai.request.temperature"] == 0.5
+    assert attributes["gen_ai.request.max_tokens"] == 9
+    assert attributes["gen_ai.request.stop_sequences"] == ["x"]
+    assert attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    assert attributes["gen_ai.response.id"] == "chatcmpl-1"
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (7, 2)
+    assert attributes["prompt_token_ids"] == tokens_of(render([USER]))
+    assert attributes["response_token_ids"] == tokens_of("ok")
+    assert attributes["response_logprobs"] == [-0.111, -0.107]
+    assert json.loads(attributes["gen_ai.input.messages"]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
+    ]
+    assert ("gen_ai.response.time_to_first_chunk" in attributes) == stream
+
+
+@both_ways
+async def test_triplets_and_rewards_come_out(agent: Agent, stream: bool, store: InMemoryLightningStore) -> None:
+    await ask(agent, stream, [USER])
+    await reward(store, agent, 0.5)
+    spans = await agent.spans()
+    for adapter in (TracerTraceToTriplet(), LlmProxyTraceToTriplet()):
+        (triplet,) = adapter.adapt(spans)
+        assert triplet.prompt["token_ids"] == tokens_of(render([USER]))
+        assert triplet.response["token_ids"] == tokens_of("ok")
+        assert triplet.reward == 0.5
+    assert read_usage(spans).output_tokens == 2
+
+
+@both_ways
+async def test_a_conversation_is_one_trajectory(
+    agent: Agent, engine: FakeEngine, stream: bool, store: InMemoryLightningStore
+) -> None:
+    engine.replies = ["one", "two"]
+    await ask(agent, stream, [USER])
+    await ask(agent, stream, [USER, {"role": "assistant", "content": "one"}, {"role": "user", "content": "go"}])
+    await reward(store, agent, 1.0)
+    found = TraceToTrajectories().adapt(await agent.spans())
+    (row,) = found.rows
+    assert found.refused == ()
+    assert row.response_ids == tokens_of("one\nu:go\na:two")
+    assert row.mask == [1, 1, 1, *[0] * 8, 1, 1, 1]
+    assert [number for number in row.logprobs if number is not None] == [-code / 1000 for code in tokens_of("onetwo")]
+
+
+@both_ways
+async def test_tool_calls_and_results_come_out_as_they_were(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = [{"tool_calls": [CALL]}, "3"]
+    await ask(agent, stream, [USER], tools=[TOOL])
+    said = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+    said.append({"role": "tool", "tool_call_id": "call_1", "content": "3"})
+    await ask(agent, stream, said, tools=[TOOL])
+    first, second = TraceToMessages().adapt(await agent.spans())
+    assert first["messages"] == said[:2]
+    assert second["messages"] == [*said, {"role": "assistant", "content": "3"}]
+    assert second["tools"] == [TOOL]
+
+
+@both_ways
+async def test_several_choices_are_one_call(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = ["a", "bc"]
+    await ask(agent, stream, [USER], n=2)
+    (call,) = read_model_calls(await agent.spans())
+    assert [choice.token_ids for choice in call.choices] == [[97], [98, 99]]
+    assert [choice.logprobs for choice in call.choices] == [[-0.097], [-0.098, -0.099]]
+    assert [answer["content"] for answer in call.answers] == ["a", "bc"]
+    assert len(TraceToTrajectories().adapt(await agent.spans()).rows) == 2
+
+
+@both_ways
+async def test_images_of_a_prompt_are_recorded(agent: Agent, stream: bool) -> None:
+    urls = ["https://example.org/cat.png", "data:image/png;base64,iVBORw0KGgo="]
+    content: list[dict[str, Any]] = [{"type": "text", "text": "what?"}]
+    content += [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    await ask(agent, stream, [{"role": "user", "content": content}])
+    spans = await agent.spans()
+    assert TracerTraceToTriplet().adapt(spans)[0].prompt["image_urls"] == urls
+    assert TraceToMessages().adapt(spans)[0]["messages"][0] == {"role": "user", "content": content}
+
+
+@both_ways
+async def test_completions_have_tokens_too(agent: Agent, stream: bool) -> None:
+    async with agent.post("/completions", prompt="abc", stream=stream) as response:
+        text = await response.text()
+    assert "token_ids" not in text
+    (call,) = read_model_calls(await agent.spans())
+    assert call.prompt_token_ids == tokens_of("abc")
+    assert call.response_token_ids == tokens_of("ok")
+    assert call.logprobs == [-0.111, -0.107]
+    assert (await agent.span()).attributes["gen_ai.operation.name"] == "text_completion"
+
+
+@both_ways
+async def test_calls_of_the_responses_api_are_recorded_without_tokens(agent: Agent, stream: bool) -> None:
+    given = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
+    async with agent.post("/responses", input=given, instructions="Be kind.", stream=stream) as response:
+        await response.read()
+    spans = await agent.spans()
+    assert TraceToMessages().adapt(spans)[0]["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        USER,
+        {"role": "assistant", "content": "ok"},
+    ]
+    assert spans[0].attributes["gen_ai.usage.output_tokens"] == 2
+    assert spans[0].attributes["agentlightning.has_token_ids"] is False
+    assert TraceToTrajectories().adapt(spans).lacks_token_ids
+
+
+@both_ways
+async def test_calls_of_anthropics_api_are_recorded(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = [{"content": "Let me add.", "tool_calls": [CALL]}]
+    said = [
+        {"role": "user", "content": "1+2?"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "3"}]},
+    ]
+    tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
+    await ask(agent, stream, said, "/messages", system="Be kind.", tools=[tool], max_tokens=10)
+    (conversation,) = TraceToMessages().adapt(await agent.spans())
+    roles = [message["role"] for message in conversation["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    assert conversation["messages"][3] == {"role": "tool", "content": "3", "tool_call_id": "t1"}
+    answer = conversation["messages"][-1]
+    assert answer["content"] == "Let me add."
+    assert json.loads(answer["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+    assert conversation["tools"] == [TOOL]
+    attributes = (await agent.span()).attributes
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (9, 4)
+
+
+async def test_a_call_that_an_instrumentor_recorded_too_counts_once(
+    agent: Agent, store: InMemoryLightningStore
+) -> None:
+    await ask(agent, False, [USER])
+    (own,) = await agent.spans()
+    other = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hi", "gen_ai.response.id": "chatcmpl-1"}
+    await store.add_span(
+        Span.from_attributes(name="openai.chat", attributes=other, rollout_id=own.rollout_id, attempt_id=own.attempt_id)
+    )
+    spans = await agent.spans()
+    assert len(spans) == 2
+    (call,) = read_model_calls(spans)
+    assert call.response_token_ids == tokens_of("ok")
+
+
+async def test_calls_are_ordered_by_when_they_began(agent: Agent, engine: FakeEngine) -> None:
+    import asyncio
+
+    engine.replies = ["slow", "quick"]
+    engine.hold = asyncio.Event()
+    slow = asyncio.create_task(ask(agent, False, [{"role": "user", "content": "first"}]))
+    await engine.began.wait()
+    engine.hold, hold = None, engine.hold
+    await ask(agent, False, [{"role": "user", "content": "second"}])
+    hold.set()
+    await slow
+    first, second = await agent.spans()
+    assert "first" in first.attributes["gen_ai.input.messages"]
+    assert "second" in second.attributes["gen_ai.input.messages"]
+
+
+async def test_what_was_said_can_be_left_out(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, capture_content=False, capture_tokens=False)
+    agent = Agent(http, proxy, attempt)
+    async with agent.chat("my secret", tools=[TOOL]) as response:
+        assert response.status == 200
+    span = await agent.span()
+    assert "my secret" not in span.model_dump_json()
+    assert not {"gen_ai.tool.definitions", "prompt_token_ids", "response_token_ids"} & set(span.attributes)
+    assert span.attributes["gen_ai.usage.input_tokens"] > 0
+
+
+async def test_what_was_said_can_be_redacted(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, caplog: pytest.LogCaptureFixture
+) -> None:
+    def redact(what: str, value: Any) -> Any:
+        if what == "output":
+            raise RuntimeError("cannot")
+        return json.loads(json.dumps(value).replace("secret", "***"))
+
+    agent = Agent(http, await make_proxy(engine, redact=redact), attempt)
+    async with agent.chat("my secret") as response:
+        assert response.status == 200
+    attributes = (await agent.span()).attributes
+    assert "my ***" in attributes["gen_ai.input.messages"]
+    assert "gen_ai.output.messages" not in attributes
+    assert "lightning.redaction_failed what=output" in caplog.text
+
+
+async def test_a_call_carries_the_version_of_the_weights_and_its_price(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, params={"input_cost_per_token": 0.5, "output_cost_per_token": 2.0})
+    agent = Agent(http, proxy, attempt)
+    proxy.set_weight_version(3)
+    async with agent.chat() as response:
+        assert response.status == 200
+    span = await agent.span()
+    assert span.attributes["agentlightning.weight_version"] == "3"
+    assert read_usage([span]).cost == 7 * 0.5 + 2 * 2.0
+
+
+async def test_half_a_surrogate_pair_does_no_harm(agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = ["a\ud83d"]
+    async with agent.chat() as response:
+        assert response.status == 200
+        assert (await response.json())["choices"][0]["message"]["content"] == "a\ud83d"

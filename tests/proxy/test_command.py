@@ -1,0 +1,121 @@
+"""`agl proxy` as a person uses it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.store.http import LightningStoreServer
+from lightning_core.testing.backend import FakeEngine
+
+PROGRAM = """
+import sys
+from lightning_core.cli import main
+from lightning_core.cli.proxy import proxy
+from lightning_core.proxy.openai_backend import OpenAIBackend
+from lightning_core.registry import default_registry
+default_registry().register("backends", "openai", OpenAIBackend)
+default_registry().register("commands", "proxy", proxy)
+main()
+"""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
+
+
+@contextmanager
+def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", PROGRAM, "proxy", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("proxy of "), process.communicate()
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "proxy", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def config(folder: Path, engine_url: str, more: str = "") -> str:
+    path = folder / "models.yaml"
+    path.write_text(
+        "model_list:\n- model_name: small\n  litellm_params:\n"
+        f"    model: hosted_vllm/small\n    api_base: {engine_url}\nport: 0\n{more}"
+    )
+    return str(path)
+
+
+async def test_calls_are_recorded_in_the_store_of_another_process(
+    tmp_path: Path, engine: FakeEngine, http: aiohttp.ClientSession
+) -> None:
+    store = InMemoryLightningStore()
+    async with LightningStoreServer(store, key="secret") as server:
+        rollout = await store.start_rollout({})
+        started = serving(config(tmp_path, engine.url), "--store", server.url, AGL_KEY="secret")
+        process, url = await asyncio.to_thread(started.__enter__)
+        try:
+            headers = {"authorization": "Bearer secret"}
+            base = f"{url}/rollout/{rollout.rollout_id}/attempt/{rollout.attempt.attempt_id}"
+            body = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
+            async with http.post(f"{base}/v1/chat/completions", json=body, headers=headers) as response:
+                assert response.status == 200, await response.text()
+            async with http.post(f"{base}/flush", headers=headers) as response:
+                assert response.status == 204
+            (span,) = await store.query_spans(rollout.rollout_id)
+            assert span.name == "chat small"
+            process.send_signal(signal.SIGTERM)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=20)
+            assert (process.returncode, errors) == (0, "")
+        finally:
+            await asyncio.to_thread(started.__exit__, None, None, None)
+
+
+def test_without_a_store_it_is_a_proxy_for_anybody_on_this_machine(tmp_path: Path) -> None:
+    with serving(config(tmp_path, "http://127.0.0.1:1/v1", "allow_unattributed: true\n")) as (process, url):
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
+            assert b"small" in answer.read()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("", "the proxy has no store to record calls in"),
+        ("litellm_settings: {}\n", "models.yaml:7: unknown key 'litellm_settings'"),
+        ("budjet: {usd: 1}\n", "Did you mean 'budget'?"),
+        ("budget: {euro: 1}\n", "budget has no limit 'euro'"),
+        ("allow_unattributed: true\nhost: 0.0.0.0\n", "the proxy needs a key"),
+    ],
+)
+def test_a_wrong_config_is_one_line(tmp_path: Path, more: str, message: str) -> None:
+    assert message in refused(config(tmp_path, "http://127.0.0.1:1/v1", more))

@@ -1,0 +1,191 @@
+"""Replicas of one model: an attempt stays on one, new ones go to the least loaded, dead ones are left out."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from lightning_core.errors import ConfigError, UnknownComponent
+from lightning_core.proxy.backend import Backend
+from lightning_core.proxy.model_list import Replica, make_replicas
+from lightning_core.proxy.openai_backend import OpenAIBackend
+from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.replicas import Replicas
+from lightning_core.registry import default_registry
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
+from lightning_core.testing.backend import FakeEngine
+from tests.proxy.conftest import Agent, MakeProxy, model
+
+
+@pytest.fixture
+async def second() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
+
+
+async def test_calls_of_an_attempt_stay_on_one_and_attempts_are_spread(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine, second)
+    where = []
+    for _ in range(4):
+        agent = Agent(http, proxy, await store.start_rollout({}))
+        for _ in range(3):
+            async with agent.chat() as response:
+                assert response.status == 200
+        addresses = {span.attributes["server.address"] for span in await agent.spans()}
+        assert len(addresses) == 1
+        where += addresses
+    assert sorted(Counter(where).values()) == [2, 2]
+
+
+async def test_another_replica_answers_at_once_when_one_dies(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine, second)
+    await engine.stop()
+    for _ in range(4):
+        async with Agent(http, proxy, await store.start_rollout({})).chat() as response:
+            assert response.status == 200
+    assert len(second.received) == 4
+
+
+async def test_a_new_list_takes_effect_while_calls_are_under_way(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine)
+    agent = Agent(http, proxy, await store.start_rollout({}))
+    engine.hold = asyncio.Event()
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    proxy.update_model_list([model(second)])
+    async with agent.chat() as response:
+        assert response.status == 200
+    engine.hold.set()
+    assert (await call).status == 200
+    assert [len(each.received) for each in (engine, second)] == [1, 1]
+    with pytest.raises(ConfigError, match="no model_name"):
+        proxy.update_model_list([{}])
+    async with agent.chat() as response:
+        assert response.status == 200
+
+
+class TestHealth:
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def replicas(self, clock: FakeClock) -> Replicas:
+        replicas = Replicas(clock, lambda _: None)
+        replicas.replace([_replica("a"), _replica("b")])
+        return replicas
+
+    async def test_a_dead_one_is_tried_by_one_call_after_a_while(self, replicas: Replicas, clock: FakeClock) -> None:
+        a, b = replicas.all
+        replicas.failed(a, is_dead=True)
+        assert {replicas.choose("m", None) for _ in range(3)} == {b}
+        await clock.advance(1.0)
+        b.in_flight = 5
+        trial = replicas.choose("m", None)
+        assert trial is a
+        replicas.begin(a)
+        assert replicas.choose("m", None) is b  # one call is enough to find out
+        replicas.failed(a, is_dead=True)
+        await clock.advance(1.9)
+        assert replicas.choose("m", None) is b
+        await clock.advance(0.2)
+        assert replicas.choose("m", None) is a
+        replicas.went_well(a)
+        assert a.down_until == 0
+
+    async def test_it_takes_three_errors_of_the_server_in_a_row(self, replicas: Replicas) -> None:
+        a, b = replicas.all
+        for _ in range(2):
+            replicas.failed(a, is_dead=False)
+        assert not a.down_until
+        replicas.went_well(a)
+        for _ in range(3):
+            replicas.failed(a, is_dead=False)
+        assert replicas.choose("m", None) is b
+
+    async def test_where_all_are_dead_the_one_that_comes_back_first_is_tried(
+        self, replicas: Replicas, clock: FakeClock
+    ) -> None:
+        a, b = replicas.all
+        replicas.failed(a, is_dead=True)
+        await clock.advance(0.5)
+        replicas.failed(b, is_dead=True)
+        assert replicas.choose("m", None) is a
+
+    async def test_an_attempt_leaves_a_dead_one_and_then_stays_where_it_is(
+        self, replicas: Replicas, clock: FakeClock
+    ) -> None:
+        first = replicas.choose("m", "at-1")
+        replicas.failed(first, is_dead=True)
+        other = replicas.choose("m", "at-1")
+        assert other is not first
+        await clock.advance(60)
+        assert replicas.choose("m", "at-1") is other
+
+    async def test_an_unknown_model_is_an_error_with_those_there_are(self, replicas: Replicas) -> None:
+        with pytest.raises(Refused, match="no model named 'n'; there are: m"):
+            replicas.choose("n", None)
+
+
+def _replica(base: str) -> Replica:
+    return Replica("m", "m", OpenAIBackend(f"http://{base}:1/v1"))
+
+
+class TestModelList:
+    def test_litellms_names_of_providers_lead_to_the_openai_backend(self) -> None:
+        params = [
+            {"model": "hosted_vllm/org/name", "api_base": "http://a:1/v1"},
+            {"model": "openai/name", "api_key": "sk-1"},
+            {"model": "org/name", "api_base": "http://a:1/v1"},
+        ]
+        entries = [{"model_name": "m", "litellm_params": each} for each in params]
+        replicas = make_replicas(entries, default_registry())
+        assert [replica.model for replica in replicas] == ["org/name", "name", "org/name"]
+        assert [replica.backend.address for replica in replicas] == ["a:1", "api.openai.com", "a:1"]
+        assert [replica.backend.gives_tokens for replica in replicas] == [None, False, None]
+
+    def test_other_providers_need_litellm(self) -> None:
+        entry = {"model_name": "m", "litellm_params": {"model": "anthropic/claude"}}
+        with pytest.raises(UnknownComponent, match="lightning-litellm"):
+            make_replicas([entry], default_registry())
+
+    def test_a_backend_may_be_an_instance(self) -> None:
+        backend: Backend = OpenAIBackend("http://a:1/v1")
+        (replica,) = make_replicas([{"model_name": "m", "backend": backend}], default_registry())
+        assert replica.backend is backend
+        assert not replica.is_owned
+
+    def test_what_has_not_changed_is_kept(self) -> None:
+        entries = [{"model_name": "m", "litellm_params": {"model": "m", "api_base": f"http://{n}:1"}} for n in "ab"]
+        first = make_replicas(entries, default_registry())
+        second = make_replicas([entries[1]], default_registry(), first)
+        assert second == [first[1]]
+
+    @pytest.mark.parametrize(
+        ("entry", "message"),
+        [
+            ({"model_name": "m", "litelm_params": {}}, "has no field 'litelm_params'"),
+            ({"model_name": "m", "litellm_params": []}, "litellm_params is a list"),
+            (
+                {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "input_cost_per_token": "free"}},
+                "input_cost_per_token is 'free'",
+            ),
+        ],
+    )
+    def test_a_wrong_entry_is_named(self, entry: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            make_replicas([entry], default_registry())
+
+    def test_a_variable_that_is_not_set_is_named(self) -> None:
+        entry = {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "api_key": "os.environ/NO_SUCH_KEY"}}
+        with pytest.raises(ConfigError, match="NO_SUCH_KEY, which is not set"):
+            make_replicas([entry], default_registry())

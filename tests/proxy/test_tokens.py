@@ -1,0 +1,291 @@
+"""A model of tokens in the process: prompts go on with the very tokens that were sampled."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import openai
+import pytest
+
+from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
+from lightning_core.errors import ConfigError
+from lightning_core.proxy.tokens import Generated, TokensBackend, parse_hermes
+from lightning_core.proxy.tokens.continuation import Conversations
+from lightning_core.proxy.tokens.text import TextStream
+from lightning_core.types import AttemptedRollout
+from tests.proxy.conftest import Agent, MakeProxy
+
+END = 1
+PAIR = 2
+"""One token for `ab`, which the tokenizer itself never uses: text alone does not lead back to it."""
+
+
+class Letters:
+    """A tokenizer with a token for each character, and one for the end of a turn."""
+
+    eos_token_id = END
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        lines = []
+        for message in conversation:
+            calls = "".join(
+                f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in message.get("tool_calls") or ()
+            )
+            lines.append(f"{message['role'][0]}:{message['content']}{calls}\x01\n")
+        tools = f"T{len(options['tools'])}\n" if options["tools"] else ""
+        return tools + "".join(lines) + ("a:" if options["add_generation_prompt"] else "")
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        text = "".join("ab" if token == PAIR else chr(token) for token in token_ids)
+        return text.replace("\x01", "") if skip_special_tokens else text
+
+
+class Engine:
+    """Says what it is told to."""
+
+    def __init__(self, *answers: list[int] | str) -> None:
+        self.answers = list(answers)
+        self.prompts: list[list[int]] = []
+        self.sampling: list[Mapping[str, Any]] = []
+        self.ids: list[str] = []
+        self.failure: Exception | None = None
+
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+        if self.failure is not None:
+            raise self.failure
+        self.prompts.append(prompt_ids)
+        self.sampling.append(sampling)
+        self.ids.append(request_id)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        ids = answer if isinstance(answer, list) else [*map(ord, answer), END]
+        return Generated(ids, [-token / 1000 for token in ids], "stop" if ids[-1] == END else "length")
+
+
+class StreamingEngine(Engine):
+    async def stream(
+        self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str
+    ) -> AsyncIterator[Generated]:
+        whole = await self.generate(prompt_ids, sampling, request_id=request_id)
+        for place, token in enumerate(whole.token_ids):
+            is_last = place + 1 == len(whole.token_ids)
+            yield Generated([token], [-token / 1000], whole.finish_reason if is_last else None)
+
+
+Start = Any
+
+
+@pytest.fixture
+def start(make_proxy: MakeProxy, http: Any, attempt: AttemptedRollout) -> Start:
+    async def start(engine: Engine, **options: Any) -> Agent:
+        proxy = await make_proxy()
+        backend = TokensBackend(engine, Letters(), **options)
+        proxy.update_model_list([{"model_name": "small", "backend": backend}])
+        return Agent(http, proxy, attempt)
+
+    return start
+
+
+async def converse(agent: Agent, turns: int, stream: bool, **more: Any) -> list[dict[str, Any]]:
+    """Talk as a client does that sends back the messages that it got."""
+    base = agent.base
+    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0)
+    said: list[Any] = []
+    try:
+        for turn in range(turns):
+            said.append({"role": "user", "content": f"q{turn}"})
+            if not stream:
+                answer = await client.chat.completions.create(model="small", messages=said, **more)
+                message: dict[str, Any] = answer.choices[0].message.model_dump()
+            else:
+                text, calls = "", []
+                async for chunk in await client.chat.completions.create(
+                    model="small", messages=said, stream=True, **more
+                ):
+                    text += chunk.choices[0].delta.content or ""
+                    calls += [call.model_dump() for call in chunk.choices[0].delta.tool_calls or ()]
+                message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+            said.append(message)
+    finally:
+        await client.close()
+    return said
+
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+engines = pytest.mark.parametrize("engine_type", [Engine, StreamingEngine])
+
+
+@both_ways
+@engines
+async def test_a_conversation_goes_on_with_the_tokens_that_were_sampled(
+    start: Start, stream: bool, engine_type: type[Engine]
+) -> None:
+    engine = engine_type([PAIR, ord("c"), END], [PAIR, END], "end")
+    agent = await start(engine)
+    said = await converse(agent, 3, stream)
+    assert [message["content"] for message in said[1::2]] == ["abc", "ab", "end"]
+    first, second, third = engine.prompts
+    assert second[: len(first) + 3] == [*first, PAIR, ord("c"), END]
+    assert third[: len(second) + 2] == [*second, PAIR, END]
+    assert second[len(first) + 3 :] == [ord(character) for character in "\nu:q1\x01\na:"]
+    found = TraceToTrajectories().adapt(await agent.spans())
+    assert found.refused == ()
+    (row,) = found.rows
+    assert row.prompt_ids == first
+    assert sum(row.mask) == 3 + 2 + 4
+    assert set(engine.ids) == {agent.rollout.attempt.attempt_id}
+
+
+async def test_an_answer_that_was_cut_off_goes_on_with_the_templates_end(start: Start) -> None:
+    engine = Engine([ord("x"), ord("y")], "ok")
+    await converse(await start(engine), 2, False)
+    first, second = engine.prompts
+    assert second == [*first, ord("x"), ord("y"), *map(ord, "\x01\nu:q1\x01\na:")]
+
+
+async def test_a_history_that_was_edited_is_rendered_anew(start: Start) -> None:
+    engine = Engine([PAIR, END], "ok")
+    agent = await start(engine)
+    async with agent.chat("one") as response:
+        assert response.status == 200
+    said = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "other"},
+        {"role": "user", "content": "x"},
+    ]
+    async with agent.post("/chat/completions", messages=said) as response:
+        assert response.status == 200
+    assert PAIR not in engine.prompts[1]
+
+
+@both_ways
+async def test_tool_calls_are_found_and_continued_exactly(start: Start, stream: bool) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    call = '<tool_call>{"name":  "add", "arguments": {"x":1}}</tool_call>'
+    engine = StreamingEngine(f"Let me see. {call}", "3")
+    agent = await start(engine)
+    said = await converse(agent, 1, stream, tools=[tool])
+    answer = said[1]
+    assert answer["content"] == "Let me see."
+    assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"x": 1}'}
+    said.append({"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "3"})
+    async with agent.post("/chat/completions", messages=said, tools=[tool]) as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == "3"
+    assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
+    assert call in Letters().decode(engine.prompts[1], skip_special_tokens=False)
+    spans = await agent.spans()
+    assert len(TraceToTrajectories().adapt(spans).rows) == 1
+    assert read_model_calls(spans)[0].finish_reason == "tool_calls"
+    assert TraceToMessages().adapt(spans)[1]["messages"][-1]["content"] == "3"
+
+
+async def test_several_choices_and_sampling_parameters(start: Start) -> None:
+    engine = Engine("a", "b")
+    agent = await start(engine)
+    async with agent.chat(n=2, temperature=0.5, max_completion_tokens=7, user="me") as response:
+        answer = await response.json()
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["a", "b"]
+    assert engine.sampling[0] == {"temperature": 0.5, "max_tokens": 7}
+    (call,) = read_model_calls(await agent.spans())
+    assert [choice.token_ids for choice in call.choices] == [[97, 1], [98, 1]]
+    assert call.choices[0].logprobs == [-0.097, -0.001]
+
+
+@both_ways
+async def test_completions_take_text_and_tokens(start: Start, stream: bool) -> None:
+    engine = Engine("ok")
+    agent = await start(engine)
+    for prompt in ("abc", [97, 98, 99]):
+        async with agent.post("/completions", prompt=prompt, stream=stream) as response:
+            assert response.status == 200
+            await response.read()
+    assert engine.prompts == [[97, 98, 99]] * 2
+    for call in read_model_calls(await agent.spans()):
+        assert (call.prompt_token_ids, call.response_token_ids) == ([97, 98, 99], [111, 107, 1])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/embeddings", {"input": "x"}, 404),
+        ("/chat/completions", {"messages": "hi"}, 400),
+        ("/chat/completions", {"messages": [], "n": 0}, 400),
+        ("/completions", {"prompt": ["a", "b"]}, 400),
+        ("/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
+    ],
+)
+async def test_what_it_cannot_do_is_an_error_of_the_api(
+    start: Start, path: str, fields: dict[str, Any], status: int
+) -> None:
+    agent = await start(Engine("x"))
+    async with agent.post(path, **fields) as response:
+        assert response.status == status
+        assert (await response.json())["error"]["message"]
+
+
+@both_ways
+async def test_an_engine_that_fails_is_told_of(start: Start, stream: bool) -> None:
+    engine = Engine("x")
+    engine.failure = RuntimeError("out of memory")
+    agent = await start(engine)
+    async with agent.chat(stream=stream) as response:
+        assert "out of memory" in await response.text()
+    assert (await agent.span()).attributes["error.type"] == "backend_broke"
+
+
+async def test_an_agent_that_hangs_up_stops_the_sampling(start: Start) -> None:
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    class Endless(Engine):
+        async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+            raise AssertionError
+
+    agent = await start(Endless("x"))
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await began.wait()
+    call.cancel()
+    await asyncio.wait_for(stopped.wait(), 5)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    known = Conversations(max_tokens=100, max_per_attempt=2)
+    message = {"role": "assistant", "content": "x"}
+    for number in range(5):
+        known.remember("at-1", None, [{"role": "user", "content": str(number)}, message], [0] * 10)
+    assert known.tokens == 20
+    for number in range(20):
+        known.remember(f"at-{number}", None, [message], [0] * 10)
+    assert known.tokens <= 100
+    assert known.find("at-1", None, [message]) is None
+    assert known.find("at-19", None, [message, message]) is not None
+
+
+def test_a_character_of_several_tokens_comes_whole() -> None:
+    class Bytes(Letters):
+        def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+            return bytes(token_ids).decode("utf-8", "replace")
+
+    stream = TextStream(Bytes())
+    pieces = [stream.feed([byte], is_last=False) for byte in "aü€".encode()]
+    assert pieces == ["a", "", "ü", "", "", "€"]
+    assert stream.feed([0xE2], is_last=True) == "\ufffd"
+
+
+@pytest.mark.parametrize("text", ["none", "<tool_call>{</tool_call>", '<tool_call>{"a": 1}</tool_call>'])
+def test_what_is_no_tool_call_stays_text(text: str) -> None:
+    assert parse_hermes(text) == (text, [])
+
+
+def test_a_wrong_engine_or_parser_is_named() -> None:
+    with pytest.raises(ConfigError, match="has no method `generate`"):
+        TokensBackend(object(), Letters())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tool_parser is 'x'"):
+        TokensBackend(Engine("x"), Letters(), tool_parser="x")

@@ -1,0 +1,165 @@
+"""Calls wait for their turn and for new weights, and never for ever."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lightning_core.proxy import Drained
+from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.traffic import Traffic
+from lightning_core.testing import FakeClock
+from lightning_core.testing.backend import FakeEngine
+from lightning_core.types import AttemptedRollout
+from tests.proxy.conftest import Agent, MakeProxy
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def traffic(clock: FakeClock) -> Traffic:
+    return Traffic(clock, max_calls=2, max_waiting=3, queue_seconds=10, pause_seconds=60)
+
+
+def enter(traffic: Traffic, name: str) -> "asyncio.Task[None]":
+    return asyncio.create_task(traffic.enter(name, lambda _: None))
+
+
+async def test_calls_wait_for_their_turn_in_order(traffic: Traffic, clock: FakeClock) -> None:
+    calls = [enter(traffic, name) for name in "abcd"]
+    await clock.until_waiting(2)
+    assert (traffic.in_flight, traffic.waiting) == (2, 2)
+    traffic.leave("a")
+    late = enter(traffic, "e")
+    await clock.advance(0)
+    assert [call.done() for call in (*calls, late)] == [True, True, True, False, False]
+    traffic.leave("b")
+    traffic.leave("c")
+    await asyncio.gather(*calls, late)
+    assert traffic.in_flight == 2
+
+
+async def test_a_call_that_waits_for_too_long_is_refused(traffic: Traffic, clock: FakeClock) -> None:
+    for name in "ab":
+        await traffic.enter(name, lambda _: None)
+    call = enter(traffic, "c")
+    await clock.until_waiting()
+    await clock.advance(10)
+    with pytest.raises(Refused, match="none ended within 10 s") as refused:
+        await call
+    assert refused.value.retry_after is not None
+    traffic.leave("a")
+    await traffic.enter("d", lambda _: None)
+
+
+async def test_one_too_many_is_refused_at_once(traffic: Traffic, clock: FakeClock) -> None:
+    calls = [enter(traffic, name) for name in "abcde"]
+    await clock.until_waiting(3)
+    with pytest.raises(Refused, match="3 wait"):
+        await traffic.enter("f", lambda _: None)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert traffic.waiting == 0
+
+
+async def test_a_call_that_is_cancelled_as_it_is_let_in_leaves_its_place_to_the_next(
+    traffic: Traffic, clock: FakeClock
+) -> None:
+    calls = [enter(traffic, name) for name in "abcd"]
+    await clock.until_waiting(2)
+    traffic.leave("a")
+    calls[2].cancel()
+    await calls[3]
+    assert traffic.in_flight == 2
+
+
+async def test_a_pause_lets_nobody_in_until_it_ends(traffic: Traffic, clock: FakeClock) -> None:
+    traffic.pause()
+    call = enter(traffic, "a")
+    await clock.until_waiting()
+    await clock.advance(59)
+    assert not call.done()
+    traffic.resume()
+    await call
+
+
+async def test_a_pause_that_lasts_gives_a_retryable_answer(traffic: Traffic, clock: FakeClock) -> None:
+    traffic.pause()
+    call = enter(traffic, "a")
+    await clock.until_waiting()
+    await clock.advance(60)
+    with pytest.raises(Refused, match="paused for new weights, for more than 60 s") as refused:
+        await call
+    assert refused.value.status == 503
+
+
+async def test_draining_waits_for_what_is_under_way(traffic: Traffic, clock: FakeClock) -> None:
+    assert await traffic.drain(0) == Drained(0, 0)
+    for name in "ab":
+        await traffic.enter(name, lambda _: None)
+    traffic.pause()
+    draining = asyncio.create_task(traffic.drain(5))
+    await clock.until_waiting()
+    traffic.leave("a")
+    traffic.leave("b")
+    assert await draining == Drained(finished=2, aborted=0)
+    traffic.resume()
+    await traffic.enter("c", lambda _: None)
+    traffic.leave("c")
+
+
+async def test_draining_cuts_off_what_takes_too_long_and_counts_it(traffic: Traffic, clock: FakeClock) -> None:
+    await traffic.enter("a", lambda _: None)
+    await traffic.enter("b", lambda _: traffic.leave("b"))
+    draining = asyncio.create_task(traffic.drain(5))
+    await clock.until_waiting()
+    traffic.leave("a")
+    await clock.advance(5)
+    assert await draining == Drained(finished=1, aborted=1)
+
+
+async def test_new_weights_under_running_agents(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine)
+    agent = Agent(http, proxy, attempt)
+    proxy.set_weight_version(1)
+    engine.hold = asyncio.Event()
+    old = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    await proxy.pause()
+    engine.began.clear()
+    new = asyncio.create_task(agent.chat().__aenter__())
+    draining = asyncio.create_task(proxy.drain(timeout=10))
+    async with http.get(f"{proxy.url}/health"):  # by then the call before it has come
+        engine.hold.set()
+    assert await draining == Drained(finished=1, aborted=0)
+    proxy.set_weight_version(2)
+    assert not engine.began.is_set()
+    await proxy.resume()
+    assert [(await call).status for call in (old, new)] == [200, 200]
+    versions = [span.attributes["agentlightning.weight_version"] for span in await agent.spans()]
+    assert versions == ["1", "2"]
+
+
+async def test_a_call_that_is_cut_off_is_told_to_try_again(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine)
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    whole = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    stream = await agent.chat(stream=True).__aenter__()
+    await stream.content.readuntil(b"\n\n")
+    await proxy.pause()
+    assert await proxy.drain(timeout=0) == Drained(finished=0, aborted=2)
+    response = await whole
+    assert response.status == 503
+    assert response.headers["retry-after"] == "1"
+    assert b"call_aborted" in await stream.content.read()
+    await asyncio.wait_for(engine.cancelled.wait(), 5)
