@@ -1,11 +1,12 @@
 """The trainer: puts the parts together, and runs them."""
 
 import asyncio
+import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
@@ -14,12 +15,16 @@ from lightning_core.execution import ExecutionStrategy
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Kind, Registry, default_registry
 from lightning_core.runner import Runner
-from lightning_core.runs import FitResult
+from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.event_loop import event_loop
+from lightning_core.runs.manifest import Origin
+from lightning_core.runs.recorder import Recorder
+from lightning_core.runs.recording import Recording
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.tracer import Tracer
 from lightning_core.trainer.run import Run
+from lightning_core.trainer.runners import RunnersSide, make_runner
 from lightning_core.trainer.specs import registry_form
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
@@ -61,6 +66,9 @@ class Trainer:
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
         port: Where a strategy that serves the store listens; a warning with any other.
+        run_dir: The folder in which each run gets a folder of its own, as `runs`; or a `RunFolder`, that of a run that
+            was killed, to go on with it. Where no store is given, a run then has a store in its folder, made when it
+            starts: of SQLite where lightning-sqlite is installed, else in memory. None to write nothing down.
 
     Raises:
         RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
@@ -91,6 +99,7 @@ class Trainer:
         hooks: object = (),
         registry: Registry | None = None,
         port: int | None = None,
+        run_dir: str | os.PathLike[str] | RunFolder | None = None,
     ) -> None:
         # Here, so that whoever imports the trainer does not pay for adapters.
         from lightning_core.adapter import TraceAdapter
@@ -119,15 +128,25 @@ class Trainer:
             name = type(self.strategy).__name__
             warnings.warn(f"port={port} has no effect: {name} serves no store there; leave it out", stacklevel=3)
         self._check_runner()
-        self.hooks = Hooks(hooks, load_entry_points=True, registry=self._registry)
+        is_one = hooks is not None and (isinstance(hooks, str) or not isinstance(hooks, Sequence))
+        self._plugins: Sequence[object] = (hooks,) if is_one else tuple(cast(Sequence[object], hooks or ()))
+        self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
         self._first_run_id = self.store.run_id
+        self._recorder = None if run_dir is None else Recorder(run_dir, registry=self._registry)
+        self._has_store = store is not None
+        self.recording: Recording | None = None
+        """The folder of the run that goes on, or of the last one; None where nothing is written down."""
+        self.origin: Origin | None = None
+        """What a run is made of, for its folder; None to find out what a program can tell."""
+        self.result: FitResult | None = None
+        """What came of the last run; also of one that raised, with the best so far. None while there is nothing."""
         self._fits = 0
         self._is_running = False
         self._lock = threading.Lock()
 
     @property
     def n_runners(self) -> int:
-        """How many rollouts run at the same time, as far as the strategy says; 1 where it does not."""
+        """How many runners there are here, as far as the strategy says; 1 where it does not."""
         return int(getattr(self.strategy, "n_runners", 1))
 
     def fit(
@@ -196,18 +215,28 @@ class Trainer:
 
     def make_runner(self) -> Runner:
         """Make one of the runners."""
-        options: dict[str, Any] = {"tracer": self.tracer}
-        if self.max_rollouts is not None:
-            options["max_rollouts"] = self.max_rollouts
-        if self.reward is not None:
-            options["reward"] = self.reward
-        return self._build("runners", self._runner_spec, Runner, options)
+        return make_runner(
+            self._runner_form(),
+            tracer=self.tracer,
+            max_rollouts=self.max_rollouts,
+            reward=self.reward,
+            registry=self._registry,
+        )
+
+    def runners_side(self, agent: LitAgent[Any]) -> RunnersSide:
+        """Return the runners' side of a run of an agent, which a strategy runs here or sends to other processes."""
+        return RunnersSide(agent, self, runner=self._runner_form(), plugins=self._plugins, registry=self._registry)
 
     def next_store(self) -> LightningStore:
-        """Return the store of a new run: the trainer's own for its first one, the same store's next run later."""
-        if self._fits:
+        """Return the store of a new run.
+
+        That is the trainer's own for its first one, and the same store's next run later; or one in the run's folder.
+        """
+        if self._fits and (self._has_store or self._recorder is None):
             self.store = self.store.for_run(f"{self._first_run_id}-{self._fits + 1}")
         self._fits += 1
+        if self._recorder is not None:
+            self.recording, self.store = self._recorder.next(self.store if self._has_store else None)
         return self.store
 
     def _fit(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> FitResult:
@@ -237,6 +266,7 @@ class Trainer:
         try:
             yield run
         finally:
+            run.close()
             self._is_running = False
 
     def _check_strategy(self, n_runners: int | None) -> None:
@@ -249,9 +279,10 @@ class Trainer:
     def _check_runner(self) -> None:
         """Make a runner, so that a wrong one is known before a run starts."""
         runner = self.make_runner()
-        if self.n_runners != 1 and self.make_runner() is runner:
+        count = self.n_runners * int(getattr(self.strategy, "concurrency", 1))
+        if count != 1 and self.make_runner() is runner:
             raise InvalidComponent(
-                f"runner is one instance of {type(runner).__name__}, but there are {self.n_runners} runners; "
+                f"runner is one instance of {type(runner).__name__}, but there are {count} runners; "
                 "give its class, its name or a dict with its options"
             )
         has = getattr(runner, "max_rollouts", self.max_rollouts)
@@ -265,6 +296,9 @@ class Trainer:
                 f"reward is grader {self.reward.name}, but the runner, a {type(runner).__name__}, takes none or was "
                 "given with another one; say it in one place"
             )
+
+    def _runner_form(self) -> object:
+        return registry_form("runners", self._runner_spec, default=_DEFAULTS["runners"], registry=self._registry)
 
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         form = registry_form(

@@ -1,0 +1,108 @@
+"""`agl runner`: work for a run whose store is served somewhere else."""
+
+import signal
+from pathlib import Path
+
+import click
+
+from lightning_core.errors import ConfigError
+
+TERMINATED = 143
+"""The exit status that shells know as ended by SIGTERM."""
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
+@click.option("--key", help="What to say to it. The variable AGL_KEY is better: a command line can be seen.")
+@click.option("--n-runners", default=1, show_default=True, help="How many processes to start.")
+@click.option("--concurrency", default=1, show_default=True, help="How many rollouts each process runs at once.")
+@click.option("--max-restarts", default=10, show_default=True, help="How many processes to replace when they die.")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a value over that of the file, as in agl train. Can be repeated.",
+)
+@click.pass_context
+def runner(
+    context: click.Context,
+    config: Path,
+    url: str,
+    key: str | None,
+    n_runners: int,
+    concurrency: int,
+    max_restarts: int,
+    overrides: tuple[str, ...],
+) -> None:
+    """Run the agent of a CONFIG file for a run that goes on somewhere else, until that ends.
+
+    Of the file, the agent, the runner, the tracer, the grader and the hooks are used. The exit status is 0 when the run
+    has ended, 1 when the processes died too often or the store was lost, 2 when the command or the config is wrong, 130
+    when it was interrupted, 143 after SIGTERM; what was worked on is given back then.
+
+    \b
+    Example:
+      AGL_KEY=secret agl runner config.yaml --store http://10.0.0.5:4747 --n-runners 4
+    """
+    # Imported here, so that listing the commands stays fast.
+    import asyncio
+    import logging
+    import multiprocessing
+
+    from lightning_core.cli.logs import show_warnings
+    from lightning_core.config import load_job
+    from lightning_core.execution.joining import join_run
+
+    for name, number, least in (
+        ("--n-runners", n_runners, 1),
+        ("--concurrency", concurrency, 1),
+        ("--max-restarts", max_restarts, 0),
+    ):
+        if number < least:
+            raise ConfigError(f"{name} is {number}; it is a whole number from {least} on")
+    if key == "":
+        raise ConfigError("--key is empty; give a key, or leave --key out")
+    show_warnings(context)
+    logging.getLogger("stamina").setLevel(logging.ERROR)  # retries; an outage that lasts is an error
+    # What belongs to the algorithm's side is neither needed nor made.
+    datasets = ("train_dataset=null", "val_dataset=null", "test_dataset=null")
+    others = ("algorithm=baseline", "adapter=triplet", "store=memory", "strategy=local", "n_runners=null")
+    job = load_job(config, overrides=[*overrides, *datasets, *others])
+    counted = "1 process" if n_runners == 1 else f"{n_runners} processes"
+
+    async def join() -> bool:
+        """Return whether it was told to end."""
+        joining = asyncio.create_task(
+            join_run(
+                job.trainer.runners_side(job.agent),
+                url,
+                key=key,
+                n_runners=n_runners,
+                concurrency=concurrency,
+                max_restarts=max_restarts,
+                context=multiprocessing.get_context("spawn"),
+                on_joined=lambda run_id: click.echo(f"joined run {run_id} at {url} with {counted}"),
+            )
+        )
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+
+        def end() -> None:
+            told.set()
+            joining.cancel()
+
+        loop.add_signal_handler(signal.SIGTERM, end)
+        try:
+            await joining
+        except asyncio.CancelledError:
+            if not told.is_set():
+                raise
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+        return told.is_set()
+
+    if asyncio.run(join()):
+        context.exit(TERMINATED)
+    click.echo("the run has ended")

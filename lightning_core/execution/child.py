@@ -1,0 +1,233 @@
+"""What happens in a runner process."""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+from lightning_core.errors import AccessDenied, InvalidTransition, StoreUnavailable
+from lightning_core.execution.base import RunnerBundle
+from lightning_core.execution.observed import RunEnded
+from lightning_core.execution.sending import unpacked
+from lightning_core.runner.naming import worker_prefix
+from lightning_core.store import LightningStore
+from lightning_core.store.http.forwarding import ForwardingStore
+from lightning_core.types import AttemptedRollout
+
+STOP = b"stop"
+"""What a runner process is told when it is to end."""
+
+END_SECONDS = 2.0
+"""How long runners that are cancelled may take to end: agents to clean up, and rollouts to be given back."""
+
+OVER_SECONDS = 2.0
+"""How long runners may go on with what they do once another one has heard that the run has ended."""
+
+ORPHAN_SECONDS = 1.0
+"""How long a process may go on once the one that started it has died."""
+
+ORPHANED = 3
+"""The exit status then."""
+
+Ending = Literal["over", "broken", "hopeless", "failed"]
+"""`over`: the run has ended. `broken`: it could not begin, and no other one could. `hopeless`: it has failed, and so
+will others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a runner process says of itself: that it is ready, or why it ends."""
+
+    kind: Literal["ready"] | Ending
+    error: str = ""
+    """In one line."""
+    trace: str = ""
+
+
+def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Sequence[str]) -> None:
+    """Run runners in this process until they have ended, and then leave it, whatever still runs in it.
+
+    Args:
+        connection: To the process that started this one. What comes first are the runners' side and the store, then,
+            perhaps, `STOP`. When it closes, that process has died.
+        token: Is part of the ids of the workers here.
+        numbers: Of the workers; they run at the same time.
+        secrets: Environment variables that are not for agents.
+    """
+    # Ctrl-C is for the one that started this one. It is ignored by a handler of our own, as that is not passed on to
+    # the programs that agents start.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for name in secrets:
+        os.environ.pop(name, None)
+    # It tells of each retry, and not what of; an outage that lasts is an error.
+    logging.getLogger("stamina").setLevel(logging.ERROR)
+    status = 1
+    try:
+        runner, store = map(unpacked, (connection.recv_bytes(), connection.recv_bytes()))
+    except EOFError:
+        status = ORPHANED
+    except BaseException as exc:
+        _tell(connection, _report("broken", exc))
+    else:
+        status = _work(connection, runner, store, prefix=worker_ids(token), numbers=numbers)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
+            stream.flush()
+    os._exit(status)
+
+
+def worker_ids(token: str) -> str:
+    """Return what the ids of this process's workers begin with: no other process, anywhere, has the same."""
+    return f"{socket.gethostname()}-{os.getpid()}-{token}"
+
+
+async def run_here(
+    runner: RunnerBundle,
+    store: LightningStore,
+    numbers: Sequence[int],
+    stop: asyncio.Event,
+    *,
+    on_over: Callable[[], None] = lambda: None,
+) -> None:
+    """Run several runners in this event loop until all have ended, the run has, or it is time to stop.
+
+    Args:
+        runner: The runners' side.
+        store: Where they look for work.
+        numbers: Of the workers.
+        stop: Ends them at once when it is set.
+        on_over: Called when the store says that the run has ended. Those that still work then are soon stopped.
+
+    Raises:
+        Exception: What one of them raised; the others are ended.
+    """
+    shown = _UntilTheEnd(store)
+    left = {asyncio.create_task(runner(shown, number), name=f"runner {number}") for number in numbers}
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    is_over: asyncio.TimerHandle | None = None
+    try:
+        while left and not stopping.done():
+            ended, _ = await asyncio.wait({*left, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            left -= ended
+            for task in ended - {stopping}:
+                try:
+                    task.result()
+                except RunEnded:
+                    if is_over is None:
+                        on_over()
+                        is_over = asyncio.get_running_loop().call_later(OVER_SECONDS, stop.set)
+    finally:
+        if is_over is not None:
+            is_over.cancel()
+        for task in (*left, stopping):
+            task.cancel()
+        await asyncio.wait((*left, stopping), timeout=END_SECONDS)
+
+
+class _UntilTheEnd(ForwardingStore):
+    """A store that raises `RunEnded` when it is asked for work of a run that has ended."""
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+
+    def target(self) -> LightningStore:
+        return self._store
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        try:
+            return await self._store.dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id=request_id)
+        except InvalidTransition as exc:  # the only one that a claim knows
+            raise RunEnded(str(exc)) from exc
+
+
+def _work(
+    connection: Connection, runner: RunnerBundle, store: LightningStore, *, prefix: str, numbers: Sequence[int]
+) -> int:
+    ended = threading.Event()
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        watch = threading.Thread(
+            target=_watch,
+            args=(connection, lambda: loop.call_soon_threadsafe(stop.set), ended),
+            name="parent",
+            daemon=True,
+        )
+        watch.start()
+        worker_prefix.set(prefix)
+        _tell(connection, Report("ready"))
+        try:
+            await run_here(runner, store, numbers, stop, on_over=lambda: _tell(connection, Report("over")))
+        finally:
+            await store.aclose()
+
+    try:
+        # Never closed: that would wait for the threads of agents that hang.
+        asyncio.Runner(loop_factory=_loop_factory()).run(work())
+    except BaseException as exc:
+        hopeless = isinstance(exc, StoreUnavailable | AccessDenied)
+        _tell(connection, _report("hopeless" if hopeless else "failed", exc))
+        return 1
+    finally:
+        ended.set()
+    return 0
+
+
+def _watch(connection: Connection, stop: Callable[[], object], ended: threading.Event) -> None:
+    """Stop when told so. When the process that started this one has died, nobody waits for what is left here."""
+    parent = _parent()
+    while not any(each in parent for each in wait([connection, *parent])):
+        try:
+            connection.recv_bytes()
+        except (EOFError, OSError):
+            break
+        stop()
+    with suppress(RuntimeError):  # the loop has ended, and this process is about to
+        stop()
+    ended.wait(ORPHAN_SECONDS)
+    os._exit(ORPHANED)
+
+
+def _parent() -> list[Any]:
+    """Return what tells of the parent's death even where a process that it forked keeps our connection open."""
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.pid is None or not hasattr(os, "pidfd_open"):
+        return []
+    try:
+        return [os.pidfd_open(parent.pid)]
+    except OSError:  # it has died already, or the system has no such thing: the connection tells as well
+        return []
+
+
+def _tell(connection: Connection, report: Report) -> None:
+    with suppress(OSError):  # nobody is there any more
+        connection.send(report)
+
+
+def _report(kind: Ending, error: BaseException) -> Report:
+    line = " ".join(traceback.format_exception_only(error)[-1].split())
+    return Report(kind, line, "".join(traceback.format_exception(error)).rstrip())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # there is none for this platform
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,160 @@
+"""The store as it is served to runners: they are told when the run has ended, and others how their work goes."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from lightning_core.errors import InvalidTransition
+from lightning_core.lifecycle import ACTIVE_ATTEMPT
+from lightning_core.store import UNSET, LightningStore
+from lightning_core.store.base import Unset
+from lightning_core.store.http.forwarding import ForwardingStore
+from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus
+
+
+class RunEnded(InvalidTransition):
+    """A runner asked for work of a run that has ended."""
+
+
+class RolloutObserver(Protocol):
+    """Is told, in the algorithm's process, of the rollouts that run elsewhere."""
+
+    async def began(self, rollout: AttemptedRollout) -> None:
+        """A runner claimed a rollout."""
+        ...
+
+    async def ended(self, store: LightningStore, attempt: Attempt) -> None:
+        """A runner reported on an attempt that it had claimed, and the report is stored."""
+        ...
+
+
+class ObservedStore(ForwardingStore):
+    """Hands everything to a store, until the run ends: from then on there is no more work.
+
+    Args:
+        store: The store.
+        observer: Is told of claims and of reports; each is answered when it has been told. None for nobody.
+    """
+
+    def __init__(self, store: LightningStore, observer: RolloutObserver | None = None) -> None:
+        self._store = store
+        self._observer = observer
+        self._ended = asyncio.Event()
+        self._working: dict[str, set[str]] = {}
+        """The workers that have claimed something and have not come back, with the attempts that they have not
+        reported on."""
+        self._gone: list[str] = []
+        """What tells the ids of dead workers."""
+        self._asking = 0
+        """How many claims are under way."""
+        self._all_told = asyncio.Event()
+
+    def target(self) -> LightningStore:
+        return self._store
+
+    def end(self) -> None:
+        """Refuse claims from now on, those that wait too."""
+        self._ended.set()
+        self._look_who_is_left()
+
+    async def all_told(self) -> None:
+        """Return when all have heard of the end who wait for work, or come back from what they had claimed."""
+        await self._all_told.wait()
+
+    def forget(self, token: str) -> None:
+        """Take note that the workers whose ids contain a token do not come back."""
+        self._gone.append(token)
+        for worker_id in [each for each in self._working if token in each]:
+            del self._working[worker_id]
+        self._look_who_is_left()
+
+    def is_executing(self, token: str) -> bool:
+        """Whether one of the workers whose ids contain a token has not reported on what it claimed."""
+        return any(attempts and token in worker_id for worker_id, attempts in self._working.items())
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(
+            worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        if worker_id is not None:
+            self._working.pop(worker_id, None)
+        self._asking += 1
+        claiming = asyncio.ensure_future(
+            self._store.dequeue_many_rollouts(
+                limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+            )
+        )
+        ending = asyncio.ensure_future(self._ended.wait())
+        try:
+            if not self._ended.is_set():
+                await asyncio.wait((claiming, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+            claiming.cancel()
+            await asyncio.wait((claiming, ending))
+            if worker_id is not None and not claiming.cancelled() and claiming.exception() is None:
+                await self._take_back_from_the_dead(worker_id, claiming.result())
+            # From here on to the answer nothing is waited for: a server that stops now still gives it.
+            self._asking -= 1
+            self._look_who_is_left()
+        if claiming.cancelled():
+            raise RunEnded(f"run {self.run_id} has ended; there is no more work")
+        claimed = claiming.result()
+        if claimed and worker_id is not None:
+            self._working[worker_id] = {rollout.attempt.attempt_id for rollout in claimed}
+        if self._observer is not None:
+            for rollout in claimed:
+                await self._observer.began(rollout)
+        return claimed
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
+    ) -> Attempt:
+        attempt = await self._store.update_attempt(
+            rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, request_id=request_id
+        )
+        return await self._told(attempt)
+
+    async def report_fault(
+        self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
+    ) -> Attempt:
+        return await self._told(await self._store.report_fault(rollout_id, attempt_id, reason, request_id=request_id))
+
+    async def _told(self, attempt: Attempt) -> Attempt:
+        """Tell the observer of an attempt that has ended, once."""
+        unreported = self._working.get(attempt.worker_id or "", set())
+        if attempt.status not in ACTIVE_ATTEMPT and attempt.attempt_id in unreported:
+            unreported.remove(attempt.attempt_id)
+            if self._observer is not None:
+                await self._observer.ended(self._store, attempt)
+        return attempt
+
+    async def _take_back_from_the_dead(self, worker_id: str, claimed: Sequence[AttemptedRollout]) -> None:
+        """Queue again what was claimed by a request that its worker's death has overtaken."""
+        if any(token in worker_id for token in self._gone):
+            for rollout in claimed:
+                await self._store.report_fault(rollout.rollout_id, rollout.attempt.attempt_id, "its worker has died")
+
+    def _look_who_is_left(self) -> None:
+        if self._ended.is_set() and not self._working and not self._asking:
+            self._all_told.set()

@@ -1,0 +1,164 @@
+"""The runners' side of a run: in this process, or sent to others."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.agent import Grader, LitAgent
+from lightning_core.emitter import find_final_reward
+from lightning_core.execution.sending import packed, unpacked
+from lightning_core.plugins import Hooks
+from lightning_core.registry import Registry, default_registry
+from lightning_core.runner import Runner
+from lightning_core.runner.reports import has_succeeded_by
+from lightning_core.store import LightningStore
+from lightning_core.tracer import Tracer
+from lightning_core.types import Attempt, AttemptedRollout
+from lightning_core.types.hook import Hook
+
+if TYPE_CHECKING:
+    from lightning_core.trainer.trainer import Trainer
+
+_HOOKS_OF_RUNNERS = (
+    "lightning_rollout_start",
+    "lightning_trace_start",
+    "lightning_trace_end",
+    "lightning_rollout_end",
+)
+
+
+def make_runner(
+    spec: object, *, tracer: Tracer, max_rollouts: int | None, reward: Grader | None, registry: Registry
+) -> Runner:
+    """Make one runner.
+
+    Args:
+        spec: The runner, in a form that the registry takes.
+        tracer: What records what the agent does.
+        max_rollouts: How many rollouts it runs; None for no limit.
+        reward: Scores what the agent returned; None where agents score themselves.
+        registry: Where names are looked up.
+
+    Raises:
+        RegistryError: When it cannot be made.
+    """
+    options: dict[str, Any] = {"tracer": tracer}
+    if max_rollouts is not None:
+        options["max_rollouts"] = max_rollouts
+    if reward is not None:
+        options["reward"] = reward
+    return registry.build("runners", spec, expected=Runner, defaults=options)
+
+
+class RunnersSide:
+    """Runs runners; see `RunnerBundle`.
+
+    It can be pickled. In another process, the agent has no trainer, names are looked up in what is installed there, and
+    the hooks are those of plugins that have hooks of runners, and of installed ones.
+
+    Args:
+        agent: What runs.
+        trainer: Whose parts are used.
+        runner: How to make a runner, in a form that the registry takes.
+        plugins: The trainer's plugins with hooks, as they were given.
+        registry: Where names are looked up.
+    """
+
+    def __init__(
+        self, agent: LitAgent[Any], trainer: "Trainer", *, runner: object, plugins: Sequence[object], registry: Registry
+    ) -> None:
+        self._agent = agent
+        self._trainer: Trainer | None = trainer
+        self._runner = runner
+        self._tracer = trainer.tracer
+        self._max_rollouts = trainer.max_rollouts
+        self._reward = trainer.reward
+        self._plugins = plugins
+        self._hooks = trainer.hooks
+        self._registry = registry
+
+    async def __call__(self, store: LightningStore, worker_id: int) -> None:
+        """Run one runner until it is cancelled or has reached its own limit."""
+        runner = make_runner(
+            self._runner,
+            tracer=self._tracer,
+            max_rollouts=self._max_rollouts,
+            reward=self._reward,
+            registry=self._registry,
+        )
+        if self._trainer is not None:
+            self._agent.set_trainer(self._trainer)
+        with runner.run_context(agent=self._agent, store=store, hooks=self._hooks, worker_id=worker_id):
+            await runner.iter()
+
+    @property
+    def observer(self) -> "_Onlookers | None":
+        """Tells plugins that stay here of rollouts that run elsewhere; None where there are none."""
+        staying = [plugin for plugin in self._plugins if _stays(plugin)]
+        return _Onlookers(Hooks(staying), self._agent) if staying else None
+
+    def __reduce__(self) -> Any:
+        parts: dict[str, tuple[str, object]] = {
+            "agent": (f"agent {_name_of(self._agent)}", self._agent),
+            "runner": ("the runner", self._runner),
+            "tracer": (f"tracer {type(self._tracer).__name__}", self._tracer),
+            "reward": ("grader " + ("" if self._reward is None else self._reward.name), self._reward),
+        }
+        plugins = [
+            packed(f"plugin {_name_of(plugin)}", plugin)
+            for plugin in self._plugins
+            if _has_hooks_of_runners(plugin) and not _stays(plugin)
+        ]
+        sent = {name: packed(what, part) for name, (what, part) in parts.items()}
+        return _arrived, (sent, plugins, self._max_rollouts)
+
+
+class _Onlookers:
+    """Tells plugins that stay with the algorithm of rollouts that run in other processes."""
+
+    def __init__(self, hooks: Hooks, agent: LitAgent[Any]) -> None:
+        self._hooks = hooks
+        self._agent = agent
+
+    async def began(self, rollout: AttemptedRollout) -> None:
+        if self._hooks.has("lightning_rollout_start"):
+            await self._tell("lightning_rollout_start", rollout=rollout, attempt=rollout.attempt)
+
+    async def ended(self, store: LightningStore, attempt: Attempt) -> None:
+        if not self._hooks.has("lightning_rollout_end"):
+            return
+        rollout = await store.get_rollout_by_id(attempt.rollout_id)
+        if rollout is None:
+            return
+        spans = list(await store.query_spans(attempt.rollout_id, attempt.attempt_id))
+        reward = find_final_reward(spans) if has_succeeded_by(rollout, attempt) else None
+        await self._tell("lightning_rollout_end", rollout=rollout, attempt=attempt, reward=reward, spans=spans)
+
+    async def _tell(self, hook: str, **arguments: Any) -> None:
+        await self._hooks.emit(hook, agent=self._agent, runner=None, **arguments)
+
+
+def _arrived(sent: dict[str, bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
+    side = RunnersSide.__new__(RunnersSide)
+    side._agent = unpacked(sent["agent"])
+    side._runner = unpacked(sent["runner"])
+    side._tracer = unpacked(sent["tracer"])
+    side._reward = unpacked(sent["reward"])
+    side._plugins = [unpacked(plugin) for plugin in plugins]
+    side._max_rollouts = max_rollouts
+    side._trainer = None
+    side._registry = default_registry()
+    side._hooks = Hooks(side._plugins, load_entry_points=True)
+    return side
+
+
+def _name_of(value: object) -> str:
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _has_hooks_of_runners(plugin: object) -> bool:
+    is_listener = isinstance(plugin, Hook) or (isinstance(plugin, type) and issubclass(plugin, Hook))
+    return is_listener or any(hasattr(plugin, name) for name in _HOOKS_OF_RUNNERS)
+
+
+def _stays(plugin: object) -> bool:
+    return bool(getattr(plugin, "stays_with_algorithm", False))

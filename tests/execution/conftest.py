@@ -1,0 +1,170 @@
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+AGENTS = '''
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from lightning_core import emit_message, rollout
+from lightning_core.agent import LitAgent
+
+
+@rollout
+def double(task):
+    emit_message(f"in {os.getpid()}")
+    return 2.0 * task
+
+
+@rollout
+async def where(task):
+    return float(os.getpid())
+
+
+meeting = asyncio.Barrier(2)
+
+
+@rollout
+async def meet(task):
+    await meeting.wait()
+    return float(os.getpid())
+
+
+@rollout
+def die_once(task):
+    """Die where nobody has died before."""
+    flag = Path(task)
+    if flag.exists():
+        return 1.0
+    flag.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@rollout
+def die(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@rollout
+def leave(task):
+    os._exit(7)
+
+
+@rollout
+async def hang(task):
+    """Say that it is here, by making a file, and never end."""
+    Path(task).touch()
+    await asyncio.Event().wait()
+
+
+@rollout
+def block(task):
+    Path(task).touch()
+    time.sleep(600)
+
+
+@rollout
+async def hog(task):
+    """Block the event loop."""
+    Path(task).touch()
+    time.sleep(600)
+
+
+@rollout
+async def key(task):
+    return float(sum(name in os.environ for name in ("AGL_KEY", "AGL_RUNNER_KEY")))
+
+
+class Adding(LitAgent):
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def rollout(self, task, resources, rollout):
+        return float(task + self.number)
+
+
+class Locked(Adding):
+    """Cannot be pickled."""
+
+    def __init__(self, number):
+        super().__init__(number)
+        self.lock = threading.Lock()
+
+
+locked = Locked(100)
+
+
+class Tally:
+    """Write down which hooks are called, and where."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def note(self, hook):
+        with open(Path(self.folder, hook), "a") as file:
+            file.write(f"{os.getpid()}\\n")
+
+    def lightning_run_start(self):
+        self.note("run_start")
+
+    def lightning_rollout_start(self, rollout, attempt, agent, runner):
+        self.note("rollout_start")
+
+    def lightning_trace_end(self):
+        self.note("trace_end")
+
+    def lightning_rollout_end(self, rollout, attempt, reward, spans):
+        self.note(f"rollout_end_{reward}_{len(spans)}")
+
+
+class StayingTally(Tally):
+    stays_with_algorithm = True
+
+
+def grade(task, result):
+    return {"quality": result * 10, "other": 1.0}
+'''
+
+
+@pytest.fixture(scope="session")
+def process_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A module `process_agents` that other processes can import."""
+    folder = tmp_path_factory.mktemp("agents")
+    (folder / "process_agents.py").write_text(AGENTS)
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+    sys.modules.pop("process_agents", None)
+
+
+def left_over() -> list[psutil.Process]:
+    """Return the processes below this one, but for those that Python keeps for its own."""
+    children = psutil.Process().children(recursive=True)
+    return [each for each in children if not any(name in " ".join(each.cmdline()) for name in ("tracker", "forkserv"))]
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """Fail a test that leaves a process behind."""
+    before = left_over()
+    yield
+    assert [each for each in left_over() if each not in before] == []
+
+
+def still_alive(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
+    """Return which of some processes run after some seconds; sooner when none does. Dead ones need not be reaped."""
+    deadline = time.monotonic() + seconds
+    while alive := [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]:
+        if time.monotonic() > deadline:
+            return alive
+        time.sleep(0.01)
+    return []

@@ -1,0 +1,70 @@
+import functools
+import sys
+import types
+import weakref
+from typing import Any
+
+import pytest
+
+from lightning_core.errors import ExecutionError
+from lightning_core.execution.sending import packed, unpacked
+
+pytestmark = pytest.mark.usefixtures("process_agents")
+
+
+def again(value: object) -> Any:
+    return unpacked(packed("it", value))
+
+
+def test_decorated_function_is_the_one_of_its_module():
+    import process_agents
+
+    assert again(process_agents.double) is process_agents.double
+    assert again([process_agents.double])[0] is process_agents.double
+    assert again(process_agents.grade) is process_agents.grade
+
+
+def test_object_comes_with_what_it_holds():
+    import process_agents
+
+    assert again(process_agents.Adding(7)).number == 7
+    assert again(functools.partial(process_agents.grade, 1)).args == (1,)
+
+
+def test_object_that_cannot_be_pickled_is_the_one_of_its_module():
+    import process_agents
+
+    assert again(process_agents.locked) is process_agents.locked
+
+
+def test_weak_references_lead_nowhere():
+    import process_agents
+
+    agent = process_agents.Adding(7)
+    agent.other = weakref.ref(process_agents.locked)
+    assert again(agent).other is None
+
+
+def test_what_has_no_name_is_refused_with_the_reason():
+    with pytest.raises(
+        ExecutionError, match=r"^it cannot be sent to another process: .*lambda.*; define it at the top"
+    ):
+        packed("it", lambda: 1)
+
+
+def test_part_that_is_refused_is_named_once():
+    class Whole:
+        def __reduce__(self) -> Any:
+            return str, (packed("the part", lambda: 1),)
+
+    with pytest.raises(ExecutionError, match=r"^the part cannot be sent"):
+        packed("the whole", Whole())
+
+
+def test_what_a_notebook_defines_is_refused(monkeypatch: pytest.MonkeyPatch):
+    notebook = types.ModuleType("__main__")
+    exec("def solve(task): ...\nclass Agent: ...\nagent = Agent()", notebook.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    for value in (notebook.solve, notebook.agent):
+        with pytest.raises(ExecutionError, match=r"is defined in a notebook, or in a program that is no file"):
+            packed("agent", value)
