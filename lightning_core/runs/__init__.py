@@ -3,6 +3,7 @@
 from lightning_core.runs.comparison import Comparison, compare
 from lightning_core.runs.failed_hooks import FailedHook
 from lightning_core.runs.failures import Failure
+from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.progress import Progress
 from lightning_core.runs.result import FitResult, RolloutCounts, RunStatus, count_rollouts
 
@@ -13,6 +14,7 @@ __all__ = [
     "FitResult",
     "Progress",
     "RolloutCounts",
+    "RunFolder",
     "RunStatus",
     "compare",
     "count_rollouts",

@@ -7,7 +7,7 @@ from statistics import fmean
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
 from lightning_core.emitter import find_final_reward
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources, Rollout, RolloutMode
+from lightning_core.types import NamedResources, Rollout, RolloutMode, sample_key
 
 MODES: tuple[RolloutMode | None, ...] = ("test", "val", "train", None)
 """What rollouts are for, what the algorithm learned least from first."""
@@ -84,7 +84,7 @@ async def _rewards(
     for rollout in rollouts:
         if rollout.mode != mode:
             continue
-        given = rewards.setdefault(repr(rollout.input), [])
+        given = rewards.setdefault(sample_key(rollout.input), [])
         if rollout.status == "succeeded":
             reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
             given += [] if reward is None else [reward]

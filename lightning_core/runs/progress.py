@@ -9,6 +9,8 @@ from numbers import Real
 
 from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
+from lightning_core.runs.metrics import merged
+from lightning_core.runs.recording import Recording
 from lightning_core.types import NamedResources, Resource
 
 logger = logging.getLogger(__name__)
@@ -21,29 +23,41 @@ STOP_SECONDS = 0.2
 
 
 class Progress:
-    """Takes an algorithm's reports, from any thread; hooks are told of steps in their order, in the run's loop."""
+    """Takes an algorithm's reports, from any thread; hooks are told of steps in their order, in the run's loop.
 
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
+    Args:
+        recording: Where reports are written down, too, and what was reported before; None for nowhere.
+    """
+
+    def __init__(self, recording: Recording | None = None) -> None:
+        self.metrics: dict[str, float] = {} if recording is None else dict(recording.metrics)
         """The newest value of each metric."""
-        self.best_resources: NamedResources | None = None
+        self.best_resources: NamedResources | None = None if recording is None else recording.best_resources
         """The newest best resources."""
-        self._steps: asyncio.Queue[tuple[int, dict[str, float]] | None] | None = None
+        self._recording = recording
+        self._steps: asyncio.Queue[tuple[int, dict[str, float | None]] | None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
     def __call__(
-        self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
+        self,
+        metrics: Mapping[str, float | None],
+        *,
+        step: int | None = None,
+        best_resources: NamedResources | None = None,
     ) -> None:
         """Take a report; see `Algorithm.report`.
 
         Raises:
             AlgorithmError: When a metric is no number, or a best resource no resource; then nothing of it is taken.
+            RunFolderError: When it cannot be written down.
         """
         numbers = {name: _number(name, value) for name, value in metrics.items()}
         best = None if best_resources is None else _copies(best_resources)
         with self._lock:
-            self.metrics.update(numbers)
+            if self._recording is not None:
+                self._recording.report(numbers, step, best)
+            self.metrics = merged(self.metrics, numbers)
             self.best_resources = self.best_resources if best is None else best
             if step is not None and self._loop is not None and self._steps is not None:
                 self._loop.call_soon_threadsafe(self._steps.put_nowait, (step, numbers))
@@ -86,9 +100,11 @@ class Progress:
             logger.warning("lightning.step_hooks_abandoned; they took longer than %g s", FINISH_SECONDS)
 
 
-def _number(name: str, value: object) -> float:
+def _number(name: str, value: object) -> float | None:
+    if value is None:
+        return None
     if not isinstance(value, Real):
-        raise AlgorithmError(f"metric {name!r} is {value!r}; report a number")
+        raise AlgorithmError(f"metric {name!r} is {value!r}; report a number, or None where it has no value any more")
     return float(value)
 
 

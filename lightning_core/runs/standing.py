@@ -1,16 +1,17 @@
 """How a run stands while it goes on."""
 
-import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.runs.failures import Failure, group_failures
+from lightning_core.runs.metrics import merged
 from lightning_core.runs.usage import Usage, read_usage
-from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span
+from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span, sample_key
 
 RECENT_REWARDS = 1000
 """How many of the newest rewards the running mean is over."""
@@ -18,8 +19,8 @@ RECENT_REWARDS = 1000
 RECENT_FAILURES = 1000
 """How many of the newest failed rollouts are kept, to say why they failed."""
 
-MIN_REWARDS = 5
-"""A version of the resources needs so many rewards to be called the best, unless no version has as many."""
+MIN_SHARED = 0.5
+"""A version of the resources is compared with the best where they share so much of the samples of the best."""
 
 _MODES: tuple[RolloutMode | None, ...] = ("val", "train", None, "test")
 """By what the best so far is chosen: the first of these that has rewards."""
@@ -46,12 +47,12 @@ class Snapshot:
     reward: Estimate | None = None
     """The mean of the newest 1000 rewards, whatever their resources."""
     best: Estimate | None = None
-    """The mean reward of the best version of the resources so far: that with the highest lower bound."""
+    """The mean reward of the best version of the resources so far, see `Standing.snapshot`. Each sample counts once."""
     first: Estimate | None = None
-    """The mean reward of the version that was tried first, on samples of the same kind."""
+    """The mean reward of the version that was tried first, on the same samples where there are such."""
     best_resources_id: str | None = None
     versions: int = 0
-    """How many versions of the resources were tried, on samples of the same kind."""
+    """How many versions of the resources were tried, on samples of the same kind, if not always on the same."""
     usage: Usage = field(default_factory=Usage)
     """What the agent asked of models; calls of the algorithm itself are not known here."""
     step: int = 0
@@ -127,14 +128,14 @@ class Standing:
             if has_succeeded and reward is not None:
                 self._recent.append(reward)
                 versions = self._rewards.setdefault(rollout.mode, {})
-                versions.setdefault(rollout.resources_id, _Rewards()).add(reward)
+                versions.setdefault(rollout.resources_id, _Rewards()).add(sample_key(rollout.input), reward)
         return usage
 
-    def step_ended(self, step: int, metrics: Mapping[str, float]) -> None:
+    def step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Take note of what the algorithm reports."""
         with self._lock:
             self._step = step
-            self._metrics = {**self._metrics, **metrics}
+            self._metrics = merged(self._metrics, metrics)
 
     def failures(self) -> list[Failure]:
         """Return why the newest 1000 rollouts that failed did, the most frequent cause first."""
@@ -143,12 +144,17 @@ class Standing:
         return group_failures(rollouts)
 
     def snapshot(self) -> Snapshot:
-        """Return how it stands now."""
+        """Return how it stands now.
+
+        The best version is found by going through all of them in the order in which they were tried, with samples of
+        one kind: one that does better than the best so far, on the samples that both were tried on, takes its place.
+        One that shares less than half of its samples is not compared with it. Where none could be compared with
+        another, there is no best.
+        """
         with self._lock:
             elapsed = self._elapsed()
             versions = next((found for mode in _MODES if (found := self._rewards.get(mode))), {})
-            best_id = _best(versions)
-            first = next(iter(versions.values()), None)
+            best_id, best, first = _best(versions)
             return Snapshot(
                 run_id=self._run_id,
                 elapsed_seconds=elapsed,
@@ -160,8 +166,8 @@ class Standing:
                 retried=self._retried,
                 unrewarded=self._unrewarded,
                 reward=estimate(self._recent),
-                best=versions[best_id].estimate if versions else None,
-                first=first.estimate if first is not None else None,
+                best=best,
+                first=first,
                 best_resources_id=best_id,
                 versions=len(versions),
                 usage=self._usage,
@@ -183,30 +189,38 @@ class _Rewards:
     """The rewards of one version of the resources."""
 
     def __init__(self) -> None:
-        self._values: list[float] = []
-        self._estimate: Estimate | None = None
+        self.means: dict[int, float] = {}
+        """By sample: it may have been run several times, which makes it no other one."""
+        self._counts: Counter[int] = Counter()
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def add(self, sample: str, reward: float) -> None:
+        key = hash(sample)  # samples may be long
+        self._counts[key] += 1
+        before = self.means.get(key, 0.0)
+        self.means[key] = before + (reward - before) / self._counts[key]
 
-    def add(self, reward: float) -> None:
-        self._values.append(reward)
-        self._estimate = None
-
-    @property
-    def estimate(self) -> Estimate | None:
-        if self._estimate is None:
-            self._estimate = estimate(self._values)
-        return self._estimate
+    def on(self, samples: Iterable[int]) -> Estimate | None:
+        """Return the mean reward on some samples."""
+        return estimate(self.means[sample] for sample in samples)
 
 
-def _best(versions: "Mapping[str | None, _Rewards]") -> str | None:
-    """Return the version with the highest lower bound; the mean decides where no bounds are known."""
-    enough = min(MIN_REWARDS, max(map(len, versions.values()), default=0))
-
-    def merit(version: str | None) -> tuple[float, float]:
-        found = versions[version].estimate
-        assert found is not None  # a version is there from its first reward on
-        return -math.inf if found.low is None else found.low, found.mean
-
-    return max((version for version, rewards in versions.items() if len(rewards) >= enough), key=merit, default=None)
+def _best(
+    versions: "Mapping[str | None, _Rewards]",
+) -> tuple[str | None, Estimate | None, Estimate | None]:
+    """Return the version that is the best as `Standing.snapshot` says, its reward, and that of the first."""
+    if not versions:
+        return None, None, None
+    (first_id, first), *others = versions.items()
+    best_id, best = first_id, first
+    is_compared = not others
+    for other_id, other in others:
+        shared = other.means.keys() & best.means.keys()
+        if len(shared) < MIN_SHARED * len(best.means):
+            continue
+        is_compared = True
+        if fmean(other.means[each] for each in shared) > fmean(best.means[each] for each in shared):
+            best_id, best = other_id, other
+    if not is_compared:
+        return None, None, first.on(first.means)
+    shared = best.means.keys() & first.means.keys()
+    return best_id, best.on(shared or best.means), first.on(shared or first.means)

@@ -15,11 +15,11 @@ class Steps:
     """Hooks that take a while."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, dict[str, float]]] = []
+        self.told: list[tuple[int, dict[str, float | None]]] = []
         self.go = asyncio.Event()
         self.go.set()
 
-    async def lightning_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+    async def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
         await self.go.wait()
         self.told.append((step, dict(metrics)))
 
@@ -30,6 +30,15 @@ def test_newest_value_of_each_metric_is_kept_as_a_float() -> None:
     progress({"reward": True})
     assert progress.metrics == {"reward": 1.0, "cost": 0.5}
     assert type(progress.metrics["reward"]) is float
+
+
+async def test_none_takes_the_value_of_a_metric_away_and_hooks_are_told() -> None:
+    progress, steps = Progress(), Steps()
+    async with progress.telling(Hooks([steps])):
+        progress({"reward": 0.5, "gain": 0.25, "cost": 1.0}, step=1)
+        progress({"reward": 0.0, "gain": None, "never": None}, step=2)
+    assert progress.metrics == {"reward": 0.0, "cost": 1.0}
+    assert steps.told[1] == (2, {"reward": 0.0, "gain": None, "never": None})
 
 
 def test_newest_best_resources_are_kept_and_copied() -> None:
@@ -46,8 +55,8 @@ def test_newest_best_resources_are_kept_and_copied() -> None:
 
 def test_nothing_of_a_wrong_report_is_kept() -> None:
     progress = Progress()
-    with pytest.raises(AlgorithmError, match="metric 'cost' is None; report a number"):
-        progress({"reward": 1.0, "cost": None})  # type: ignore[dict-item]
+    with pytest.raises(AlgorithmError, match="metric 'cost' is 'low'; report a number, or None"):
+        progress({"reward": 1.0, "cost": "low"})  # type: ignore[dict-item]
     with pytest.raises(AlgorithmError, match="best resource 'main_prompt' is 'a'"):
         progress({"reward": 1.0}, best_resources={"main_prompt": "a"})  # type: ignore[dict-item]
     assert progress.metrics == {}

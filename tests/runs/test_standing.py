@@ -38,12 +38,13 @@ def ended(
     version: str | None = None,
     mode: RolloutMode = "train",
     spans: tuple[Span, ...] = (),
+    sample: int | None = None,
 ) -> None:
     told = attempt(number, status=attempt_status)
     standing.attempt_began(told)
     rollout = AttemptedRollout(
         rollout_id=f"ro-{number}",
-        input=number,
+        input=number if sample is None else sample,
         start_time=0.0,
         mode=mode,
         resources_id=version,
@@ -85,27 +86,53 @@ def test_attempt_that_is_not_the_newest_of_its_rollout_counts_only_as_use() -> N
     assert (now.done, now.reward, now.usage) == (0, None, Usage(calls=1, input_tokens=5))
 
 
-def test_best_is_the_version_with_the_highest_lower_bound() -> None:
+def tried(standing: Standing, version: str, rewards: dict[int, float], mode: RolloutMode = "val") -> None:
+    """Try a version on samples, by their numbers."""
+    for sample, reward in rewards.items():
+        ended(standing, sample, reward, version=version, mode=mode, sample=sample)
+
+
+def test_best_is_the_version_that_does_better_on_the_same_samples() -> None:
     standing = Standing()
-    for number in range(40):
-        ended(standing, number, float(number < 10), version="first", mode="val")
-    for number in range(40, 80):
-        ended(standing, number, float(number < 64), version="better", mode="val")
-    for number in range(80, 85):
-        ended(standing, number, float(number != 80), version="lucky", mode="val")
-    ended(standing, 90, 1.0, version="tried once", mode="val")
-    ended(standing, 91, 1.0, version="trained", mode="train")
+    tried(standing, "first", {sample: float(sample < 10) for sample in range(40)})
+    tried(standing, "better", {sample: float(sample < 24) for sample in range(40)})
+    tried(standing, "worse", {sample: float(sample < 8) for sample in range(40)})
+    tried(standing, "on few samples", dict.fromkeys(range(20, 39), 1.0))
+    tried(standing, "trained", {0: 1.0}, mode="train")
     now = standing.snapshot()
     assert (now.best_resources_id, now.versions) == ("better", 4)
     assert now.best == estimate([1.0] * 24 + [0.0] * 16)
     assert now.first == estimate([1.0] * 10 + [0.0] * 30)
 
 
-def test_few_rewards_are_enough_where_no_version_has_more() -> None:
+@pytest.mark.parametrize("rewards", [{1: 0.5}, {1: 0.5, 2: 0.5, 3: 0.5}])
+def test_rewards_without_an_interval_are_compared_as_well(rewards: dict[int, float]) -> None:
     standing = Standing()
-    ended(standing, 1, 0.25, version="first")
-    ended(standing, 2, 0.75, version="second")
-    assert standing.snapshot().best_resources_id == "second"
+    tried(standing, "first", dict.fromkeys(rewards, 0.0))
+    tried(standing, "second", dict.fromkeys(rewards, 0.25))
+    tried(standing, "third", rewards)
+    now = standing.snapshot()
+    assert (now.best_resources_id, now.best) == ("third", estimate(rewards.values()))
+
+
+def test_versions_that_were_tried_on_other_samples_are_not_compared() -> None:
+    standing = Standing()
+    tried(standing, "hard", {1: 0.0, 2: 0.0, 3: 0.0})
+    tried(standing, "easy", {4: 1.0, 5: 1.0, 6: 1.0})
+    now = standing.snapshot()
+    assert (now.best_resources_id, now.best, now.versions) == (None, None, 2)
+    tried(standing, "other", {1: 0.0, 2: 0.5, 7: 1.0})
+    now = standing.snapshot()
+    assert now.best_resources_id == "other"
+    assert (now.best, now.first) == (estimate([0.0, 0.5]), estimate([0.0, 0.0]))
+
+
+def test_sample_that_was_run_twice_is_one_sample() -> None:
+    standing = Standing()
+    for reward in (0.0, 1.0, 0.5):
+        ended(standing, 1, reward, version="first", mode="val", sample=1)
+    ended(standing, 4, 1.0, version="first", mode="val", sample=2)
+    assert standing.snapshot().best == estimate([0.5, 1.0])
 
 
 def test_remaining_time_is_known_where_the_number_of_rollouts_is() -> None:
@@ -134,3 +161,10 @@ def test_steps_keep_the_newest_value_of_each_metric() -> None:
     standing.step_ended(2, {"loss": 0.25})
     now = standing.snapshot()
     assert (now.step, now.metrics) == (2, {"loss": 0.25, "reward": 0.25})
+
+
+def test_metric_that_the_algorithm_takes_back_is_not_shown_any_more() -> None:
+    standing = Standing()
+    standing.step_ended(1, {"reward": 0.5, "gain": 0.25, "cost": 1.0})
+    standing.step_ended(2, {"reward": 0.0, "gain": None})
+    assert standing.snapshot().metrics == {"reward": 0.0, "cost": 1.0}

@@ -1,0 +1,122 @@
+"""Run a job, show it while it goes on, and say what came of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from lightning_core.cli import INTERRUPTED
+from lightning_core.cli.display import Display, announce, reporting
+from lightning_core.cli.logs import show_warnings
+from lightning_core.cli.summary import print_summary, result_record, write_result
+from lightning_core.config import Job
+from lightning_core.errors import ConfigError, LightningError
+from lightning_core.runs import FitResult
+from lightning_core.store import InMemoryLightningStore
+
+NOT_INSTALLED = (
+    "lightning-sqlite is not installed: this run is kept in memory, and cannot be resumed when its process is killed"
+)
+
+
+def check_output(output: Path | None) -> None:
+    """Refuse a file for the result that cannot be there, before a run starts.
+
+    Raises:
+        ConfigError: When there is no folder for it.
+    """
+    if output is not None and not output.resolve().parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.resolve().parent}")
+
+
+def run_job(
+    context: click.Context, load: Callable[[Display], Job], *, as_json: bool, output: Path | None, resume: str
+) -> None:
+    """Run a job, and end the command as its result says.
+
+    Args:
+        context: Of the command.
+        load: Makes the job, which has to tell the display of what happens.
+        as_json: Whether to write events as JSON.
+        output: Where to write the result, too; None for nowhere.
+        resume: The command that goes on with a run, but for its id.
+
+    Raises:
+        LightningError: When the job cannot be made, or its algorithm cannot go on.
+    """
+    output = None if output is None else output.absolute()
+    show_warnings(context)
+    with reporting("json" if as_json else "auto") as display:
+        job = load(display)
+        announce(display, job)
+        if "store" not in job.config.model_fields_set and not has_durable_store():
+            display.console.print(NOT_INSTALLED)
+        try:
+            result = job.fit()
+        except Exception:
+            display.stop()
+            _tell_of_failed(display, job, output)
+            _say_how_to_resume(display, job, resume)
+            raise
+        _tell(display, job, result, output)
+        if result.status == "interrupted":
+            _say_how_to_resume(display, job, resume)
+        if display.unwritten is not None:
+            raise display.unwritten
+    if result.status == "interrupted":
+        context.exit(INTERRUPTED)
+    if result.status == "failed":
+        context.exit(1)
+
+
+def _tell(display: Display, job: Job, result: FitResult, output: Path | None) -> None:
+    """Write a result, and print it whatever becomes of that.
+
+    Raises:
+        LightningError: When it cannot be written.
+    """
+    try:
+        if output is not None:
+            write_result(output, result)  # before anything is printed, which may fail
+    finally:
+        _print(display, job, result)
+    if output is not None:
+        display.console.print(f"result written to {output}")
+
+
+def _tell_of_failed(display: Display, job: Job, output: Path | None) -> None:
+    """Tell what has come of a run that raised, as far as it is known. What it raised is the error of the command."""
+    if job.trainer.result is None:
+        return
+    try:
+        _tell(display, job, job.trainer.result, output)
+    except LightningError as exc:
+        click.echo(f"Error: {exc}", err=True)
+
+
+def _print(display: Display, job: Job, result: FitResult) -> None:
+    if display.json is not None:
+        display.json.write({"event": "result", **result_record(result)})
+        return
+    recording = job.trainer.recording
+    print_summary(
+        display.console,
+        result,
+        job.trainer.initial_resources,
+        usage=display.standing.snapshot().usage,
+        store=job.trainer.store,
+        folder=None if recording is None else recording.folder.path,
+    )
+
+
+def has_durable_store() -> bool:
+    """Whether a run has a store in its folder where its config names none."""
+    from lightning_core.registry import default_registry
+    from lightning_core.runs.recording import DURABLE
+
+    return any(component.name == DURABLE for component in default_registry().components("stores"))
+
+
+def _say_how_to_resume(display: Display, job: Job, resume: str) -> None:
+    if job.trainer.recording is not None and not isinstance(job.trainer.store, InMemoryLightningStore):
+        display.console.print(f"go on with it: {resume} {job.trainer.recording.folder.run_id}")

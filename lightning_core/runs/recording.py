@@ -1,0 +1,220 @@
+"""Keeps a run in its folder while it goes on."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from lightning_core.errors import RunFolderError, StoreError
+from lightning_core.logs.secrets import hide_in_text
+from lightning_core.registry import Registry
+from lightning_core.runs.best import read_best, write_best
+from lightning_core.runs.changes import changes_since
+from lightning_core.runs.folder import RunFolder
+from lightning_core.runs.manifest import Cause, Continuation, Manifest, Origin, Summary, now
+from lightning_core.runs.metrics import MetricsFile
+from lightning_core.runs.result import FitResult, RunStatus
+from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.types import NamedResources
+
+logger = logging.getLogger(__name__)
+
+STATE = "lightning_core.run"
+"""Under this name the store has which parts of the run have ended."""
+
+DURABLE = "sqlite"
+"""The store that a run gets where nobody names one, if it is installed."""
+
+
+class Recording:
+    """What is written down of a run while one process works on it. The run is this process's until `close`.
+
+    A folder with a manifest is that of a run to go on with.
+
+    Args:
+        folder: The folder, which is there.
+
+    Raises:
+        RunFolderError: When somebody else works on it, it has ended, or it is damaged.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.metrics: dict[str, float] = {}
+        """The newest value of each metric that was reported before this process."""
+        self.best_resources: NamedResources | None = None
+        """The best resources that were."""
+        self.is_resumed = False
+        self._changes: list[str] = []
+        self._parts: list[str] | None = None
+        self._store_version: dict[str, str] = {}
+        self._file: MetricsFile | None = None
+        self._manifest: Manifest | None = None
+        folder.lock.take()
+        try:
+            if folder.manifest_file.exists():
+                self._manifest = folder.manifest()
+                self.is_resumed = True
+                if self._manifest.outcome == "succeeded":
+                    raise RunFolderError(
+                        f"run {folder.run_id} has ended; take another run_id, or remove it: agl runs rm {folder.run_id}"
+                    )
+                require_store(folder, self._manifest)
+        except BaseException:
+            self.close()
+            raise
+
+    def make_store(self, registry: Registry) -> LightningStore:
+        """Make, or open, a store in the folder: of SQLite where lightning-sqlite is installed, else one in memory.
+
+        Raises:
+            RunFolderError: When what there was of the run is not there any more, or cannot be opened.
+            RegistryError: When lightning-sqlite is installed, and cannot be used.
+        """
+        folder, before = self.folder, self._manifest
+        if before is not None and before.store_file is None:
+            raise RunFolderError(
+                f"run {folder.run_id} was kept in a {before.store}, not in its folder; give that store"
+            )
+        options: dict[str, Any] = {"run_id": folder.run_id}
+        name = "memory"
+        durable = [component for component in registry.components("stores") if component.name == DURABLE]
+        if durable or before is not None:
+            name, options["path"] = DURABLE, folder.store_file
+            self._store_version = {each.distribution: each.version for each in durable}
+        try:
+            return registry.build("stores", {"name": name, **options}, expected=LightningStore)
+        except StoreError as exc:
+            raise RunFolderError(f"cannot use the store of run {folder.run_id}: {exc}") from exc
+
+    def begin(self, *, algorithm: str, store: LightningStore, origin: Origin, initial: NamedResources | None) -> None:
+        """Write down what the run is made of, and read what is known of it.
+
+        Raises:
+            RunFolderError: When something cannot be read or written. Then it is closed.
+        """
+        try:
+            self._begin(algorithm, store, origin, initial)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, algorithm: str, store: LightningStore, origin: Origin, initial: NamedResources | None) -> None:
+        folder = self.folder
+        own = folder.store_file.name if folder.store_file.exists() else None
+        name = DURABLE if own else "memory" if isinstance(store, InMemoryLightningStore) else type(store).__name__
+        start, resumed = now(), []
+        if self._manifest is not None:
+            self._changes = changes_since(self._manifest.origin, origin)
+            if self._changes:
+                logger.warning("lightning.run_changed run_id=%s: %s", folder.run_id, "; ".join(self._changes))
+            start = self._manifest.start
+            resumed = [*self._manifest.resumed, Continuation(time=now(), changes=self._changes)]
+            self.best_resources = read_best(folder.best_file, initial)
+        versions = dict(sorted({**origin.versions, **self._store_version}.items()))
+        self._file = MetricsFile(folder.metrics_file)
+        self.metrics = self._file.newest
+        self._manifest = Manifest(
+            run_id=folder.run_id,
+            algorithm=algorithm,
+            outcome="running",
+            start=start,
+            resumed=resumed,
+            store=name,
+            store_file=own,
+            origin=origin.model_copy(update={"versions": versions}),
+        )
+        self._manifest.write(folder.manifest_file)
+
+    async def take_over(self, store: LightningStore) -> None:
+        """Queue again what ran when the process before this one was killed."""
+        if self.is_resumed:
+            ended = await store.report_dead_workers("the process that ran it was killed")
+            logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
+
+    async def once(self, store: LightningStore, part: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a part of the run, unless it came to its end before this process, with the same config and code.
+
+        Args:
+            store: Where it is kept which parts have ended.
+            part: What the part is called; each is another.
+            work: Does it.
+        """
+        if self._parts is None:
+            kept = await store.load_state(STATE) if self.is_resumed and not self._changes else None
+            self._parts = list(kept) if isinstance(kept, list) else []
+            await store.save_state(STATE, self._parts)
+        if part not in self._parts:
+            await work()
+            self._parts.append(part)
+            await store.save_state(STATE, self._parts)
+
+    def report(self, metrics: Mapping[str, float | None], step: int | None, best: NamedResources | None) -> None:
+        """Write down what the algorithm reports.
+
+        Raises:
+            RunFolderError: When it cannot be written.
+        """
+        if self._file is None:
+            return
+        if best is not None:
+            write_best(self.folder.best_file, best)
+        if metrics:
+            self._file.append(metrics, step)
+
+    def end(self, status: RunStatus, *, result: FitResult | None = None, error: BaseException | None = None) -> None:
+        """Write down that the run has ended, and what came of it.
+
+        Raises:
+            RunFolderError: When it cannot be written.
+        """
+        if self._manifest is None:
+            return
+        ended = {
+            "outcome": status,
+            "end": now(),
+            "error": None if error is None else _in_one_line(error),
+            "result": None if result is None else summary_of(result),
+        }
+        self._manifest = self._manifest.model_copy(update=ended)
+        self._manifest.write(self.folder.manifest_file)
+
+    def close(self) -> None:
+        """Let go of the run."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.folder.lock.release()
+
+
+def require_store(folder: RunFolder, manifest: Manifest) -> None:
+    """Check that what a run is to go on with is there.
+
+    Raises:
+        RunFolderError: When it is not, or never was.
+    """
+    if manifest.store == "memory":
+        raise RunFolderError(
+            f"run {folder.run_id} was kept in memory, and nothing of it is left to go on with; install "
+            "lightning-sqlite, and start it again: agl train"
+        )
+    if manifest.store_file is not None and not (folder.path / manifest.store_file).is_file():
+        raise RunFolderError(
+            f"run {folder.run_id} cannot go on: its store {folder.path / manifest.store_file} is missing; "
+            "put it back, or start anew: agl train"
+        )
+
+
+def summary_of(result: FitResult) -> Summary:
+    """Return what a manifest says of a result."""
+    return Summary(
+        metrics=dict(result.metrics),
+        rollouts=asdict(result.rollouts),
+        comparison=result.comparison,
+        failures=[Cause(cause=hide_in_text(each.cause), count=each.count) for each in result.failures],
+        duration_seconds=result.duration_seconds,
+    )
+
+
+def _in_one_line(error: BaseException) -> str:
+    return hide_in_text(" ".join(f"{type(error).__name__}: {error}".split()))

@@ -1,0 +1,65 @@
+"""What ran when its process was killed is queued again at once."""
+
+from typing import Any
+
+import pytest
+
+from lightning_core import InMemoryLightningStore, LightningStore
+from lightning_core.lifecycle import MAX_FAULTS
+from lightning_core.testing import FakeClock
+from lightning_core.types import RolloutConfig
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["facade", "any store"])
+def store(request: pytest.FixtureRequest, clock: FakeClock) -> LightningStore:
+    class AnyStore(InMemoryLightningStore):
+        report_dead_workers = LightningStore.report_dead_workers
+
+    return AnyStore(clock=clock) if request.param == "any store" else InMemoryLightningStore(clock=clock)
+
+
+async def test_rollouts_that_ran_are_queued_again_and_use_up_no_attempt(store: LightningStore) -> None:
+    config = RolloutConfig(max_attempts=1)
+    ended, running, waiting = [await store.enqueue_rollout(number, config=config) for number in range(3)]
+    first = await store.dequeue_rollout("worker-0")
+    assert first is not None
+    await store.update_attempt(ended.rollout_id, first.attempt.attempt_id, status="succeeded")
+    await store.dequeue_rollout("worker-1")
+    assert await store.report_dead_workers("killed") == 1
+    assert [each.status for each in await store.query_rollouts()] == ["succeeded", "requeuing", "queuing"]
+    [attempt] = await store.query_attempts(running.rollout_id)
+    assert (attempt.status, attempt.metadata) == ("failed", {"fault": "killed"})
+    worker: Any = await store.get_worker_by_id("worker-1")
+    assert worker.current_rollout_id is None
+    assert [each.rollout_id for each in await store.dequeue_many_rollouts(limit=5)] == [
+        waiting.rollout_id,
+        running.rollout_id,
+    ]
+    assert await store.report_dead_workers("killed") == 2
+    assert await store.report_dead_workers("killed") == 0
+
+
+async def test_a_rollout_that_was_running_at_too_many_kills_fails(store: LightningStore) -> None:
+    rollout = await store.enqueue_rollout(1)
+    for _ in range(MAX_FAULTS + 1):
+        await store.dequeue_rollout()
+        await store.report_dead_workers("killed")
+    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert found is not None
+    assert found.status == "failed"
+
+
+async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock) -> None:
+    store = InMemoryLightningStore(clock=clock)
+    rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=5, unresponsive_seconds=3))
+    await store.dequeue_rollout("worker-0")
+    await clock.advance(3600)
+    assert await store.report_dead_workers("killed") == 1
+    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert found is not None
+    assert found.status == "requeuing"
