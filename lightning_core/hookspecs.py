@@ -117,12 +117,12 @@ def lightning_rollout_end(
 
 
 @hookspec
-def lightning_step_end(step: int, metrics: Mapping[str, float]) -> Awaitable[None] | None:
+def lightning_step_end(step: int, metrics: Mapping[str, float | None]) -> Awaitable[None] | None:
     """The algorithm ended a step, and says how it stands.
 
     Args:
         step: Counts the algorithm's steps, from 1.
-        metrics: What the algorithm measured, by name.
+        metrics: What the algorithm measured, by name; None for a metric that has no value any more.
     """
 
 

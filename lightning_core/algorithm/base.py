@@ -18,7 +18,11 @@ class Reporter(Protocol):
     """Where an algorithm's reports go."""
 
     def __call__(
-        self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
+        self,
+        metrics: Mapping[str, float | None],
+        *,
+        step: int | None = None,
+        best_resources: NamedResources | None = None,
     ) -> None:
         """Take a report; see `Algorithm.report`."""
         ...
@@ -62,7 +66,11 @@ class Algorithm(AttachedToTrainer, ABC):
         return inspect.iscoroutinefunction(self.run)
 
     def report(
-        self, metrics: Mapping[str, float], *, step: int | None = None, best_resources: NamedResources | None = None
+        self,
+        metrics: Mapping[str, float | None],
+        *,
+        step: int | None = None,
+        best_resources: NamedResources | None = None,
     ) -> None:
         """Say how it stands. May be called from any thread.
 
@@ -70,7 +78,7 @@ class Algorithm(AttachedToTrainer, ABC):
         run is interrupted later. Outside of a trainer a report goes nowhere.
 
         Args:
-            metrics: What was measured, by name.
+            metrics: What was measured, by name. A metric that is not in it keeps its value; None takes its value away.
             step: Which step has ended, from 1; None when none has.
             best_resources: The best resources so far; None when they are the same as before.
         """

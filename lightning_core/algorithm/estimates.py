@@ -5,6 +5,7 @@ no reward of zero.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
@@ -13,6 +14,10 @@ from lightning_core.algorithm.student_t import t_quantile
 
 CONFIDENCE = 0.95
 """The confidence level of an interval unless somebody says otherwise."""
+
+ROUNDING = 1e-12
+"""Values that differ by less than this share of the largest of them are equal: what is between them is the rounding of
+floating-point numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,10 @@ def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) 
     0 and 1, too (Wilson 1927; Newcombe 1998, Statistics in Medicine 17:857-872, method 3). Else it is that of
     Student's t, which takes the mean to be about normal. The samples are taken to be independent.
 
+    What is not known here is what values there could be. So graded values that all happen to be 0 or 1 have Wilson's
+    interval, too; and Student's interval of few values near the end of their scale can go beyond that end, such as
+    0.87..1.05 for rewards up to 1. It is not cut off: a part of an interval is not one of the same confidence.
+
     Args:
         values: One of each sample; None for one that was lost.
         confidence: How often the interval holds the true mean, between 0 and 1.
@@ -89,9 +98,9 @@ def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) 
     low, high = (
         wilson_interval(round(sum(given)), len(given), confidence=confidence)
         if _is_binary(given)
-        else _t_interval(given, confidence=confidence)
+        else _t_interval(given, size=max(map(abs, given)), confidence=confidence)
     )
-    return Estimate(fmean(given), low, high, n=len(given), lost=len(every) - len(given), confidence=confidence)
+    return Estimate(_mean(given), low, high, n=len(given), lost=len(every) - len(given), confidence=confidence)
 
 
 def paired_difference(
@@ -101,7 +110,8 @@ def paired_difference(
 
     A sample that lost either value is in no pair, so nobody gains by losing the hard ones. Where every value is 0 or 1
     the interval is that of Bonett and Price 2012 (Journal of Educational and Behavioral Statistics 37:479-488), which
-    is honest, too, where every sample changes in the same way. Else it is that of Student's t on the differences.
+    is honest, too, where every sample changes in the same way. Else it is that of Student's t on the differences. Of
+    both holds what `estimate` says.
 
     The interval is that of one comparison. Where `after` is the best of many on these very samples, it looks better
     than it is: compare it on other samples.
@@ -129,17 +139,16 @@ def paired_difference(
     ]
     if not pairs:
         return None
-    differences = [second - first for first, second in pairs]
+    differences = [_in_range(second - first) for first, second in pairs]
     low, high = (
         _bonett_price_interval(pairs, confidence=confidence)
         if _is_binary([value for pair in pairs for value in pair])
-        else _t_interval(differences, confidence=confidence)
+        else _t_interval(differences, size=max(abs(value) for pair in pairs for value in pair), confidence=confidence)
     )
-    mean_before, mean_after = fmean(first for first, _ in pairs), fmean(second for _, second in pairs)
     return PairedDifference(
-        mean_before,
-        mean_after,
-        fmean(differences),
+        _mean([first for first, _ in pairs]),
+        _mean([second for _, second in pairs]),
+        _mean(differences),
         low,
         high,
         n=len(pairs),
@@ -178,12 +187,43 @@ def _bonett_price_interval(pairs: Sequence[tuple[float, float]], *, confidence: 
     return max(-1.0, difference - half), min(1.0, difference + half)
 
 
-def _t_interval(values: Sequence[float], *, confidence: float) -> tuple[float, float] | tuple[None, None]:
-    if len(values) < 2 or (spread := stdev(values)) == 0:
+def _t_interval(values: Sequence[float], *, size: float, confidence: float) -> tuple[float, float] | tuple[None, None]:
+    """Student's interval; none where the values do not spread.
+
+    Args:
+        values: Whose mean it is.
+        size: How large the numbers are that the values were computed from: it says how large their rounding is.
+        confidence: How often it holds the true mean.
+    """
+    if len(values) < 2 or max(values) - min(values) <= ROUNDING * size:
         return None, None
-    half = t_quantile((1 + confidence) / 2, len(values) - 1) * spread / math.sqrt(len(values))
-    mean = fmean(values)
-    return mean - half, mean + half
+    scaled, exponent = _scaled(values)
+    mean = fmean(scaled)
+    half = t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(scaled) / math.sqrt(len(values))
+    return _unscaled(mean - half, exponent), _unscaled(mean + half, exponent)
+
+
+def _mean(values: Sequence[float]) -> float:
+    scaled, exponent = _scaled(values)
+    return _unscaled(fmean(scaled), exponent)
+
+
+def _scaled(values: Sequence[float]) -> tuple[list[float], int]:
+    """Return values between -1 and 1 and the power of two that they were divided by, so that no sum overflows."""
+    exponent = math.frexp(max(map(abs, values)))[1]
+    return [math.ldexp(value, -exponent) for value in values], exponent
+
+
+def _unscaled(value: float, exponent: int) -> float:
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.copysign(sys.float_info.max, value)
+
+
+def _in_range(value: float) -> float:
+    """Return the largest number that there is, in place of an infinite one."""
+    return math.copysign(sys.float_info.max, value) if math.isinf(value) else value
 
 
 def _z(confidence: float) -> float:

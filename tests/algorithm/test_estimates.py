@@ -1,5 +1,6 @@
 import math
 import random
+import sys
 
 import pytest
 from hypothesis import given
@@ -140,12 +141,40 @@ def test_nothing_has_no_estimate() -> None:
     assert paired_difference([None, 1.0], [1.0, None]) is None
 
 
-@pytest.mark.parametrize("values", [[0.3], [0.3, 0.3, 0.3]])
+@pytest.mark.parametrize("values", [[0.3], [0.3, 0.3, 0.3], [0.3, 0.1 + 0.2]])
 def test_values_that_do_not_spread_have_no_interval(values: list[float]) -> None:
     found = estimate(values)
     assert found is not None
     assert (found.low, found.high) == (None, None)
     assert str(found) == f"0.30 (n={len(values)})"
+
+
+def test_rounding_of_floating_point_numbers_is_no_spread() -> None:
+    found = paired_difference([0.1, 0.2], [0.3, 0.4])  # differences of 0.19999999999999998 and 0.2
+    assert found is not None
+    assert str(found) == "0.15 → 0.35 (+0.20, n=2)"
+    assert not found.is_gain
+    far = paired_difference([1e6 + 0.1, 1e6 + 0.2], [1e6 + 0.3, 1e6 + 0.4])
+    assert far is not None
+    assert far.low is None
+    small = estimate([1e-9, 2e-9])
+    assert small is not None
+    assert small.low is not None
+
+
+def test_numbers_of_any_size_have_an_estimate() -> None:
+    found = estimate([1e308, 1e308, -1e308])
+    assert found is not None
+    assert found.mean == pytest.approx(1e308 / 3)
+    assert (found.low, found.high) == (-sys.float_info.max, sys.float_info.max)
+    assert estimate([1e308, 1e308]) is not None
+    difference = paired_difference([1e308, -1e308], [-1e308, 1e308])
+    assert difference is not None
+    assert (difference.before, difference.after, difference.difference) == (0.0, 0.0, 0.0)
+
+
+def test_students_interval_is_not_cut_off_at_the_end_of_a_scale_that_nobody_told() -> None:
+    assert str(estimate([1.0] * 9 + [0.6])) == "0.96 (95% 0.87..1.05, n=10)"
 
 
 def test_the_text_of_an_estimate_and_of_a_difference() -> None:

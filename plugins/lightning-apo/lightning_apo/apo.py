@@ -1,5 +1,6 @@
 """Automatic prompt optimisation."""
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from lightning_apo.endpoint import Endpoint
 from lightning_apo.messages import critic_request, editor_request
 from lightning_apo.options import Options, as_names
 from lightning_apo.plan import Plan, plan_search
-from lightning_apo.result import Result
+from lightning_apo.result import MEASURED, Result
 from lightning_apo.samples import apart
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import BeamSearch
@@ -23,7 +24,7 @@ from lightning_apo.trials import Trials
 from lightning_apo.tuned import tuned_prompts
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
 from lightning_core.types import Dataset, PromptTemplate
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class APO(Algorithm):
     is continued by the next one with the same `run_id`, options, prompts and sizes of datasets, and ends as if it had
     not been.
 
-    Reported before the first round, after each round and at the end, counted from the start of the run:
+    Reported before the first round, after each round and at the end, counted from the start of the run; what cannot be
+    said of the best prompt of that moment has no value:
 
     - `val_reward`: the best prompt's mean reward on validation samples; `val_reward_low` and `val_reward_high` are
       its 95% interval, `val_samples` is how many samples are behind it.
@@ -57,7 +59,8 @@ class APO(Algorithm):
       the difference, sample by sample; `val_gain_low` and `val_gain_high` are its 95% interval.
     - `candidates`: different prompts that were tried, the first included.
     - `rejected`: edits that were broken, or had other placeholders. `duplicates`: edits that were known already.
-    - `lost`: rollouts without a reward. `lost_branches`: edits that a model gave no answer for.
+    - `lost`: rollouts without a reward. `lost_rounds`: rounds in which no rollout gave one. `lost_branches`: edits that
+      a model gave no answer for.
     - `critic_calls`, `editor_calls`: requests to the two models.
 
     Args:
@@ -134,7 +137,7 @@ class APO(Algorithm):
         The prompts are those of the initial resources; without them, one is taken for granted.
 
         Raises:
-            AlgorithmError: When something that the run needs is missing.
+            InvalidInput: When a dataset or the initial resources cannot be used.
         """
         resources = self.get_initial_resources()
         n_prompts = 1 if resources is None else len(tuned_prompts(resources, self._options.prompt_names))
@@ -177,8 +180,9 @@ class APO(Algorithm):
             val_dataset: The samples that prompts are chosen by. Required; no critique sees them.
 
         Raises:
-            AlgorithmError: When something that the run needs is missing, or no model answers.
-            NoRewards: When not one rollout of a whole round gave a reward.
+            InvalidInput: When a dataset or the initial resources cannot be used.
+            AlgorithmError: When there is no key for the models, or none of them answers in a whole round.
+            NoRewards: When no prompt gives a reward.
         """
         resources = self.get_initial_resources() or {}
         prompts = tuned_prompts(resources, self._options.prompt_names)
@@ -242,15 +246,23 @@ class APO(Algorithm):
 
     def _tell(self, search: BeamSearch, *, step: int | None = None) -> None:
         self._result = search.result
-        self.report(search.metrics, step=step, best_resources=search.best.resources)
+        # What cannot be said of this best prompt must not stay from an earlier one.
+        metrics = {**dict.fromkeys(MEASURED), **search.metrics}
+        self.report(metrics, step=step, best_resources=search.best.resources)
 
     def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
         """What a search depends on, as far as it can be told without looking at each sample."""
         about = self._options.as_dict()
         about |= {"n_train": len(train), "n_val": len(val)}
+        about["critic_template"] = _digest(self._critic_request.source)
+        about["editor_template"] = _digest(self._editor_request.source)
         about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
         cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
         return cleaned
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def _samples(train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None) -> tuple[list[Any], list[Any]]:
@@ -258,7 +270,7 @@ def _samples(train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | Non
     train, val = _filled("train_dataset", train_dataset), _filled("val_dataset", val_dataset)
     own = apart(train, val)
     if not own:
-        raise AlgorithmError(
+        raise InvalidInput(
             f"all {len(train)} samples of the train_dataset are in the val_dataset, too; a prompt is chosen on samples "
             "that no edit was made from, so split them"
         )
@@ -268,5 +280,5 @@ def _samples(train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | Non
 def _filled(name: str, dataset: Dataset[Any] | None) -> list[Any]:
     if dataset is None or len(dataset) == 0:
         what = "none" if dataset is None else "an empty one"
-        raise AlgorithmError(f"apo needs a {name}, and got {what}; it learns from one dataset and chooses by another")
+        raise InvalidInput(f"apo needs a {name}, and got {what}; it learns from one dataset and chooses by another")
     return [dataset[index] for index in range(len(dataset))]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
 from lightning_core.types import NamedResources
@@ -45,8 +44,11 @@ class Candidate:
 
 
 def compare(candidate: Candidate, reference: Candidate) -> PairedDifference | None:
-    """Say how much better a candidate is than another, on the samples that gave both a reward; None when none did."""
-    samples = sorted({*candidate.rewards, *reference.rewards})
+    """Say how much better a candidate is than another, on the samples that gave both a reward; None when none did.
+
+    A sample that one of them was not tried on is not lost.
+    """
+    samples = sorted(candidate.rewards.keys() & reference.rewards.keys())
     return paired_difference(reference.on(samples), candidate.on(samples))
 
 
@@ -72,8 +74,9 @@ def best_first(candidates: Iterable[Candidate], samples: Sequence[int]) -> list[
         is_doubtful = 2 * given[candidate] < len(samples)
         difference = paired_difference(rewards[reference], rewards[candidate])
         if difference is None:  # they share no sample, so it cannot be compared
-            mean = fmean(reward for reward in rewards[candidate] if reward is not None)
-            return is_doubtful, True, -mean, candidate.number
+            score = estimate(rewards[candidate])
+            assert score is not None  # it is alive
+            return is_doubtful, True, -score.mean, candidate.number
         return is_doubtful, False, -difference.difference, candidate.number
 
     return sorted(alive, key=place)

@@ -12,6 +12,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lightning_apo.experiment import Experiment
 from lightning_apo.markers import without_marks
+from lightning_core.errors import AlgorithmError
 from lightning_core.types import PromptTemplate
 
 EXPERIMENTS = (
@@ -79,29 +80,38 @@ class Request:
         tried_with: tuple[Mapping[str, Any], ...],
         shown: tuple[tuple[str, ...], ...],
     ) -> None:
-        source = _read(option, template, default)
+        self._option = option
+        self.source = _read(option, template, default)
+        """The text of the template."""
         known = tried_with[0].keys()
         try:
-            unknown = sorted(meta.find_undeclared_variables(_environment().parse(source)) - known)
-            if unknown:
-                raise ValueError(
-                    f"{option} uses {', '.join(map(repr, unknown))}, which it is not given; "
-                    f"it is given {', '.join(map(repr, known))}"
-                )
-            self._template: Template = _environment().from_string(source)
-            for values, texts in zip(tried_with, shown, strict=True):
-                made = self.fill_in(**values)
-                if lacking := [text for text in texts if text not in made]:
-                    raise ValueError(
-                        f"{option} does not show {lacking[0]!r} where it is given that; show all of {texts}"
-                    )
+            unknown = sorted(meta.find_undeclared_variables(_environment().parse(self.source)) - known)
+            self._template: Template = _environment().from_string(self.source)
         except TemplateError as exc:
-            where = f", line {exc.lineno}" if isinstance(exc, TemplateSyntaxError) else ""
-            raise ValueError(f"{option} is a broken jinja template{where}: {type(exc).__name__}: {exc}") from exc
+            raise ValueError(_broken(option, exc)) from exc
+        if unknown:
+            raise ValueError(
+                f"{option} uses {', '.join(map(repr, unknown))}, which it is not given; "
+                f"it is given {', '.join(map(repr, known))}"
+            )
+        for values, texts in zip(tried_with, shown, strict=True):
+            try:
+                made = self._template.render(values)
+            except Exception as exc:  # whatever its expressions raise
+                raise ValueError(_broken(option, exc)) from exc
+            if lacking := [text for text in texts if text not in made]:
+                raise ValueError(f"{option} does not show {lacking[0]!r} where it is given that; show all of {texts}")
 
     def fill_in(self, **values: Any) -> str:
-        """Return the text of the request."""
-        return self._template.render(values)
+        """Return the text of the request.
+
+        Raises:
+            AlgorithmError: When the template fails with these values; names the option.
+        """
+        try:
+            return self._template.render(values)
+        except Exception as exc:  # whatever its expressions raise, such as a division by a reward of zero
+            raise AlgorithmError(f"{_broken(self._option, exc)}; this came up with runs of the agent") from exc
 
 
 def critic_request(template: str | Path | None = None) -> Request:
@@ -135,6 +145,11 @@ def editor_request(template: str | Path | None = None) -> Request:
         ),
         shown=((one.template, "- Too vague."), (two.template, "- Too vague.")),
     )
+
+
+def _broken(option: str, exc: Exception) -> str:
+    where = f", line {exc.lineno}" if isinstance(exc, TemplateSyntaxError) else ""
+    return f"{option} is a broken jinja template{where}: {type(exc).__name__}: {exc}"
 
 
 def _read(option: str, template: str | Path | None, default: str) -> str:

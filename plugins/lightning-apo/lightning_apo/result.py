@@ -7,6 +7,18 @@ from lightning_apo.candidate import Candidate
 from lightning_core.algorithm.estimates import Estimate, PairedDifference
 from lightning_core.types import PromptTemplate
 
+MEASURED = (
+    "val_reward",
+    "val_samples",
+    "val_reward_low",
+    "val_reward_high",
+    "val_reward_initial",
+    "val_gain",
+    "val_gain_low",
+    "val_gain_high",
+)
+"""The metrics that a result may lack: not measured yet, or true of an earlier best prompt only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:

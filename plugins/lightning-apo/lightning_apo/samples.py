@@ -1,9 +1,10 @@
 """Which samples are used when."""
 
-import json
 import random
 from collections.abc import Sequence
 from typing import Any
+
+from lightning_core.types import sample_key
 
 
 def deal(size: int, hand_size: int, hand: int, *, seed: int) -> list[int]:
@@ -27,13 +28,6 @@ def deal(size: int, hand_size: int, hand: int, *, seed: int) -> list[int]:
 
 
 def apart(train: Sequence[Any], val: Sequence[Any]) -> list[Any]:
-    """Return the training samples that are no validation samples, too. They are compared by what JSON makes of them."""
-    taken = {_text(sample) for sample in val}
-    return [sample for sample in train if _text(sample) not in taken]
-
-
-def _text(sample: Any) -> str:
-    try:
-        return json.dumps(sample, sort_keys=True, default=repr)
-    except (TypeError, ValueError):  # keys that JSON cannot sort, or a value that holds itself
-        return repr(sample)
+    """Return the training samples that are no validation samples, too. They are compared by their content."""
+    taken = {sample_key(sample) for sample in val}
+    return [sample for sample in train if sample_key(sample) not in taken]

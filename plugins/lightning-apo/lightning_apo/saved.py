@@ -25,7 +25,7 @@ class SavedSearch:
     key: str
     """Names the search in the run."""
     tries: int = 0
-    """How often a step was given up because nothing gave a reward; then its rollouts are run anew."""
+    """How often it was given up because nothing gave a reward; then its rollouts are run anew."""
     state: dict[str, Any] | None = None
     """As of the last step; None when none has ended."""
     answers: dict[str, str] = field(default_factory=dict)
@@ -63,8 +63,8 @@ class SavedSearch:
         await self._save(ended=False)
 
     async def try_again(self) -> None:
-        """Let the next run of this search repeat the step that goes on, with new rollouts."""
-        self.tries += 1
+        """Let the next run of this search begin it again, with new rollouts."""
+        self.tries, self.state = self.tries + 1, None
         await self._save(ended=False)
 
     async def end(self) -> None:

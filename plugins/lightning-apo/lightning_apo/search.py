@@ -1,7 +1,7 @@
 """The beam search."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_apo.beam import branches_of
@@ -13,9 +13,9 @@ from lightning_apo.result import Result
 from lightning_apo.samples import deal
 from lightning_apo.seeds import seed_of
 from lightning_apo.tools import Tools
-from lightning_core.algorithm import describe_failure, require_rewards
+from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate
-from lightning_core.errors import AlgorithmError
+from lightning_core.errors import AlgorithmError, NoRewards
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +85,10 @@ class BeamSearch:
     async def advance(self) -> None:
         """Run one round: edit the prompts of the beam, try the edits, keep the best.
 
+        A round in which no rollout gives a reward says nothing of its prompts: the beam stays as it is.
+
         Raises:
-            NoRewards: When no rollout of the round gave a reward.
+            NoRewards: When no prompt has had a reward on a validation sample by then, though some were tried.
             AlgorithmError: When no model gave an answer in the whole round.
         """
         options, round_number = self._tools.options, self.round_number + 1
@@ -94,16 +96,19 @@ class BeamSearch:
         seed = seed_of("validation", options.seed)
         samples = deal(len(self._tools.val), options.val_batch_size, round_number - 1, seed=seed)
         growth = Growth(self._tools, round_number=round_number, known=self._candidates, samples=samples)
+        before = self._rewards()
         grown = await growth.run(branches)
         require_answers([edit for _, edit in grown], round_number=round_number)
         children = [child for parent, edit in grown if (child := self._adopt(edit, parent, round_number)) is not None]
         pool = list(dict.fromkeys([*self._beam, *children]))
-        step = f"round {round_number}"
-        require_rewards([*growth.train_batches, *growth.val_batches], step=step)
-        if not any(candidate.is_scored for candidate in pool):
-            require_rewards(growth.val_batches, step=step)
-        # Where these samples were lost by all, nothing was learnt of who is better.
-        self._beam = best_first(pool, samples)[: options.beam_width] or self._beam
+        self._require_rewards(growth, round_number)
+        if failure := failure_of_all([*growth.train_batches, *growth.val_batches]):
+            self._tools.counts["lost_rounds"] += 1
+            logger.warning("lightning.apo_round_lost round=%d: no rollout gave a reward; %s", round_number, failure)
+            self._forget_since(before)
+        else:
+            # Where these samples were lost by all, nothing was learnt of who is better.
+            self._beam = best_first(pool, samples)[: options.beam_width] or self._beam
         self.round_number = round_number
         self._choose()
         logger.info(
@@ -118,10 +123,22 @@ class BeamSearch:
     async def conclude(self) -> None:
         """Measure the last beam on the whole validation set, and choose the best of it and of the first prompts.
 
-        The first prompts take part if they were measured on the whole validation set.
+        The first prompts take part if they were measured on the whole validation set. What is lost here is held against
+        the beam: its prompts may well be the reason.
+
+        Raises:
+            NoRewards: When no prompt ever had a reward on a validation sample.
         """
         trials, val = self._tools.trials, self._tools.val
-        await concurrently(trials.validate(each, val, range(len(val)), step="end") for each in self._beam)
+        batches = await concurrently(trials.validate(each, val, range(len(val)), step="end") for each in self._beam)
+        if failure := failure_of_all(batches):
+            logger.warning("lightning.apo_last_validation_lost; no rollout gave a reward; %s", failure)
+        if not any(candidate.is_scored for candidate in self._candidates.values()):
+            counts = self._tools.counts
+            raise NoRewards(
+                "the first prompt had no reward on any validation sample, and no other was found in "
+                f"{self.round_number} rounds; rejected edits: {counts['rejected']}, lost: {counts['lost_branches']}"
+            )
         self._choose()
 
     def state(self) -> dict[str, Any]:
@@ -166,6 +183,23 @@ class BeamSearch:
         tools.rejections.update(state["rejections"])
         tools.trials.lost = state["lost"]
 
+    def _require_rewards(self, growth: Growth, round_number: int) -> None:
+        """Stop where prompts were tried, in this round at the latest, and none had any reward ever."""
+        tried = [batch for batch in growth.val_batches if batch.outcomes]
+        if not any(candidate.is_scored for candidate in self._candidates.values()):
+            step = f"round {round_number}"
+            require_rewards([*growth.train_batches, *tried], step=step)
+            if tried:
+                require_rewards(tried, step=step)
+
+    def _rewards(self) -> dict[Candidate, dict[int, float | None]]:
+        return {candidate: dict(candidate.rewards) for candidate in self._candidates.values()}
+
+    def _forget_since(self, before: Mapping[Candidate, dict[int, float | None]]) -> None:
+        """Take back what was lost by all, so that it is neither held against a prompt nor left untried later."""
+        for candidate in self._candidates.values():
+            candidate.rewards = before.get(candidate, {})
+
     def _adopt(self, edit: Edit, parent: Candidate, round_number: int) -> Candidate | None:
         """Count what came of a branch, and return its candidate, where there is one."""
         if isinstance(edit, ModelFailed):
@@ -198,6 +232,12 @@ class BeamSearch:
 
     def _both(self, sample: int) -> bool:
         return self._first.rewards.get(sample) is not None
+
+
+def failure_of_all(batches: Sequence[Batch]) -> str | None:
+    """Return why the first rollout gave no reward, where none of all did; None where one did, or there was none."""
+    outcomes = [outcome for batch in batches for outcome in batch.outcomes]
+    return outcomes[0].failure if outcomes and all(outcome.reward is None for outcome in outcomes) else None
 
 
 def require_answers(edits: Sequence[Edit], *, round_number: int) -> None:

@@ -14,7 +14,7 @@ from lightning_apo.trials import Trials
 from lightning_core.adapter import TraceToMessages
 from lightning_core.types import Dataset, PromptTemplate, TaskInput
 
-COUNTED = ("rejected", "duplicates", "lost_branches", "critic_calls", "editor_calls")
+COUNTED = ("rejected", "duplicates", "lost_branches", "lost_rounds", "critic_calls", "editor_calls")
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from toy_models import ToyModels
 from toy_run import FIRST, OPTIONS, VAL, ToyRun, fit, quality, succeed_where_easy
 
 from lightning_core import LLM, InMemoryLightningStore, PromptTemplate
-from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
 from lightning_core.registry import default_registry
 
 
@@ -256,7 +256,7 @@ async def test_without_a_key_the_error_says_what_to_set(monkeypatch: pytest.Monk
 )
 async def test_what_a_run_lacks_is_named(models: ToyModels, changes: dict[str, Any], message: str) -> None:
     run = ToyRun(**changes)
-    with pytest.raises(AlgorithmError, match=message):
+    with pytest.raises(InvalidInput, match=message):
         await fit(run, models)
     assert run.rollouts == []
 

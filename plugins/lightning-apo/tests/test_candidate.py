@@ -63,6 +63,13 @@ def test_two_candidates_are_compared_on_the_samples_that_both_have() -> None:
     assert (comparison.before, comparison.after, comparison.n) == (0.5, 0.75, 2)
 
 
+def test_a_sample_that_one_of_two_was_not_tried_on_is_not_lost() -> None:
+    first, edit = candidate(0, *[0.0] * 55), candidate(1, *[1.0] * 14, None)
+    comparison = compare(edit, first)
+    assert comparison is not None
+    assert (comparison.n, comparison.lost) == (14, 1)
+
+
 def test_candidates_without_a_common_sample_cannot_be_compared() -> None:
     assert compare(candidate(1, 1.0, None), candidate(0, None, 1.0)) is None
 

@@ -11,7 +11,7 @@ from toy_models import ToyModels
 from toy_run import OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core import PromptTemplate
-from lightning_core.errors import AlgorithmError
+from lightning_core.errors import InvalidInput
 
 
 def test_a_plan_says_in_one_line_what_it_costs() -> None:
@@ -42,7 +42,7 @@ def test_several_prompts_cost_more_rounds_in_turn_and_more_edits_jointly() -> No
 
 
 def test_a_plan_needs_what_a_run_needs() -> None:
-    with pytest.raises(AlgorithmError, match="apo needs a val_dataset, and got none"):
+    with pytest.raises(InvalidInput, match="apo needs a val_dataset, and got none"):
         APO().plan(["a"])
 
 

@@ -11,7 +11,7 @@ from toy_models import ToyModels
 from toy_run import FIRST, OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core.algorithm.estimates import estimate, paired_difference
-from lightning_core.errors import AlgorithmError
+from lightning_core.errors import InvalidInput
 
 
 async def result_of(run: ToyRun, models: ToyModels, **options: Any) -> APO:
@@ -72,7 +72,7 @@ async def test_samples_that_are_in_both_datasets_make_no_edit(
 
 
 async def test_equal_datasets_are_refused(models: ToyModels) -> None:
-    with pytest.raises(AlgorithmError, match="all 20 samples of the train_dataset are in the val_dataset, too"):
+    with pytest.raises(InvalidInput, match="all 20 samples of the train_dataset are in the val_dataset, too"):
         await fit(ToyRun(train=list(VAL)), models)
 
 

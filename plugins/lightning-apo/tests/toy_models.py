@@ -33,6 +33,8 @@ class ToyModels:
         self.finish_reason = "stop"
         self.latency: random.Random | None = None
         self.on_request: Callable[[], None] = lambda: None
+        self.reply: Callable[[int], web.Response | None] = lambda seed: None
+        """What is replied to a request with this seed in place of an answer."""
         self.before_critique: Callable[[], Awaitable[None]] | None = None
         self.keys: set[str | None] = set()
         self.error = "out of order"
@@ -65,6 +67,8 @@ class ToyModels:
         self.keys.add(http_request.headers.get("Authorization"))
         if self.latency is not None:
             await asyncio.sleep(self.latency.random() / 200)
+        if (reply := self.reply(request["seed"])) is not None:
+            return reply
         if self.status != 200:
             return web.json_response({"error": {"message": self.error}}, status=self.status)
         text, seed = request["messages"][0]["content"], request["seed"]

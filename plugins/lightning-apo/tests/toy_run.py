@@ -49,7 +49,7 @@ class ToyRun:
     rollouts: list[tuple[str | None, str, str]] = field(default_factory=list)
     """Mode, template and question of each."""
     seen_resources: list[NamedResources] = field(default_factory=list)
-    steps: list[dict[str, float]] = field(default_factory=list)
+    steps: list[dict[str, float | None]] = field(default_factory=list)
 
     async def fit(self, algorithm: Any) -> FitResult:
         @rollout
@@ -67,7 +67,7 @@ class ToyRun:
         )
         return await trainer.fit_async(agent, self.train, val_dataset=self.val)
 
-    def lightning_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
         self.steps.append(dict(metrics))
 
     def templates(self, mode: str) -> set[str]:

@@ -1,0 +1,110 @@
+"""A round in which no rollout gives a reward is lost, and the search goes on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from lightning_apo import APO
+from toy_models import ToyModels
+from toy_run import FIRST, OPTIONS, VAL, ToyRun, fit, succeed_where_easy
+
+from lightning_core.errors import NoRewards
+
+
+class Outage:
+    """The toy task, which fails while the search is in some of its rounds, from 1."""
+
+    def __init__(self, models: ToyModels, *rounds: int) -> None:
+        self.run = ToyRun(reward=self.reward)
+        self._models = models
+        self._rounds = rounds
+
+    def reward(self, template: str, task: Mapping[str, Any]) -> float:
+        # A round has six critiques, and ends with a step.
+        if len(self.run.steps) + 1 in self._rounds and (self._models.requests or task["question"].startswith("train")):
+            raise RuntimeError("no such host")
+        return succeed_where_easy(template, task)
+
+
+async def test_a_round_without_any_reward_is_lost_and_the_search_goes_on(
+    models: ToyModels, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = await fit(Outage(models, 2).run, models, beam_rounds=4)
+    assert "lightning.apo_round_lost round=2: no rollout gave a reward; RuntimeError: no such host" in caplog.text
+    assert result.status == "succeeded"
+    assert result.metrics["lost_rounds"] == 1
+    assert result.metrics["lost"] > 0
+    assert result.metrics["val_reward"] > 0.2
+
+
+async def test_a_lost_round_is_held_against_no_prompt(models: ToyModels) -> None:
+    async with models.client() as client:
+        algorithm = APO(client, **{**OPTIONS, "beam_rounds": 2})
+        await Outage(models, 2).run.fit(algorithm)
+    history = algorithm.get_result().history
+    measured = [candidate for candidate in history if len(candidate.rewards) == len(VAL)]
+    assert all(None not in candidate.rewards.values() for candidate in history)
+    assert any(candidate.round_number == 1 for candidate in measured), "the outage threw it out of the beam"
+    lost = [candidate for candidate in history if candidate.round_number == 2]
+    assert lost
+    assert not any(candidate.rewards for candidate in lost)
+
+
+async def test_when_all_rounds_are_lost_the_first_prompt_is_the_best_there_is(models: ToyModels) -> None:
+    run = Outage(models, 1, 2, 3).run
+    result = await fit(run, models)
+    assert result.status == "succeeded"
+    assert result.best_resources == run.resources
+    assert [result.metrics["val_reward"], result.metrics["val_samples"]] == [pytest.approx(0.2), 20]
+    assert [result.metrics["lost_rounds"], len(run.steps)] == [3, 3]
+
+
+async def test_where_the_last_validation_is_lost_the_best_of_the_rounds_is_the_best(
+    models: ToyModels, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = await fit(Outage(models, 2).run, models, beam_rounds=1)
+    assert "lightning.apo_last_validation_lost; no rollout gave a reward; RuntimeError: no such host" in caplog.text
+    assert result.best_resources is not None
+    assert result.best_resources["main"] != ToyRun().resources["main"]
+    assert result.metrics["val_gain"] > 0
+    assert result.metrics["val_samples"] == 10
+
+
+async def test_a_prompt_that_loses_most_of_the_last_validation_is_not_the_best(models: ToyModels) -> None:
+    run = Outage(models, 2).run
+    result = await fit(run, models, beam_rounds=1, val_batch_size=5)
+    assert result.best_resources == run.resources
+
+
+async def test_the_search_fails_where_the_first_prompt_gives_no_reward_and_no_edit_can_be_tried(
+    models: ToyModels,
+) -> None:
+    def fail(template: str, task: Mapping[str, Any]) -> float:
+        if task["question"].startswith("val"):
+            raise RuntimeError("no such host")
+        return 1.0
+
+    models.edit = lambda template, seed: "Answer."
+    with pytest.raises(NoRewards, match=r"no other was found in 3 rounds; rejected edits: 18, lost: 0"):
+        await fit(ToyRun(reward=fail), models)
+
+
+async def test_what_was_said_of_an_earlier_best_prompt_does_not_stay_with_a_later_one(models: ToyModels) -> None:
+    """The edit is ahead on the samples of the first round, and behind on the whole validation set."""
+    models.edit = lambda template, seed: f"Think first.\n{template}" if template == FIRST else template
+
+    async with models.client() as client:
+        algorithm = APO(client, **{**OPTIONS, "beam_rounds": 1})
+        run = ToyRun()
+
+        def reward(template: str, task: Mapping[str, Any]) -> float:
+            if template == FIRST:
+                return 0.5
+            return 0.75 if not run.steps else 0.0
+
+        run.reward = reward
+        result = await run.fit(algorithm)
+    assert run.steps[0]["val_gain"] == 0.25
+    assert result.best_resources == run.resources
+    assert [result.metrics["val_reward"], result.metrics["val_reward_initial"]] == [0.5, 0.5]
+    assert not {"val_gain", "val_gain_low", "val_gain_high", "val_reward_low"} & set(result.metrics)
