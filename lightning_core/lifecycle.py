@@ -266,6 +266,18 @@ def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds:
     return alive if lease_seconds is None else alive._replace(lease_seconds=lease_seconds)
 
 
+def alive_at(record: RolloutRecord, now: float, attempt_id: str, at: float) -> RolloutRecord:
+    """Note when an attempt was alive, as whoever executes it says.
+
+    What would be in the future is now, and none makes the last sign of life earlier than it was.
+
+    Raises:
+        NotFound: When the rollout has no such attempt.
+    """
+    attempt = record.attempt(attempt_id)
+    return _with_attempt(record, evolve(attempt, last_heartbeat_time=max(min(at, now), _last_sign(attempt))))
+
+
 def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, status: AttemptStatus) -> RolloutRecord:
     """Move an attempt, and its rollout with it unless the attempt was given up.
 

@@ -356,6 +356,22 @@ def test_a_fault_keeps_what_the_attempt_said_before() -> None:
     assert record.attempts[0].metadata == {"gpu": 3}
 
 
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ((3.0,), 3.0),
+        ((3.0, 2.0), 3.0),
+        ((-5.0,), 0.0),
+        ((9e18,), 7.0),
+    ],
+)
+def test_when_an_attempt_was_alive_is_between_its_last_sign_and_now(told: tuple[float, ...], kept: float) -> None:
+    record = begun(queued())
+    for at in told:
+        record = lifecycle.alive_at(record, 7.0, "at-1", at)
+    assert record.attempts[0].last_heartbeat_time == kept
+
+
 def test_the_newest_requests_are_remembered() -> None:
     record = queued()
     for number in range(lifecycle.MAX_REQUESTS + 2):

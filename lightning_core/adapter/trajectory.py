@@ -100,8 +100,9 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
 
     Where a prompt begins with exactly the tokens of a row (the prompt of its first call, and all that followed), the
     call continues that row: the rest of the prompt is masked, its answer is not. Elsewhere a new row begins. Of
-    several rows that a prompt begins with, the longest is continued, of equal ones the newest. No produced token is
-    trained twice, and none is made from text. Time and memory are linear in the tokens.
+    several rows that a prompt begins with, the longest is continued, of equal ones the one that got there last, by its
+    latest answer. No produced token is trained twice, and none is made from text. Time and memory are linear in the
+    tokens.
 
     `docs/adapters.md` says what becomes of failed, empty, repeated, parallel and branching calls.
 

@@ -66,6 +66,11 @@ def _check_parameters(function: Callable[..., Any]) -> list[str]:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in _PARAMETERS and is_given_by_name(parameter):
             wanted.append(parameter.name)
+        elif parameter.name in _PARAMETERS and parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidComponent(
+                f"grader {name_of(function)} takes {parameter.name!r} by position only; what a grader is given, it is "
+                "given by name: leave out the '/' behind its parameters"
+            )
         elif is_required(parameter):
             raise InvalidComponent(
                 f"grader {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "

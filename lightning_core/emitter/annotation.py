@@ -23,8 +23,14 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
 
     Raises:
         NoActiveTracer: Where no tracer is active.
+        TypeError: When `annotation` is no mapping.
         ValueError: When there is nothing in `annotation`, or something that no attribute can be.
     """
+    if not isinstance(annotation, Mapping):
+        raise TypeError(
+            f"an annotation is a mapping of names to values, got {type(annotation).__name__}; "
+            "use emit_message for text, emit_object for another value"
+        )
     if not annotation:
         raise ValueError("there is nothing in an empty annotation; name at least one value")
     attributes = flatten_attributes(annotation)

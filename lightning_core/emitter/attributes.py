@@ -22,9 +22,12 @@ def flatten_attributes(nested: Mapping[str, Any]) -> dict[str, Any]:
     `{"a": [{"b": 1}]}` becomes `{"a.0.b": 1}`. None is a value like any other; so is an empty list or mapping.
 
     Raises:
+        TypeError: When `nested` is no mapping.
         ValueError: For a name that is not a string, for two values that end up under one name, and for a value that
             no span can have.
     """
+    if not isinstance(nested, Mapping):
+        raise TypeError(f"attributes are a mapping of names to values, got {type(nested).__name__}")
     flat: dict[str, Any] = {}
     for name, value in _leaves(nested, ""):
         if name in flat:

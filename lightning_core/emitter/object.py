@@ -13,18 +13,23 @@ from lightning_core.emitter.emission import emit_span
 from lightning_core.emitter.span_like import SpanLike
 from lightning_core.semconv import AGL_OBJECT, LightningSpanAttributes
 from lightning_core.types import SpanCoreFields
+from lightning_core.types.text import well_formed_value
 
 _TYPE = LightningSpanAttributes.OBJECT_TYPE.value
 _LITERAL = LightningSpanAttributes.OBJECT_LITERAL.value
 _JSON = LightningSpanAttributes.OBJECT_JSON.value
 _NAMESPACE = _TYPE.rpartition(".")[0]
 
+_PERHAPS_NO_JSON = ("NaN", "Infinity", "\\ud")
+"""What Python writes for numbers that are not finite and for halves of surrogate pairs, which strict readers refuse."""
+
 
 def emit_object(object: Any, attributes: Mapping[str, Any] | None = None, propagate: bool = True) -> SpanCoreFields:
     """Record a value as a span.
 
     A str, bool, int, float or bytes comes back from `get_object_value` as it was. Other values are kept as JSON, and
-    come back as what JSON makes of them: a tuple as a list, a dataclass or a pydantic model as a dict.
+    come back as what JSON makes of them: a tuple as a list, a dataclass or a pydantic model as a dict, a number in
+    them that is not finite as None.
 
     Args:
         object: The value.
@@ -72,7 +77,14 @@ def _encoded(value: Any) -> dict[str, str]:
         return {_TYPE: "bytes", _LITERAL: base64.b64encode(value).decode("ascii")}
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return {_TYPE: name, _JSON: json.dumps(value, default=_json_of)}
+    return {_TYPE: name, _JSON: _json_text(value)}
+
+
+def _json_text(value: Any) -> str:
+    text = json.dumps(value, default=_json_of)
+    if any(mark in text for mark in _PERHAPS_NO_JSON):
+        text = json.dumps(well_formed_value(json.loads(text, parse_constant=lambda _: None)))
+    return text
 
 
 def _json_of(value: Any) -> Any:

@@ -229,9 +229,10 @@ class Registry:
         if module:
             return f"{message}. A path is written {module + ':' + attribute!r}"
         installed = [component.name for component in self.components(kind)]
-        message += did_you_mean(wanted, [*installed, *ships_in])
-        guess = nearest(wanted, [*installed, *ships_in])
-        if guess is None or guess in installed:
+        aliases = [alias for alias, target in ALIASES.get(kind, {}).items() if target in installed]
+        guess = nearest(wanted, [*installed, *aliases, *ships_in])
+        message += f". Did you mean {guess!r}?" if guess is not None else ""
+        if guess is None or guess in installed or guess in aliases:
             return message
         return f"{message} It ships in {ships_in[guess]}, which is not installed. {_how_to_install(ships_in[guess])}"
 

@@ -24,6 +24,7 @@ from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner, T_task
 from lightning_core.runner.calls import Limits, call_agent
 from lightning_core.runner.heartbeats import Heartbeats
+from lightning_core.runner.naming import worker_name
 from lightning_core.runner.outcome import Outcome, describe, is_fault
 from lightning_core.runner.reports import give_back, has_succeeded_by, report
 from lightning_core.runner.results import check_rewards, record_result, spans_of
@@ -59,7 +60,8 @@ class LitAgentRunner(Runner[T_task]):
     Args:
         tracer: Records what the agent does.
         max_rollouts: How many rollouts `iter` runs; None for no limit.
-        heartbeat_interval: Seconds between two signs of life while it works. They carry how the machine does.
+        heartbeat_interval: The most seconds between two signs of life while it works, which carry how the machine does.
+            There are at least three in the store's lease and in the `unresponsive_seconds` of the rollout that runs.
         heartbeat_launch_mode: Whether they are sent from a thread, so that an agent that blocks the event loop keeps
             its lease, or from the event loop. A store that is not `thread_safe` always gets them from the event loop.
         reward: A grader, a function for one, or its path; see `Grader`. None where agents score themselves.
@@ -105,7 +107,7 @@ class LitAgentRunner(Runner[T_task]):
     def init_worker(self, worker_id: int, store: LightningStore) -> None:
         self._store = store
         self._heartbeats = Heartbeats(
-            f"worker-{worker_id}",
+            worker_name(worker_id),
             store,
             interval_seconds=self.heartbeat_interval,
             in_thread=self.heartbeat_launch_mode == "thread",
@@ -207,7 +209,11 @@ class LitAgentRunner(Runner[T_task]):
         try:
             await asyncio.wait((claim, stop), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            claimed = await _cancelled(claim)
+            try:
+                claimed = await _cancelled(claim)
+            except Exception as exc:  # it must not take the place of the cancellation
+                logger.warning("lightning.claim_failed worker_id=%s", self.worker_id, exc_info=exc)
+                claimed = None
             if claimed is not None:
                 await give_back(self.store, claimed, may_requeue=True)
             raise
@@ -215,20 +221,19 @@ class LitAgentRunner(Runner[T_task]):
 
     async def _run(self, rollout: AttemptedRollout, *, may_requeue: bool = True) -> Outcome:
         assignment = Assignment(rollout, self.store)
-        self.heartbeats.assignments[assignment.attempt_id] = assignment
         here = current_runner.set(self)
         try:
-            async with assignment.listening():
-                outcome = await self._execute(rollout, assignment.stopped)
-            attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
-            if attempt is not None:
-                await self._tell_end(rollout.rollout_id, attempt, outcome)
+            with self.heartbeats.working_on(assignment):
+                async with assignment.listening():
+                    outcome = await self._execute(rollout, assignment.stopped)
+                attempt = await report(self.store, rollout, outcome, may_requeue=may_requeue)
+                if attempt is not None:
+                    await self._tell_end(rollout.rollout_id, attempt, outcome)
         except asyncio.CancelledError:
             await give_back(self.store, rollout, may_requeue=may_requeue)
             raise
         finally:
             current_runner.reset(here)
-            del self.heartbeats.assignments[assignment.attempt_id]
         return outcome
 
     async def _execute(self, rollout: AttemptedRollout, stopped: "asyncio.Future[Exception]") -> Outcome:

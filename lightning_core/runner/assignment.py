@@ -29,11 +29,17 @@ class Assignment:
     def __init__(self, rollout: AttemptedRollout, store: LightningStore) -> None:
         self.rollout_id = rollout.rollout_id
         self.attempt_id = rollout.attempt.attempt_id
-        self._rollout = rollout
+        self._rollout: Rollout = rollout
+        self._start_time = rollout.attempt.start_time
         self._store = store
         self._loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Exception] = self._loop.create_future()
         """Done when the store does not want the attempt any more; the result says why."""
+
+    @property
+    def unresponsive_seconds(self) -> float | None:
+        """How long the attempt may be silent, as the rollout's config was seen last; None for no limit."""
+        return self._rollout.config.unresponsive_seconds
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -66,8 +72,10 @@ class Assignment:
         rollout = await self._store.get_rollout_by_id(self.rollout_id)
         if rollout is None or self._is_given_up(rollout):
             self._stop(rollout)
-        elif alive_at is not None:
-            since = max(alive_at, self._rollout.attempt.start_time)
+            return
+        self._rollout = rollout
+        if alive_at is not None:
+            since = max(alive_at, self._start_time)
             await self._store.update_attempt(self.rollout_id, self.attempt_id, last_heartbeat_time=since)
 
     async def _listen(self) -> None:

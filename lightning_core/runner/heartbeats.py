@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 
 from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.machine import system_snapshot
@@ -20,6 +21,12 @@ FIRST_SECONDS = 1.0
 LAST_SECONDS = 0.5
 """How long the last one may hold up the end of a runner: somebody waits for that."""
 
+BEATS_IN_A_LIMIT = 3
+"""How many heartbeats there are in the time after which silence ends an attempt: two may be late or get lost."""
+
+SHORTEST_SECONDS = 0.01
+"""The shortest time between two that a limit brings about."""
+
 
 class Heartbeats:
     """The heartbeats of one worker.
@@ -28,17 +35,20 @@ class Heartbeats:
     from its beginning on. It renews the leases of the attempts that the worker executes, and looks whether the store
     still wants them.
 
+    There are at least three in the store's lease, and in the `unresponsive_seconds` of what the worker executes,
+    however long the interval is.
+
     Args:
         worker_id: The worker.
         store: Where to send them.
-        interval_seconds: The time between two of them.
+        interval_seconds: The longest time between two of them.
         in_thread: Whether to send them from a thread, where the store allows it.
     """
 
     def __init__(self, worker_id: str, store: LightningStore, *, interval_seconds: float, in_thread: bool) -> None:
         self.worker_id = worker_id
-        self.assignments: dict[str, Assignment] = {}
-        """What the worker executes, by attempt."""
+        self._assignments: dict[str, Assignment] = {}
+        self._hurry: Callable[[], object] | None = None  # tells `_beat_on` to look anew how long it may pause
         self._abandoned_agents = 0
         self._dropped_spans = 0
         self._counting = threading.Lock()
@@ -48,6 +58,18 @@ class Heartbeats:
         self._beating = pacemaker.running if in_thread and store.capabilities.get("thread_safe") else _in_loop
         self._blocks = 0
         self._running = AsyncExitStack()
+
+    @contextmanager
+    def working_on(self, assignment: Assignment) -> Iterator[None]:
+        """Keep the lease on an attempt during the block."""
+        self._assignments[assignment.attempt_id] = assignment
+        limit, hurry = assignment.unresponsive_seconds, self._hurry
+        if limit is not None and limit < self._interval_seconds * BEATS_IN_A_LIMIT and hurry is not None:
+            hurry()  # the pause that has begun may be too long for it
+        try:
+            yield
+        finally:
+            del self._assignments[assignment.attempt_id]
 
     def abandon(self, trace: Trace) -> None:
         """Count an agent that could not be stopped, and what it emits after the end of its trace."""
@@ -73,14 +95,34 @@ class Heartbeats:
             self._blocks -= 1
             if self._blocks == 0:
                 running, self._running = self._running, AsyncExitStack()  # another block may begin meanwhile
+                self._hurry = None
                 await running.aclose()
                 if self._abandoned_agents:
                     await self._beat(LAST_SECONDS)
 
+    def _pause_seconds(self) -> float:
+        """How long to wait after a heartbeat, by what is executed now."""
+        limits = [self._store.lease_seconds, *(each.unresponsive_seconds for each in tuple(self._assignments.values()))]
+        pauses = [max(limit / BEATS_IN_A_LIMIT, SHORTEST_SECONDS) for limit in limits if limit is not None]
+        return min([self._interval_seconds, *pauses])
+
     async def _beat_on(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_seconds)
-            await self._beat(self._interval_seconds)
+        loop, hurried = asyncio.get_running_loop(), asyncio.Event()
+        hurry = self._hurry = partial(loop.call_soon_threadsafe, hurried.set)
+        latest = loop.time()
+        try:
+            while True:
+                hurried.clear()  # before looking what is executed: who begins something adds that first
+                pause_seconds = self._pause_seconds()
+                try:
+                    async with asyncio.timeout_at(latest + pause_seconds):
+                        await hurried.wait()
+                except TimeoutError:
+                    latest = loop.time()
+                    await self._beat(pause_seconds)
+        finally:
+            if self._hurry is hurry:  # not that of another block, which began meanwhile
+                self._hurry = None
 
     async def _beat(self, timeout_seconds: float) -> None:
         stats = {
@@ -91,7 +133,7 @@ class Heartbeats:
         try:
             async with asyncio.timeout(timeout_seconds):
                 worker = await self._store.update_worker(self.worker_id, stats)
-                for assignment in tuple(self.assignments.values()):
+                for assignment in tuple(self._assignments.values()):
                     # The store has renewed the lease of the one that the worker's record names.
                     is_renewed = assignment.attempt_id == worker.current_attempt_id
                     await assignment.look(alive_at=None if is_renewed else worker.last_heartbeat_time)

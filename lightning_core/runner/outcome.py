@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_core.errors import AgentTimeout, AttemptStopped, Fault
 from lightning_core.types import AttemptStatus, Span
+from lightning_core.types.text import well_formed
 
 OUT_OF_REACH = frozenset({("openai", "APIConnectionError"), ("anthropic", "APIConnectionError")})
 """What clients of models raise when they have given up reaching the model: the module and the name of the class.
@@ -55,6 +56,6 @@ def is_fault(error: BaseException) -> bool:
 
 
 def describe(error: Exception) -> dict[str, str]:
-    """Return an error's type and message."""
+    """Return an error's type and message, as text that every store can keep."""
     shown = traceback.TracebackException(type(error), error, None)  # str(error) may fail in its turn
-    return {"type": type(error).__name__, "message": str(shown) or type(error).__name__}
+    return {"type": type(error).__name__, "message": well_formed(str(shown)) or type(error).__name__}

@@ -40,10 +40,20 @@ async def report(
             )
             return await _fault(store, rollout, f"{failure['type']}: {failure['message']}", may_requeue=may_requeue)
         metadata = UNSET if failure is None else {**await _metadata(store, rollout), "failure": failure}
-        return await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
+        attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
     except (InvalidTransition, NotFound) as exc:
         logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
         return None
+    if failure is not None:
+        logger.info(
+            "lightning.attempt_failed rollout_id=%s attempt_id=%s status=%s: %s: %s",
+            rollout_id,
+            attempt_id,
+            attempt.status,
+            failure["type"],
+            failure["message"],
+        )
+    return attempt
 
 
 def has_succeeded_by(rollout: Rollout, attempt: Attempt) -> bool:

@@ -99,6 +99,18 @@ class LightningStore(ABC):
     def capabilities(self) -> LightningStoreCapabilities:
         """What this store can do."""
 
+    @property
+    def lease_seconds(self) -> float | None:
+        """How long a worker that sends heartbeats may be silent before its attempt is taken from it.
+
+        Whoever executes attempts gives signs of life several times in it. None where it is not known: a store that is
+        somewhere else may know it only after its first answer.
+
+        A store that stood still itself, with its process, takes nothing away at once: who was late because of it has a
+        third of a lease, at most five seconds, to give a sign of life.
+        """
+        return None
+
     @abstractmethod
     async def statistics(self) -> LightningStoreStatistics:
         """Return how much the store holds."""

@@ -16,7 +16,8 @@ def copy_value(value: Any) -> Any:
     """Copy any value; JSON-like ones quickly.
 
     Raises:
-        InvalidRequest: When it contains itself, or is nested deeper than Python can follow.
+        InvalidRequest: When it contains itself, is nested deeper than Python can follow, or has something in it that
+            cannot be copied, such as a lock or a generator.
     """
     try:
         return _copied(value)
@@ -24,6 +25,8 @@ def copy_value(value: Any) -> Any:
         raise InvalidRequest(
             f"a {type(value).__name__} contains itself, or is nested too deep to be copied; give a plain value"
         ) from exc
+    except TypeError as exc:
+        raise InvalidRequest(f"a {type(value).__name__} cannot be copied: {exc}; give a plain value") from exc
 
 
 def _copied(value: Any) -> Any:

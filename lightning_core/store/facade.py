@@ -11,6 +11,7 @@ from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities, LightningStoreStatistics
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.documents import Documents
+from lightning_core.store.parts.arguments import ids, real
 from lightning_core.store.parts.attempts import AttemptPart
 from lightning_core.store.parts.claims import ClaimPart
 from lightning_core.store.parts.resources import ResourcePart
@@ -18,6 +19,7 @@ from lightning_core.store.parts.rollouts import RolloutPart
 from lightning_core.store.parts.spans import SpanPart
 from lightning_core.store.parts.workers import WorkerPart
 from lightning_core.store.records import Records
+from lightning_core.store.standstill import Standstill
 from lightning_core.store.waits import Waits
 from lightning_core.store.watchdog import Watchdogs
 
@@ -43,21 +45,23 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
     ) -> None:
-        if lease_seconds <= 0:
+        lease = real("lease_seconds", lease_seconds)
+        if lease <= 0:
             raise InvalidRequest(f"lease_seconds is {lease_seconds}; it is more than 0")
         self._backend = backend
         self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._lease_seconds = lease_seconds
+        self._lease_seconds = lease
         self._opened = self._clock.now()
         self._closed = False
-        self._root: StoreFacade = self
+        self._view_of: StoreFacade | None = None
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id)
-        self._records = Records(backend, self._run_id, self._clock, self._documents, lease_seconds=lease_seconds)
+        standstill = Standstill(lease)
+        self._records = Records(backend, self._run_id, self._clock, self._documents, standstill, lease_seconds=lease)
         self._waits = Waits()
-        self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, self._look)
+        self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, standstill, self._records.expire)
         self._unwatch = backend.watch(self._run_id, self._waits.note)
 
     @property
@@ -67,16 +71,21 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
     def for_run(self, run_id: str) -> LightningStore:
         self._check_open()
         view = StoreFacade(self._backend, run_id=run_id, clock=self._clock, lease_seconds=self._lease_seconds)
-        view._root = self._root
+        root = self if self._view_of is None else self._view_of
+        view._view_of = root
         # Nobody closes a view that is merely forgotten.
         weakref.finalize(view, view._unwatch).atexit = False
-        with self._root._views_lock:
-            self._root._views.add(view)
+        with root._views_lock:
+            root._views.add(view)
         return view
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self._backend.capabilities
+
+    @property
+    def lease_seconds(self) -> float | None:
+        return self._lease_seconds
 
     async def statistics(self) -> LightningStoreStatistics:
         self._check_open()
@@ -95,7 +104,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         if self._closed:
             return
         self._close_view()
-        if self._root is self:
+        if self._view_of is None:
             with self._views_lock:
                 views = tuple(self._views)
             for view in views:
@@ -105,6 +114,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
     # Deletion
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
+        rollout_ids = ids("rollout_ids", rollout_ids)
         await self._look()
         ended = []
         for rollout_id in rollout_ids:

@@ -16,6 +16,7 @@ from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import span_of
 from lightning_core.store.facade import StoreFacade
+from lightning_core.store.parts.arguments import whole
 from lightning_core.store.query import Query, select
 from lightning_core.superseded import superseded
 from lightning_core.types import Span
@@ -186,12 +187,12 @@ class MemoryBackend(StoreBackend):
 
     def __init__(self, *, max_rollouts: int | None = None, max_spans: int | None = None) -> None:
         for name, limit in (("max_rollouts", max_rollouts), ("max_spans", max_spans)):
-            if limit is not None and limit < 0:
+            if limit is not None and whole(name, limit) < 0:
                 raise InvalidRequest(f"{name} is {limit}; it is None (no limit) or a number from 0 on")
         self._max_rollouts = max_rollouts
         self._max_spans = max_spans
         self._lock = threading.RLock()
-        self._runs: dict[str, _Run] = defaultdict(_Run)
+        self._runs: dict[str, _Run] = {}
 
     @property
     def name(self) -> str:
@@ -212,24 +213,24 @@ class MemoryBackend(StoreBackend):
         kept, new = [], []
         with self._lock:
             for record in records:
-                present = self._runs[record.run_id].records.get(record.rollout.rollout_id)
+                present = self._run(record.run_id).records.get(record.rollout.rollout_id)
                 kept.append(present or record)
                 if present is None:
                     new.append(record)
             self._check_space("rollouts", len(new), self._max_rollouts)
-            changes = [self._runs[record.run_id].write(record) for record in new]
+            changes = [self._runs.setdefault(record.run_id, _Run()).write(record) for record in new]
         self._announce(changes)
         return kept
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
         """Return the record, or None when the run has none of this id."""
         with self._lock:
-            return self._runs[run_id].records.get(rollout_id)
+            return self._run(run_id).records.get(rollout_id)
 
     async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
         """Write `new` with the next revision if the record still has the revision of `old`."""
         with self._lock:
-            run = self._runs[old.run_id]
+            run = self._run(old.run_id)
             present = run.records.get(old.rollout.rollout_id)
             if present is None or present.revision != old.revision:
                 return False
@@ -249,7 +250,7 @@ class MemoryBackend(StoreBackend):
         claimed: list[RolloutRecord] = []
         changes: list[Change] = []
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             if request_id is not None and request_id in run.claims:
                 again = [run.records.get(rollout_id) for rollout_id in run.claims[request_id]]
                 return [record for record in again if record is not None]
@@ -267,13 +268,13 @@ class MemoryBackend(StoreBackend):
     async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
         """Query records by fields of their rollout."""
         with self._lock:
-            candidates = self._runs[run_id].candidates(query)
+            candidates = self._run(run_id).candidates(query)
             return select(candidates, query, get=lambda record, name: getattr(record.rollout, name))
 
     async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
         """Return the records whose deadline is not after `now`."""
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             if not run.deadlines or run.deadlines[0][0] > now:
                 return []
             return run.due(now)
@@ -281,7 +282,7 @@ class MemoryBackend(StoreBackend):
     async def next_deadline(self, run_id: str) -> float | None:
         """Return a time before which no record is due."""
         with self._lock:
-            return self._runs[run_id].next_deadline()
+            return self._run(run_id).next_deadline()
 
     async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
         """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
@@ -292,7 +293,7 @@ class MemoryBackend(StoreBackend):
         """
         stored: list[int | None] = []
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             run.check_there(run_id, {span.rollout_id for span in spans})
             if self._max_spans is not None:
                 self._check_space("spans", run.count_new(spans), self._max_spans)
@@ -306,7 +307,7 @@ class MemoryBackend(StoreBackend):
         """Return the next sequence id of each `(rollout_id, attempt_id)`."""
         reserved = []
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             run.check_there(run_id, (rollout_id for rollout_id, _ in attempts))
             for rollout_id, attempt_id in attempts:
                 kept = run.spans_of(rollout_id, attempt_id)
@@ -319,7 +320,7 @@ class MemoryBackend(StoreBackend):
     ) -> tuple[list[Span], int]:
         """Query the spans of a rollout, or of one of its attempts."""
         with self._lock:
-            by_attempt = self._runs[run_id].spans.get(rollout_id, {})
+            by_attempt = self._run(run_id).spans.get(rollout_id, {})
             wanted = [kept for own, kept in by_attempt.items() if attempt_id is None or own == attempt_id]
             found, total = select([fields for kept in wanted for fields in kept.fields.values()], query, get=getitem)
             return [
@@ -338,10 +339,10 @@ class MemoryBackend(StoreBackend):
     ) -> Document | None:
         """Write a document, which thereby becomes the latest of its kind."""
         with self._lock:
-            run = self._runs[run_id]
-            present = run.documents[kind].get(key)
+            present = self._run(run_id).documents[kind].get(key)
             if revision != (present.revision if present else 0):
                 return None
+            run = self._runs.setdefault(run_id, _Run())
             document = run.documents[kind][key] = Document(key, value, revision + 1, requests)
             run.latest[kind] = key
         return document
@@ -349,22 +350,22 @@ class MemoryBackend(StoreBackend):
     async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
         """Return the document of this key, or None when there is none."""
         with self._lock:
-            return self._runs[run_id].documents[kind].get(key)
+            return self._run(run_id).documents[kind].get(key)
 
     async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
         """Return the key of the document written last, or None when there is none."""
         with self._lock:
-            return self._runs[run_id].latest.get(kind)
+            return self._run(run_id).latest.get(kind)
 
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
         with self._lock:
-            return list(self._runs[run_id].documents[kind].values())
+            return list(self._run(run_id).documents[kind].values())
 
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
         """Delete rollouts with their attempts and spans."""
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             deleted = [rollout_id for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in run.records]
             for rollout_id in deleted:
                 run.delete(rollout_id)
@@ -374,15 +375,16 @@ class MemoryBackend(StoreBackend):
     async def delete_run(self, run_id: str) -> None:
         """Delete everything that belongs to a run."""
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             deleted = list(run.records)
             self._runs[run_id] = _Run(listeners=run.listeners)
+            self._forget_if_empty(run_id)
         self._announce_deleted(run_id, deleted)
 
     async def count(self, run_id: str) -> dict[str, int]:
         """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
         with self._lock:
-            run = self._runs[run_id]
+            run = self._run(run_id)
             return {
                 "rollouts": len(run.records),
                 "attempts": run.attempt_count,
@@ -394,13 +396,14 @@ class MemoryBackend(StoreBackend):
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, until the returned function is called."""
         with self._lock:
-            run = self._runs[run_id]
+            run = self._runs.setdefault(run_id, _Run())
             run.listeners = (*run.listeners, listener)
 
         def stop() -> None:
             with self._lock:
-                run = self._runs[run_id]
+                run = self._run(run_id)
                 run.listeners = tuple(other for other in run.listeners if other != listener)
+                self._forget_if_empty(run_id)
 
         return stop
 
@@ -408,6 +411,16 @@ class MemoryBackend(StoreBackend):
         """Forget everything."""
         with self._lock:
             self._runs.clear()
+
+    def _run(self, run_id: str) -> _Run:
+        """Return the run to read from: an empty one, which is not kept, where nothing was written."""
+        run = self._runs.get(run_id)
+        return _Run() if run is None else run
+
+    def _forget_if_empty(self, run_id: str) -> None:
+        run = self._run(run_id)
+        if not (run.listeners or run.records or any(run.documents.values())):
+            self._runs.pop(run_id, None)
 
     def _check_space(self, what: Literal["rollouts", "spans"], more: int, limit: int | None) -> None:
         if limit is None:
@@ -424,7 +437,7 @@ class MemoryBackend(StoreBackend):
 
     def _announce(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            for listener in self._runs[change.run_id].listeners:
+            for listener in self._run(change.run_id).listeners:
                 listener(change)
 
 

@@ -4,6 +4,7 @@ import difflib
 import types
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from numbers import Integral
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from lightning_core.errors import InvalidRequest
@@ -79,12 +80,9 @@ def make_query(
         raise InvalidRequest(f"filter_logic is {logic!r}; it is 'and' or 'or'")
     if sort_order not in ("asc", "desc"):
         raise InvalidRequest(f"sort_order is {sort_order!r}; it is 'asc' or 'desc'")
-    if limit < -1:
-        raise InvalidRequest(f"limit is {limit}; it is -1 (all) or a number from 0 on")
-    if offset < 0:
-        raise InvalidRequest(f"offset is {offset}; it counts from 0")
+    check_page(limit, offset)
     if sort_by is not None and sort_by not in (fields := _sortable(model)):
-        near = difflib.get_close_matches(sort_by, fields, 1)
+        near = difflib.get_close_matches(str(sort_by), fields, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InvalidRequest(
             f"cannot sort {model.__name__}s by {sort_by!r}; fields: {', '.join(sorted(fields))}.{hint}"
@@ -97,6 +95,18 @@ def make_query(
         limit=limit,
         offset=offset,
     )
+
+
+def check_page(limit: int, offset: int) -> None:
+    """Check which part of the matches is asked for.
+
+    Raises:
+        InvalidRequest: Says which of both is wrong and what it may be.
+    """
+    if not _is_whole(limit) or limit < -1:
+        raise InvalidRequest(f"limit is {limit!r}; it is -1 (all) or a number from 0 on")
+    if not _is_whole(offset) or offset < 0:
+        raise InvalidRequest(f"offset is {offset!r}; it counts from 0")
 
 
 def select(items: Iterable[T], query: Query, *, get: Callable[[T, str], Any] = getattr) -> tuple[list[T], int]:
@@ -121,10 +131,16 @@ def select(items: Iterable[T], query: Query, *, get: Callable[[T, str], Any] = g
     return found[query.offset : end], len(found)
 
 
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
 def _condition(model: Any, key: str, value: Any) -> Condition:
-    if key.endswith("_contains"):
-        return Condition(key.removesuffix("_contains"), "contains", value)
     if not key.endswith("_in"):
+        if not isinstance(value, str):
+            raise InvalidRequest(f"{key} is {value!r}; it takes a string")
+        if key.endswith("_contains"):
+            return Condition(key.removesuffix("_contains"), "contains", value)
         return Condition(key, "is", value)
     if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
         raise InvalidRequest(f"{key} is {value!r}; it takes a sequence of values")
@@ -132,6 +148,8 @@ def _condition(model: Any, key: str, value: Any) -> Condition:
     choices = _choices(model.model_fields[field].annotation)
     if choices and (wrong := [item for item in value if item not in choices]):
         raise InvalidRequest(f"{key} has {wrong[0]!r}; it takes {', '.join(map(repr, choices))}")
+    if not choices and (wrong := [item for item in value if not isinstance(item, str)]):
+        raise InvalidRequest(f"{key} has {wrong[0]!r}; it takes strings")
     return Condition(field, "in", frozenset(value))
 
 

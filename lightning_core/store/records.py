@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound
@@ -12,10 +12,14 @@ from lightning_core.store.backend import Document, StoreBackend
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
+from lightning_core.store.standstill import Standstill
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
 from lightning_core.types.clone import construct, evolve
 
 Change = Callable[[RolloutRecord], RolloutRecord]
+
+BeginningKind = Literal["claim", "start"]
+"""How an attempt is begun: out of the queue, or past it."""
 
 
 def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -> str:
@@ -33,9 +37,14 @@ def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -
     return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def own_attempt(record: RolloutRecord, request_id: str | None) -> Attempt:
+def own_attempt(record: RolloutRecord, kind: BeginningKind, request_id: str | None) -> Attempt:
     """Return the attempt that a request began; the newest one for a request without an id."""
-    return record.attempt("latest" if request_id is None else make_id("at", record.rollout.rollout_id, request_id))
+    return record.attempt("latest" if request_id is None else _attempt_id(record, kind, request_id))
+
+
+def _attempt_id(record: RolloutRecord, kind: BeginningKind, request_id: str | None) -> str:
+    # A claim and a start are different requests, even under one id: what a start began, a claim may get later.
+    return make_id("at", f"{kind}\0{record.rollout.rollout_id}", request_id)
 
 
 def _executes(record: RolloutRecord, attempt: Attempt) -> bool:
@@ -44,6 +53,16 @@ def _executes(record: RolloutRecord, attempt: Attempt) -> bool:
 
 def _is_followed(record: RolloutRecord, attempt: Attempt) -> bool:
     return attempt.end_time is not None or _executes(record, attempt)
+
+
+def _is_late(record: RolloutRecord, gives_sign: Callable[[Attempt], bool]) -> bool:
+    deadline, attempt = lifecycle.deadline(record), record.latest
+    return deadline is not None and deadline.is_fault and attempt is not None and gives_sign(attempt)
+
+
+def _is_silent(record: RolloutRecord) -> bool:
+    deadline = lifecycle.deadline(record)
+    return deadline is not None and deadline.status == "unresponsive"
 
 
 def _sends_heartbeats(worker: Document | None) -> bool:
@@ -59,6 +78,8 @@ class Beginning(NamedTuple):
 
     begin: Change
     """Begins one, of a record."""
+    kind: BeginningKind
+    """How."""
     worker_id: str | None
     """Who executes them."""
     worker: Document | None
@@ -75,16 +96,25 @@ class Records:
         run_id: Whose records.
         clock: Where the time comes from.
         documents: Where the run's workers are kept.
+        standstill: Says whether all are late because this process was.
         lease_seconds: How long a worker that sends heartbeats may be silent.
     """
 
     def __init__(
-        self, backend: StoreBackend, run_id: str, clock: Clock, documents: Documents, *, lease_seconds: float
+        self,
+        backend: StoreBackend,
+        run_id: str,
+        clock: Clock,
+        documents: Documents,
+        standstill: Standstill,
+        *,
+        lease_seconds: float,
     ) -> None:
         self._backend = backend
         self._run_id = run_id
         self._clock = clock
         self._documents = documents
+        self._standstill = standstill
         self._lease_seconds = lease_seconds
 
     async def get(self, rollout_id: str) -> RolloutRecord:
@@ -137,16 +167,20 @@ class Records:
             record = await self.get(rollout_id)
 
     async def expire(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
-        """End what is due.
+        """End what is due, but for who is silent just after this process stood still; see `Standstill`.
 
         Args:
-            gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is:
-                a process may have stood still, and its workers with it.
+            gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is.
         """
         now = self._clock.now()
-        for record in await self._backend.due(self._run_id, now):
-            due, attempt = lifecycle.deadline(record), record.latest
-            if due and due.is_fault and attempt and gives_sign and gives_sign(attempt):
+        looked_before = self._standstill.looked(now)
+        due = await self._backend.due(self._run_id, now)
+        if not due:
+            return
+        signs = {record.rollout.rollout_id for record in due if gives_sign and _is_late(record, gives_sign)}
+        bears = self._standstill.bears(now, looked_before=looked_before, late_sign=bool(signs))
+        for record in due:
+            if record.rollout.rollout_id in signs or (bears and _is_silent(record)):
                 continue
             try:
                 changed = await self.change(record.rollout.rollout_id, lambda record: lifecycle.expire(record, now))
@@ -174,7 +208,9 @@ class Records:
             records.append(RolloutRecord(self._run_id, construct(Rollout, fields, _ROLLOUT_FIELDS)))
         return records
 
-    async def beginning(self, worker_id: str | None, *, request_id: str | None = None) -> Beginning:
+    async def beginning(
+        self, kind: BeginningKind, worker_id: str | None, *, request_id: str | None = None
+    ) -> Beginning:
         """Return what begins attempts for a worker, with the latest resources where a record names none.
 
         A worker that has sent heartbeats holds a lease on the attempt.
@@ -184,7 +220,7 @@ class Records:
         lease_seconds = self._lease_seconds if _sends_heartbeats(worker) else None
 
         def begin(record: RolloutRecord) -> RolloutRecord:
-            attempt_id = make_id("at", record.rollout.rollout_id, request_id)
+            attempt_id = _attempt_id(record, kind, request_id)
             if request_id is not None and any(attempt.attempt_id == attempt_id for attempt in record.attempts):
                 return record
             begun = lifecycle.begin_attempt(
@@ -194,7 +230,7 @@ class Records:
                 return lifecycle.with_fields(begun, {"resources_id": resources_id})
             return begun
 
-        return Beginning(begin, worker_id, worker, request_id)
+        return Beginning(begin, kind, worker_id, worker, request_id)
 
     async def claim(
         self, limit: int, worker_id: str | None, *, asked_at: float, request_id: str | None = None
@@ -211,13 +247,13 @@ class Records:
             The records; to a repeated request those that it got before and that were not taken from it. None when
             there was nothing to claim.
         """
-        beginning = await self.beginning(worker_id, request_id=request_id)
+        beginning = await self.beginning("claim", worker_id, request_id=request_id)
         claimed = await self._backend.claim(self._run_id, limit, beginning.begin, request_id=request_id)
         if not claimed:
             return None
         if request_id is not None:
             # A repeated request may come late: what has ended or was taken from it since is not for it to execute.
-            claimed = [record for record in claimed if _executes(record, own_attempt(record, request_id))]
+            claimed = [record for record in claimed if _executes(record, own_attempt(record, "claim", request_id))]
         if claimed:
             await self.assign(beginning, claimed, asked_at=asked_at)
         return claimed
@@ -234,8 +270,8 @@ class Records:
         """
         if beginning.worker_id is None:
             return
-        now, request_id = self._clock.now(), beginning.request_id
-        attempts = [(record, own_attempt(record, request_id)) for record in records]
+        now, kind, request_id = self._clock.now(), beginning.kind, beginning.request_id
+        attempts = [(record, own_attempt(record, kind, request_id)) for record in records]
 
         def change(worker: Worker) -> Worker:
             if asked_at is not None:
@@ -246,7 +282,7 @@ class Records:
             return worker
 
         # Another name than the request's own, which the worker may use for its heartbeats.
-        once = None if request_id is None else f"begin {request_id}"
+        once = None if request_id is None else f"{kind} {request_id}"
         await self.change_worker(beginning.worker_id, change, request_id=once, known=beginning.worker)
 
     async def nothing_claimed(self, worker_id: str, *, asked_at: float) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.errors import StoreClosed
+from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
 
 if TYPE_CHECKING:
@@ -29,9 +29,14 @@ class LightningStoreThreaded(_Complete):
     Args:
         store: The store.
         loop: The event loop that the store belongs to; None for the running one.
+
+    Raises:
+        InvalidRequest: When `store` is none.
     """
 
     def __init__(self, store: LightningStore, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        if not isinstance(store, LightningStore):
+            raise InvalidRequest(f"a LightningStore is to be used from other threads; got {type(store).__name__}")
         self._store = store
         self._loop = asyncio.get_running_loop() if loop is None else loop
 
@@ -45,6 +50,10 @@ class LightningStoreThreaded(_Complete):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {**self._store.capabilities, "thread_safe": True}
+
+    @property
+    def lease_seconds(self) -> float | None:
+        return self._store.lease_seconds
 
     async def _there(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
         if asyncio.get_running_loop() is self._loop:

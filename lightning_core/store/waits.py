@@ -161,6 +161,15 @@ class Waits:
         for ticket in tickets:
             ticket.call()
 
+    def check_open(self) -> None:
+        """Return if there may be waiters.
+
+        Raises:
+            StoreClosed: After `close`.
+        """
+        if self._closed:
+            raise StoreClosed("the store is closed")
+
     def close(self) -> None:
         """Make everybody who waits, now or later, raise `StoreClosed`."""
         with self._lock:
@@ -170,7 +179,6 @@ class Waits:
     def _enter(self, register: Callable[[Ticket], None]) -> Ticket:
         ticket = Ticket()
         with self._lock:
-            if self._closed:
-                raise StoreClosed("the store is closed")
+            self.check_open()
             register(ticket)
         return ticket

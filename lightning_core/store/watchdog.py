@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from lightning_core.errors import StoreClosed
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.clock import Clock
+from lightning_core.store.standstill import Standstill
 from lightning_core.store.waits import Waits
 
 logger = logging.getLogger(__name__)
@@ -21,30 +22,45 @@ class Watchdogs:
         run_id: Whose deadlines.
         clock: How to wait for them.
         waits: Tells of deadlines that are earlier than the one waited for.
-        look: Ends what is due; raises `StoreClosed` once there is nothing to look at any more.
+        standstill: Is told when the next look is going to be.
+        look: Ends what is due.
     """
 
     def __init__(
-        self, backend: StoreBackend, run_id: str, clock: Clock, waits: Waits, look: Callable[[], Awaitable[None]]
+        self,
+        backend: StoreBackend,
+        run_id: str,
+        clock: Clock,
+        waits: Waits,
+        standstill: Standstill,
+        look: Callable[[], Awaitable[None]],
     ) -> None:
         self._backend = backend
         self._run_id = run_id
         self._clock = clock
         self._waits = waits
+        self._standstill = standstill
         self._look = look
         self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
-        self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[None]] = {}
+        self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[bool]] = {}
 
     @asynccontextmanager
     async def on_duty(self) -> AsyncIterator[None]:
-        """Keep deadlines during the block."""
+        """Keep deadlines during the block.
+
+        Raises:
+            Exception: The backend's, after the block, when it cannot say what is due next.
+        """
         loop = asyncio.get_running_loop()
         self._waiters[loop] = self._waiters.get(loop, 0) + 1
         task = self._tasks.get(loop)
         if task is None or task.done():
-            self._tasks[loop] = loop.create_task(self._keep_deadlines(), name=f"deadlines of {self._run_id}")
+            task = loop.create_task(self._keep_deadlines(), name=f"deadlines of {self._run_id}")
+            self._tasks[loop] = task
         try:
             yield
+            if task.done() and not task.cancelled() and not task.result():
+                await self._backend.next_deadline(self._run_id)  # whoever waits meets the trouble by itself
         finally:
             self._waiters[loop] -= 1
             if self._waiters[loop] == 0:
@@ -53,22 +69,33 @@ class Watchdogs:
                 task.cancel()
                 await asyncio.wait((task,))
 
-    async def _keep_deadlines(self) -> None:
+    async def _keep_deadlines(self) -> bool:
+        """Return when there are none to keep any more.
+
+        Returns:
+            Whether they were kept until then.
+        """
+        me = asyncio.current_task()
         try:
             while True:
+                self._waits.check_open()
                 await self._look()
                 ticket = self._waits.for_deadline()
                 try:
                     deadline = await self._backend.next_deadline(self._run_id)
-                    if deadline is not None:
-                        self._waits.expect(ticket, deadline)
-                    seconds = None if deadline is None else max(0.0, deadline - self._clock.now())
+                    at = self._standstill.plan(me, deadline)
+                    if at is not None:
+                        self._waits.expect(ticket, at)
+                    seconds = None if at is None else max(0.0, at - self._clock.now())
                     await self._clock.wait(ticket.future, seconds)
                 finally:
                     self._waits.leave_deadline(ticket)
         except StoreClosed:
-            return  # whoever waits has been told
+            return True  # whoever waits has been told
         except Exception:
-            # Whoever waits looks again, and meets the same trouble where it can be raised.
+            # Whoever waits asks again, and meets the same trouble where it can be raised.
             logger.warning("lightning.deadlines_not_kept run_id=%s", self._run_id, exc_info=True)
             self._waits.call_everyone()
+            return False
+        finally:
+            self._standstill.plan(me, None)

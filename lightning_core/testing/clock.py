@@ -67,6 +67,16 @@ class FakeClock:
         self._now = target
         await self._settle()
 
+    async def stand_still(self, seconds: float) -> None:
+        """Move the time forward as for a process that was stopped: its alarms ring late, all of them, at the end."""
+        await self._settle()
+        self._now += seconds
+        while self._alarms and self._alarms[0][0] <= self._now:
+            alarm = heapq.heappop(self._alarms)[2]
+            if not alarm.done():
+                alarm.set_result(None)
+        await self._settle()
+
     async def until_waiting(self, waits: int = 1) -> None:
         """Return as soon as so many waits with a limit are under way, so that `advance` can end them."""
         if self._under_way() < waits:

@@ -12,11 +12,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import Link, Status
 
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.trace import Trace
+from lightning_core.types.text import well_formed, well_formed_value
 
 logger = logging.getLogger(__name__)
 
@@ -70,16 +72,21 @@ class SpanExport:
             }
             known: dict[str, Any] = {name: value for name, value in ids.items() if value is not None}
             resource = self._resources[trace] = span.resource.merge(Resource(known))
+        # A text that is not well-formed would cost the exporter the whole batch.
+        description = span.status.description
         return ReadableSpan(
-            name=span.name,
+            name=well_formed(span.name),
             context=span.context,
             parent=span.parent,
             resource=resource,
-            attributes=span.attributes,
-            events=span.events,
-            links=span.links,
+            attributes=well_formed_value(span.attributes),
+            events=[
+                Event(well_formed(each.name), well_formed_value(each.attributes), each.timestamp)
+                for each in span.events
+            ],
+            links=[Link(each.context, well_formed_value(each.attributes)) for each in span.links],
             kind=span.kind,
-            status=span.status,
+            status=Status(span.status.status_code, None if description is None else well_formed(description)),
             start_time=span.start_time,
             end_time=span.end_time,
             instrumentation_scope=span.instrumentation_scope,

@@ -26,7 +26,7 @@ from lightning_core.tracer.routing import become_global_provider, with_provider
 from lightning_core.tracer.threads import start_carrying_context, stop_carrying_context
 from lightning_core.tracer.trace import Trace, with_current_trace
 from lightning_core.types import Span, SpanCoreFields, TraceStatus
-from lightning_core.types.span import plain_attributes
+from lightning_core.types.span import recordable_attributes
 
 if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
@@ -174,7 +174,7 @@ class OtelTracer(Tracer):
         trace = self._trace_of(name, context)
         moment = time.time_ns() if timestamp is None else nanoseconds(timestamp)
         status = status or OK
-        plain = plain_attributes(attributes)
+        plain = recordable_attributes(attributes)
         seconds = moment / 1_000_000_000
         made = SpanCoreFields(name=name, attributes=plain, start_time=seconds, end_time=seconds, status=status)
         provider, otel_tracer = self._provider, self._otel_tracer
@@ -186,7 +186,7 @@ class OtelTracer(Tracer):
         if not provider.is_observed:
             resource = provider.converted(provider.resource)
             point = make_point(
-                name, plain, moment_ns=moment, status=status, trace=trace, context=context, resource=resource
+                made.name, plain, moment_ns=moment, status=status, trace=trace, context=context, resource=resource
             )
         if point is not None:
             trace.record(point)

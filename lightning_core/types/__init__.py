@@ -1,6 +1,6 @@
 """The values that all parts exchange. No I/O, and no import from the rest of the framework."""
 
-from lightning_core.types.dataset import Dataset, samples_of
+from lightning_core.types.dataset import Dataset, sample_key, samples_of
 from lightning_core.types.hook import Hook
 from lightning_core.types.query import (
     FilterField,
@@ -87,5 +87,6 @@ __all__ = [
     "Triplet",
     "Worker",
     "WorkerStatus",
+    "sample_key",
     "samples_of",
 ]

@@ -1,6 +1,9 @@
 """What the framework needs of a dataset."""
 
-from typing import Protocol, SupportsIndex, TypeVar
+import json
+from typing import Any, Protocol, SupportsIndex, TypeVar
+
+from pydantic import BaseModel
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -16,3 +19,23 @@ class Dataset(Protocol[T_co]):
 def samples_of(dataset: Dataset[T_co]) -> list[T_co]:
     """Return all samples of a dataset, each of them read once, by its position."""
     return [dataset[index] for index in range(len(dataset))]
+
+
+def sample_key(sample: Any) -> str:
+    """Return a text that is the same for equal samples: as JSON, where that has no form for it by what is in it.
+
+    Samples are equal, too, where one went through a file or a store and the other did not: a list is a tuple.
+    """
+    try:
+        return json.dumps(sample, sort_keys=True, default=_content)
+    except (TypeError, ValueError):  # keys that JSON cannot sort, or a value that holds itself
+        return repr(sample)
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    fields = getattr(value, "__dict__", None)  # not by repr, which may be the address
+    return repr(value) if not fields or isinstance(value, type) else fields

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from lightning_core.types.clone import construct
 from lightning_core.types.frozen import EMPTY, freeze
+from lightning_core.types.text import Text, well_formed, well_formed_value
 
 if TYPE_CHECKING:
     from opentelemetry import trace as otel
@@ -25,7 +26,8 @@ AttributeValue: TypeAlias = (
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 """OpenTelemetry's span status."""
 
-_SCALARS = frozenset({str, bool, int, float, type(None)})
+_NUMBERS = frozenset({bool, int, float, type(None)})
+_SCALARS = _NUMBERS | {str}
 
 
 def plain_value(value: Any) -> Any:
@@ -40,8 +42,8 @@ def plain_value(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS:
         return value
-    if kind is tuple and all(type(item) in _SCALARS for item in value):
-        return value
+    if (kind is tuple or kind is list) and _SCALARS.issuperset(map(type, value)):
+        return value if kind is tuple else value.copy()
     if isinstance(value, (str, bool, int, float)):
         return value
     if isinstance(value, bytes):
@@ -80,11 +82,44 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     return plain
 
 
-Attributes = Annotated[dict[str, Any], BeforeValidator(plain_attributes), Field(default_factory=dict)]
+def recordable_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Copy attributes as `plain_attributes` does, and replace what no text that is written down can hold.
+
+    A lone surrogate becomes U+FFFD: one odd character in an answer should not cost the rollout.
+
+    Raises:
+        ValueError: Names the attribute whose value is not allowed.
+    """
+    if not attributes or not isinstance(attributes, Mapping):
+        return plain_attributes(attributes)
+    recordable: dict[str, Any] = {}
+    for key, value in attributes.items():
+        kind = type(value)
+        if kind is str:
+            value = value if value.isascii() else well_formed(value)
+        elif kind not in _NUMBERS:
+            try:
+                value = _recordable_value(value)
+            except TypeError as exc:
+                raise ValueError(f"attribute {key!r}: {exc}") from exc
+        if type(key) is str and not key.isascii():
+            key = well_formed(key)
+        recordable[key] = value
+    return recordable
+
+
+def _recordable_value(value: Any) -> Any:
+    kind = type(value)
+    if (kind is tuple or kind is list) and _NUMBERS.issuperset(map(type, value)):  # tokens: there are thousands
+        return value if kind is tuple else value.copy()
+    return well_formed_value(plain_value(value))
+
+
+Attributes = Annotated[dict[str, Any], BeforeValidator(recordable_attributes), Field(default_factory=dict)]
 """Attribute name -> `AttributeValue`; a model keeps its own copy."""
 FrozenAttributes = Annotated[
     dict[str, Any],
-    BeforeValidator(plain_attributes),
+    BeforeValidator(recordable_attributes),
     AfterValidator(freeze),
     Field(default_factory=dict, validate_default=True),
 ]
@@ -123,7 +158,7 @@ class TraceStatus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     status_code: StatusCode
-    description: str | None = None
+    description: Text | None = None
 
     @classmethod
     def from_opentelemetry(cls, src: "otel.Status") -> "TraceStatus":
@@ -141,7 +176,7 @@ class Event(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    name: str
+    name: Text
     attributes: FrozenAttributes
     timestamp: float | None = None
     """Seconds since the epoch."""
@@ -186,7 +221,7 @@ _NO_RESOURCE = OtelResource(attributes={})
 class SpanCoreFields(BaseModel):
     """A span without an identity: what whoever makes one by hand has to say. Times in seconds since the epoch."""
 
-    name: str
+    name: Text
     status: TraceStatus = Field(default_factory=lambda: _STATUSES["OK"])
     attributes: Attributes
     start_time: float | None = None
@@ -216,7 +251,7 @@ class Span(BaseModel):
     parent_id: str | None = None
     """The span that it is part of."""
 
-    name: str
+    name: Text
     status: TraceStatus
     attributes: Attributes
     events: list[Event] = Field(default_factory=list)

@@ -76,3 +76,9 @@ def test_only_a_function_is_made_a_grader(thing: Any) -> None:
 def test_grader_that_looks_at_nothing_is_refused() -> None:
     with pytest.raises(InvalidComponent, match="takes nothing to score; a grader may have, by name: task, result"):
         Grader(lambda: 1.0)
+
+
+def test_parameter_by_position_only_says_what_to_leave_out() -> None:
+    expected = "takes 'result' by position only; what a grader is given, it is given by name: leave out the '/'"
+    with pytest.raises(InvalidComponent, match=re.escape(expected)):
+        Grader(lambda result, /: 1.0)

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 
@@ -33,3 +34,10 @@ def test_annotation_of_nothing_or_of_what_no_span_can_have_is_refused() -> None:
 def test_annotation_outside_of_a_trace_says_what_to_do() -> None:
     with pytest.raises(NoActiveTracer, match=r"emit_annotation found no active tracer; .* or pass propagate=False"):
         emit_annotation({"a": 1})
+
+
+@pytest.mark.parametrize("wrong", ["good", ["a"], [], 3])
+def test_annotation_that_is_no_mapping_says_what_to_use(wrong: Any) -> None:
+    expected = rf"an annotation is a mapping of names to values, got {type(wrong).__name__}; use emit_message for text"
+    with pytest.raises(TypeError, match=expected):
+        emit_annotation(wrong, propagate=False)

@@ -1,4 +1,5 @@
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 from pydantic import BaseModel
+from pydantic_core import from_json
 
 from lightning_core.emitter import emit_message, emit_object, get_object_value
 from lightning_core.semconv import AGL_OBJECT
 from lightning_core.types import Span
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-json_values = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+in_json = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+json_values = st.recursive(in_json, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
 
 
-@given(json_values | st.binary())
+@given(plain | json_values | st.binary())
 def test_plain_data_comes_back_with_its_type(value: Any) -> None:
     span = emit_object(value, propagate=False)
     assert span.name == AGL_OBJECT
@@ -58,6 +61,20 @@ def test_dataclasses_models_and_enums_come_back_as_plain_data() -> None:
     assert get_object_value(span) == [{"number": 1, "answer": {"text": "hi"}}, "red", [1, 2]]
     assert get_object_value(emit_object(Color.RED, propagate=False)) == "red"
     assert emit_object(Answer(text="hi"), propagate=False).attributes["agentlightning.object.type"].endswith(".Answer")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"loss": math.nan, "best": [math.inf, -math.inf, 1.5]}, '{"loss": null, "best": [null, null, 1.5]}'),
+        (["NaN", "Infinity", "é😀"], '["NaN", "Infinity", "\\u00e9\\ud83d\\ude00"]'),
+        (["a\ud800"], '["a\\ufffd"]'),
+    ],
+    ids=ascii,
+)
+def test_json_is_such_that_strict_readers_take_it(value: Any, text: str) -> None:
+    assert emit_object(value, propagate=False).attributes["agentlightning.object.json"] == text
+    from_json(text, allow_inf_nan=False)
 
 
 def test_value_that_cannot_be_json_is_refused_with_its_type() -> None:

@@ -152,6 +152,12 @@ def test_alias_loads_what_it_stands_for(registry: Registry) -> None:
     assert registry.load("strategies", "shm") is Search
 
 
+def test_name_that_is_like_an_alias_is_told_the_alias(registry: Registry) -> None:
+    with pytest.raises(UnknownComponent) as caught:
+        registry.load("strategies", "shmm")
+    assert str(caught.value) == "no strategy named 'shmm'; installed: local. Did you mean 'shm'?"
+
+
 def test_alias_of_what_is_not_installed_says_what_it_stands_for(registry: Registry) -> None:
     with pytest.raises(UnknownComponent) as caught:
         registry.load("strategies", "cs")

@@ -1,5 +1,6 @@
 import asyncio
 import functools
+import logging
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -54,6 +55,31 @@ async def test_error_without_a_text_is_told_by_its_type(make_agent: "MakeAgent",
     ran = await run_agent(make_agent(raising(ValueError())))
 
     assert ran.failure == {"type": "ValueError", "message": "ValueError"}
+
+
+async def test_error_whose_text_no_store_can_keep_fails_only_its_attempt(
+    make_agent: "MakeAgent", run_agent: "RunAgent"
+) -> None:
+    ran = await run_agent(make_agent(raising(ValueError("no file \udcff"))))
+
+    assert ran.failure == {"type": "ValueError", "message": "no file \ufffd"}
+    (exception,) = ran.spans
+    assert exception.attributes["exception.message"] == "no file \ufffd"
+    assert exception.attributes["exception.stacktrace"].encode().endswith("no file \ufffd\n".encode())
+
+
+async def test_failed_attempt_is_a_line_in_the_log(
+    make_agent: "MakeAgent", run_agent: "RunAgent", caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "lightning_core"):
+        ran = await run_agent(make_agent(raising(ValueError("no answer"))))
+
+    (record,) = [each for each in caplog.records if each.name.startswith("lightning_core")]
+    assert (record.levelno, record.getMessage()) == (
+        logging.INFO,
+        f"lightning.attempt_failed rollout_id={ran.rollout.rollout_id} attempt_id={ran.attempt.attempt_id} "
+        "status=failed: ValueError: no answer",
+    )
 
 
 async def test_error_whose_text_cannot_be_had_fails_only_its_attempt(

@@ -10,10 +10,11 @@ import pytest
 
 from lightning_core.agent import rollout
 from lightning_core.runner import LitAgentRunner, heartbeats, machine
+from lightning_core.runner.assignment import Assignment
 from lightning_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from lightning_core.testing import FakeClock
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import AttemptedRollout, Rollout, Worker
+from lightning_core.types import AttemptedRollout, Rollout, RolloutConfig, Worker
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -85,6 +86,47 @@ async def test_slow_agent_keeps_its_lease(mode: str) -> None:
 
     assert ended.status == "succeeded"
     assert len(await store.query_attempts(ended.rollout_id)) == 1
+
+
+@MODES
+async def test_heartbeats_come_often_enough_for_the_lease_of_the_store(mode: Any) -> None:
+    store = HeardStore(clock=FakeClock(), lease_seconds=0.03)
+
+    @rollout
+    async def agent(task: Any) -> float:
+        await store.next_heartbeats(3)
+        return 1.0
+
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=3600, heartbeat_launch_mode=mode)
+    assert (await run_one(store, runner, agent)).status == "succeeded"
+
+
+@MODES
+async def test_heartbeats_come_often_enough_for_what_the_rollout_allows(mode: Any) -> None:
+    """The pause that has begun before the claim is cut short."""
+    store = HeardStore(clock=FakeClock())
+
+    @rollout
+    async def agent(task: Any) -> float:
+        await store.next_heartbeats(3)
+        return 1.0
+
+    await store.enqueue_rollout("task", config=RolloutConfig(unresponsive_seconds=0.03))
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=3600, heartbeat_launch_mode=mode)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+
+    assert [each.status for each in await store.query_rollouts()] == ["succeeded"]
+
+
+async def test_limit_that_is_changed_while_the_agent_runs_is_seen_at_the_next_heartbeat() -> None:
+    store = InMemoryLightningStore(clock=FakeClock())
+    assignment = Assignment(await store.start_rollout("task"), store)
+    before = assignment.unresponsive_seconds
+    await store.update_rollout(assignment.rollout_id, config=RolloutConfig(unresponsive_seconds=3))
+    await assignment.look(alive_at=None)
+
+    assert (before, assignment.unresponsive_seconds) == (None, 3)
 
 
 async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:

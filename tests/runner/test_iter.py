@@ -96,6 +96,28 @@ async def test_runner_that_waits_for_work_is_cancelled_at_once() -> None:
             await running
 
 
+async def test_claim_that_fails_while_it_is_cancelled_does_not_hide_the_cancellation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Abrupt(AwaitedStore):
+        async def dequeue_rollout(self, *args: Any, **kwargs: Any) -> AttemptedRollout | None:
+            try:
+                return await super().dequeue_rollout(*args, **kwargs)
+            except asyncio.CancelledError:
+                raise ConnectionError("the line was cut") from None
+
+    store = Abrupt()
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=succeeds, store=store):
+        running = asyncio.create_task(runner.iter(event=asyncio.Event()))
+        await store.asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert "lightning.claim_failed worker_id=worker-0" in caplog.text
+
+
 async def test_runner_that_is_cancelled_cancels_its_agent_and_keeps_what_it_recorded(
     store: InMemoryLightningStore,
 ) -> None:

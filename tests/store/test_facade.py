@@ -1,8 +1,10 @@
 """The facade over a backend that suspends in every operation, as a database does: races that memory hides."""
 
 import asyncio
+import gc
 import inspect
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,7 +17,7 @@ from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
-from lightning_core.testing.store.base import span_of
+from lightning_core.testing.store.base import span_of, turn
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 
 
@@ -122,6 +124,17 @@ async def test_what_is_deleted_when_it_is_due_troubles_nobody() -> None:
     assert await store.get_rollout_by_id(started.rollout_id) is None
 
 
+@pytest.mark.parametrize("lease_seconds", [float("nan"), float("inf"), "30", True])
+def test_a_lease_is_a_number_of_seconds(lease_seconds: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"lease_seconds is {lease_seconds!r}; it is a finite number"):
+        StoreFacade(MemoryBackend(), lease_seconds=lease_seconds)
+
+
+def test_a_store_and_its_views_tell_how_long_their_leases_are() -> None:
+    store = StoreFacade(MemoryBackend(), lease_seconds=4)
+    assert [of.lease_seconds for of in (store, store.for_run("another-run"))] == [4, 4]
+
+
 @pytest.mark.parametrize("lease_seconds", [0, -1])
 def test_a_lease_has_a_length(lease_seconds: float) -> None:
     with pytest.raises(InvalidRequest, match=f"lease_seconds is {lease_seconds}; it is more than 0"):
@@ -170,3 +183,59 @@ async def test_trouble_with_deadlines_reaches_whoever_waits(caplog: pytest.LogCa
         await asyncio.wait_for(store.dequeue_rollout(wait_seconds=None), 30)
     assert "lightning.deadlines_not_kept" in caplog.text
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class ForgetfulOfDeadlines(MemoryBackend):
+    """Cannot say what is due next, for so many calls."""
+
+    def __init__(self, failures: float) -> None:
+        super().__init__()
+        self.failures = failures
+        self.asked = 0
+
+    async def next_deadline(self, run_id: str) -> float | None:
+        self.asked += 1
+        if self.asked <= self.failures:
+            raise OSError("the index of deadlines is broken")
+        return await super().next_deadline(run_id)
+
+
+async def test_deadlines_that_cannot_be_known_end_every_wait_at_once() -> None:
+    backend = ForgetfulOfDeadlines(failures=float("inf"))
+    store = StoreFacade(backend)
+    started = await store.start_rollout("a")
+    waits = [
+        store.dequeue_rollout(wait_seconds=None),
+        store.dequeue_rollout(wait_seconds=1000),
+        store.wait_for_rollouts(rollout_ids=[started.rollout_id]),
+    ]
+    outcomes = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), 30)
+    assert [str(outcome) for outcome in outcomes] == ["the index of deadlines is broken"] * 3
+    assert backend.asked <= 2 * len(waits)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_wait_survives_deadlines_that_could_not_be_known_for_a_moment() -> None:
+    backend = ForgetfulOfDeadlines(failures=1)
+    store = StoreFacade(backend)
+    waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
+    await turn(30)
+    assert backend.asked >= 3
+    queued = await store.enqueue_rollout("a")
+    claimed = await asyncio.wait_for(waiter, 30)
+    assert claimed is not None
+    assert claimed.rollout_id == queued.rollout_id
+
+
+async def test_a_view_that_nobody_uses_is_gone_at_once() -> None:
+    store = StoreFacade(MemoryBackend())
+    view = store.for_run("another-run")
+    assert await view.dequeue_rollout(wait_seconds=0.001) is None
+    known = weakref.ref(view)
+    gc.collect()
+    gc.disable()
+    try:
+        del view
+        assert known() is None
+    finally:
+        gc.enable()

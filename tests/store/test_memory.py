@@ -1,6 +1,7 @@
 """The memory store keeps the promises of every store, and its own."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable
 from itertools import chain
@@ -221,3 +222,29 @@ async def test_retries_with_one_deadline_are_queued_in_the_order_of_their_creati
     await store.dequeue_many_rollouts(limit=20)
     await clock.advance(5)
     assert [item.input for item in await store.dequeue_many_rollouts(limit=20)] == list(range(20))
+
+
+@pytest.mark.parametrize("limit", [1.5, float("nan"), "3", True])
+@pytest.mark.parametrize("name", ["max_rollouts", "max_spans"])
+def test_a_limit_is_a_whole_number(name: str, limit: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name} is {limit!r}; it is a whole number"):
+        InMemoryLightningStore(**{name: limit})
+
+
+async def test_a_run_that_was_only_asked_about_leaves_nothing_behind() -> None:
+    backend = MemoryBackend()
+    store = StoreFacade(backend, run_id="run-1")
+    view = store.for_run("run-2")
+    assert await view.get_rollout_by_id("ro-1") is None
+    assert await view.dequeue_rollout() is None
+    assert await view.get_latest_resources() is None
+    assert await view.load_state("apo") is None
+    assert (await view.query_workers()).total == 0
+    assert await view.delete_rollouts(["ro-1"]) == 0
+    await view.delete_run()
+    await view.aclose()
+    assert await backend.count("run-3") == dict.fromkeys(("rollouts", "attempts", "spans", "resources", "workers"), 0)
+    assert list(backend._runs) == ["run-1"]
+    await store.for_run("run-4").enqueue_rollout("a")
+    gc.collect()  # the view is forgotten, and what it wrote is not
+    assert (await store.for_run("run-4").query_rollouts()).total == 1

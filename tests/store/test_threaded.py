@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lightning_core.errors import StoreClosed
+from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store import InMemoryLightningStore, LightningStore, LightningStoreThreaded, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
@@ -70,6 +70,9 @@ class ClockOfAnotherLoop(FakeClock):
 
     async def advance(self, seconds: float) -> None:
         await self._home.run(super().advance(seconds))
+
+    async def stand_still(self, seconds: float) -> None:
+        await self._home.run(super().stand_still(seconds))
 
     async def until_waiting(self, waits: int = 1) -> None:
         await self._home.run(super().until_waiting(waits))
@@ -233,3 +236,8 @@ async def test_it_can_do_what_its_store_can_and_threads() -> None:
             return {"async_safe": True}
 
     assert LightningStoreThreaded(ForOneLoop()).capabilities == {"thread_safe": True, "async_safe": True}
+
+
+async def test_what_is_no_store_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="a LightningStore is to be used from other threads; got NoneType"):
+        LightningStoreThreaded(None)  # type: ignore[arg-type]

@@ -211,8 +211,12 @@ async def test_real_exporter_sends_spans_to_a_real_endpoint(receiver: list[bytes
     with tracer.lifespan():
         async with tracer.trace_context(store=store, rollout_id="ro-1", attempt_id="at-1"):
             tracer.create_span("over the wire")
+            with tracer.operation_context("cut in half: \ud83d", {"answer": "\ud83d"}) as recording:
+                recording.record_exception(ValueError("\ud83d"))
     (body,) = receiver
     (resource_spans,) = requests.ExportTraceServiceRequest.FromString(body).resource_spans
     attributes = {each.key: each.value.string_value for each in resource_spans.resource.attributes}
     assert attributes["agentlightning.rollout_id"] == "ro-1"
-    assert [span.name for span in resource_spans.scope_spans[0].spans] == ["over the wire"]
+    over_the_wire, cut = resource_spans.scope_spans[0].spans
+    assert (over_the_wire.name, cut.name) == ("over the wire", "cut in half: \ufffd")
+    assert cut.attributes[0].value.string_value == cut.status.message == "\ufffd"

@@ -160,3 +160,30 @@ def test_a_span_keeps_its_own_copy_of_the_attributes() -> None:
     attributes["list"].append(2)
     attributes["map"]["a"].append(3)
     assert span.attributes == {"list": [1], "map": {"a": [2]}}
+
+
+BROKEN, MENDED = "a\ud800", "a\ufffd"
+
+
+def test_text_that_no_utf8_can_hold_is_replaced_in_whatever_becomes_a_span() -> None:
+    attributes = {"text": BROKEN, BROKEN: 1, "list": (BROKEN, 1), "map": {BROKEN: [BROKEN]}}
+    mended = {"text": MENDED, MENDED: 1, "list": (MENDED, 1), "map": {MENDED: [MENDED]}}
+
+    of_the_sdk = converted(
+        name=BROKEN,
+        attributes=attributes,
+        events=[SdkEvent(BROKEN, {"text": BROKEN}, 0)],
+        links=[otel.Link(PARENT, {"text": BROKEN})],
+        status=otel.Status(otel.StatusCode.ERROR, BROKEN),
+        resource=SdkResource({"service.name": BROKEN}),
+    )
+    by_hand = Span.from_attributes(attributes=attributes, name=BROKEN)
+    of_fields = Span.from_core_fields(SpanCoreFields(name=BROKEN, attributes=attributes))
+
+    for span in (of_the_sdk, by_hand, of_fields):
+        assert (span.name, span.attributes) == (MENDED, mended)
+        assert Span.model_validate_json(span.model_dump_json()).name == MENDED
+    assert (of_the_sdk.events[0].name, of_the_sdk.events[0].attributes) == (MENDED, {"text": MENDED})
+    assert of_the_sdk.links[0].attributes == {"text": MENDED}
+    assert of_the_sdk.status.description == MENDED
+    assert of_the_sdk.resource.attributes == {"service.name": MENDED}

@@ -18,6 +18,7 @@ from lightning_core.store.http.client_work import WorkClient
 from lightning_core.store.http.connection import Answer, Connection
 from lightning_core.store.http.protocol import KEY_VARIABLE, REQUEST_HEADER, RUN_HEADER, TRACES_PATH
 from lightning_core.store.http.waits import ClosableWaits
+from lightning_core.store.query import check_page
 from lightning_core.types import PaginatedResult
 
 T = TypeVar("T")
@@ -122,6 +123,12 @@ class LightningStoreClient(WorkClient, RecordsClient):
     @property
     def capabilities(self) -> LightningStoreCapabilities:
         return {"thread_safe": True, "async_safe": True, "zero_copy": True, "otlp_traces": True}
+
+    @property
+    def lease_seconds(self) -> float | None:
+        """How long the server's leases are; None until it has answered something, or where it does not say."""
+        told = self._connection.lease_seconds
+        return None if told is None else float(told)
 
     async def statistics(self) -> LightningStoreStatistics:
         statistics: LightningStoreStatistics = await self._get("/statistics")
@@ -247,6 +254,7 @@ class LightningStoreClient(WorkClient, RecordsClient):
         self, path: str, body: Mapping[str, Any], limit: int, offset: int, read: Callable[[Any], list[T]]
     ) -> PaginatedResult[T]:
         """Ask for a page of a query's result, which may be several of the server's."""
+        check_page(limit, offset)
         size = self._options["page_size"]
         items: list[T] = []
         while True:

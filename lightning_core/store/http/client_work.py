@@ -9,6 +9,7 @@ from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.http.asking import Asking, given, quoted
 from lightning_core.store.http.messages import RolloutRequest
 from lightning_core.store.http.wire import ATTEMPTS, checked, rollout_from
+from lightning_core.store.parts.arguments import ids, make_requests, patience, whole
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -61,7 +62,7 @@ class WorkClient(Asking):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
     ) -> Sequence[Rollout]:
-        data = await self._change("/queues/rollouts/enqueue", {"rollouts": list(rollouts)}, request_id)
+        data = await self._change("/queues/rollouts/enqueue", {"rollouts": make_requests(rollouts)}, request_id)
         return [rollout_from(item) for item in data]
 
     async def dequeue_rollout(
@@ -81,7 +82,8 @@ class WorkClient(Asking):
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
         path, body = "/queues/rollouts/dequeue", {"limit": limit, "worker_id": worker_id}
-        if wait_seconds == 0 or limit < 1:
+        wait_seconds = patience("wait_seconds", wait_seconds)
+        if whole("limit", limit) < 1 or wait_seconds == 0:
             data = await self._change(path, body, request_id)
         else:
             own = request_id or secrets.token_hex(12)
@@ -148,8 +150,8 @@ class WorkClient(Asking):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
     ) -> Sequence[Rollout]:
-        body = {"rollout_ids": list(rollout_ids), "min_ended": min_ended}
-        return _rollouts(await self._await("/waits/rollouts", body, "timeout", timeout))
+        body = {"rollout_ids": ids("rollout_ids", rollout_ids), "min_ended": min_ended}
+        return _rollouts(await self._await("/waits/rollouts", body, "timeout", patience("timeout", timeout)))
 
     # Attempts
 
@@ -194,7 +196,7 @@ class WorkClient(Asking):
     # Deletion
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
-        deleted = await self._search("/rollouts/delete", {"rollout_ids": list(rollout_ids)})
+        deleted = await self._search("/rollouts/delete", {"rollout_ids": ids("rollout_ids", rollout_ids)})
         return int(deleted["deleted"])
 
 

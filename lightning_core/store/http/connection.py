@@ -12,7 +12,14 @@ from pydantic_core import from_json
 from yarl import URL
 
 from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
-from lightning_core.store.http.protocol import ERRORS, PENDING_HEADER, PREFIX, RETRIED_STATUSES, RUN_HEADER
+from lightning_core.store.http.protocol import (
+    ERRORS,
+    LEASE_HEADER,
+    PENDING_HEADER,
+    PREFIX,
+    RETRIED_STATUSES,
+    RUN_HEADER,
+)
 from lightning_core.store.http.sessions import Sessions
 
 
@@ -63,6 +70,8 @@ class Connection:
         self.url = url.rstrip("/").removesuffix(PREFIX)
         self.request_seconds = request_seconds
         self.closed = False
+        self.lease_seconds: str | None = None
+        """How long the server's leases are, as its last answer said."""
         self._retry_seconds = retry_seconds
         self._first_backoff_seconds = first_backoff_seconds
         self._sessions = Sessions()
@@ -141,6 +150,7 @@ class Connection:
                 raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
             raise
         if response.status < 300:
+            self.lease_seconds = response.headers.get(LEASE_HEADER)
             run_id, pending = response.headers.get(RUN_HEADER), response.headers.get(PENDING_HEADER)
             return Answer(payload, run_id, pending == "true")
         raise self._error(response.status, payload)

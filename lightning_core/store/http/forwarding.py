@@ -32,6 +32,10 @@ class ForwardingStore(_Complete):
     def capabilities(self) -> LightningStoreCapabilities:
         return self.target().capabilities
 
+    @property
+    def lease_seconds(self) -> float | None:
+        return self.target().lease_seconds
+
 
 def _forward(name: str) -> Any:
     method = getattr(LightningStore, name)

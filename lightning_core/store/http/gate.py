@@ -1,8 +1,6 @@
 """Where every request comes in: who asks, what it is about, and what becomes of errors."""
 
 import asyncio
-import functools
-import ipaddress
 import logging
 import time
 from collections.abc import MutableMapping
@@ -12,7 +10,8 @@ from lightning_core.errors import AccessDenied
 from lightning_core.store.http.app import Application
 from lightning_core.store.http.body import ClientGone, Receive
 from lightning_core.store.http.call import Call, Send, explain
-from lightning_core.store.http.protocol import HEALTH_PATH, RUN_HEADER
+from lightning_core.store.http.loopback import is_loopback
+from lightning_core.store.http.protocol import HEALTH_PATH, LEASE_HEADER, RUN_HEADER
 from lightning_core.store.http.service import Service
 
 logger = logging.getLogger(__name__)
@@ -79,6 +78,9 @@ class Gate:
             raise AccessDenied(f"this key is for an attempt of run {own}; it cannot write to run {asked!r}")
         call.store = self._service.view(own or asked)
         call.extra_headers.append((RUN_HEADER.encode(), call.store.run_id.encode()))
+        lease_seconds = call.store.lease_seconds
+        if lease_seconds is not None:
+            call.extra_headers.append((LEASE_HEADER.encode(), repr(lease_seconds).encode()))
 
 
 def _require_local(host: str) -> None:
@@ -93,14 +95,3 @@ def _require_local(host: str) -> None:
             f"this store has no key, so it answers only to its own machine; the request was for {host!r}. "
             "Give the server a key"
         )
-
-
-@functools.lru_cache(maxsize=64)
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

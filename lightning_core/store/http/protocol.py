@@ -29,6 +29,9 @@ HEALTH_PATH: Final = PREFIX + "/health"
 RUN_HEADER: Final = "x-agl-run"
 """Of a request: the run that it is about; without it, the server's own. Of an answer: which run that was."""
 
+LEASE_HEADER: Final = "x-agl-lease-seconds"
+"""Of an answer: how long a worker that sends heartbeats may be silent."""
+
 REQUEST_HEADER: Final = "x-agl-request-id"
 """The same id twice is one effect."""
 

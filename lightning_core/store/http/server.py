@@ -18,8 +18,9 @@ from lightning_core.store.http.auth import Keys
 from lightning_core.store.http.client import LightningStoreClient
 from lightning_core.store.http.drain import drain
 from lightning_core.store.http.forwarding import ForwardingStore
-from lightning_core.store.http.gate import Gate, is_loopback
+from lightning_core.store.http.gate import Gate
 from lightning_core.store.http.listener import Listener, bind
+from lightning_core.store.http.loopback import is_loopback
 from lightning_core.store.http.protocol import KEY_VARIABLE, RUNNER_KEY_VARIABLE, TRACES_PATH
 from lightning_core.store.http.service import Limits, Service
 

@@ -1,7 +1,9 @@
 """From a caller's arguments to values that are right, and from a query's result to a page."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -39,6 +41,88 @@ def make_request(
     except ValidationError as exc:
         fault = exc.errors()[0]
         raise InvalidRequest(f"{fault['loc'][0]} is {fault['input']!r}: {fault['msg']}") from exc
+
+
+def make_requests(rollouts: Any) -> list[EnqueueRolloutRequest]:
+    """Return requests for rollouts; a mapping is read as one.
+
+    Raises:
+        InvalidRequest: Names the request that is wrong.
+    """
+    if isinstance(rollouts, str | bytes | Mapping) or not isinstance(rollouts, Iterable):
+        raise InvalidRequest(f"rollouts is {rollouts!r}; it takes a sequence of EnqueueRolloutRequest")
+    requests = []
+    for number, request in enumerate(rollouts):
+        if not isinstance(request, EnqueueRolloutRequest):
+            try:
+                request = EnqueueRolloutRequest.model_validate(request)
+            except ValidationError as exc:
+                fault = exc.errors()[0]
+                place = ".".join(("", *map(str, fault["loc"])))
+                raise InvalidRequest(f"rollouts[{number}]{place} is {fault['input']!r}: {fault['msg']}") from exc
+        requests.append(request)
+    return requests
+
+
+def real(name: str, value: Any) -> float:
+    """Return a number.
+
+    Raises:
+        InvalidRequest: When it is none, or not finite.
+    """
+    if type(value) is float and math.isfinite(value):  # nearly every time, and much faster than the general way
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise InvalidRequest(f"{name} is {value!r}; it is a finite number")
+    return float(value)
+
+
+def whole(name: str, value: Any) -> int:
+    """Return a whole number.
+
+    Raises:
+        InvalidRequest: When it is none.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidRequest(f"{name} is {value!r}; it is a whole number")
+    return int(value)
+
+
+def patience(name: str, seconds: float | None) -> float | None:
+    """Return how long to wait at most, in seconds; None for no limit, which may also be given as infinity.
+
+    Raises:
+        InvalidRequest: When it is no number.
+    """
+    return None if seconds is None or seconds == math.inf else real(name, seconds)
+
+
+def named(name: str, value: Any) -> None:
+    """Check a name; None is one, too.
+
+    Raises:
+        InvalidRequest: When it is no string.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{name} is {value!r}; it is a string")
+
+
+def ids(name: str, values: Any) -> list[str]:
+    """Return a sequence of ids as a list.
+
+    Raises:
+        InvalidRequest: When it is none: one id alone is not a sequence of one.
+    """
+    if isinstance(values, str):
+        raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids, such as [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids")
+    found = list(values)
+    if wrong := [value for value in found if not isinstance(value, str)]:
+        raise InvalidRequest(f"{name} has {wrong[0]!r}; an id is a string")
+    return found
 
 
 def page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:

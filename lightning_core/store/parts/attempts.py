@@ -7,7 +7,7 @@ from lightning_core import lifecycle
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_attempt
-from lightning_core.store.parts.arguments import checked, page
+from lightning_core.store.parts.arguments import checked, named, page, real
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.types import Attempt, AttemptStatus, PaginatedResult, Rollout, SortOrder
@@ -48,7 +48,10 @@ class AttemptPart(StorePart):
     ) -> Attempt:
         await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
         checked(Attempt, status=status)
-        fields = checked(Attempt, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
+        fields = checked(Attempt, metadata=metadata)
+        alive_at = None
+        if not isinstance(last_heartbeat_time, Unset):
+            alive_at = real("last_heartbeat_time", last_heartbeat_time)
         hand_over = None
         if not isinstance(worker_id, Unset):
             hand_over = await self._records.handing_over(attempt_id, **checked(Attempt, worker_id=worker_id))
@@ -61,6 +64,8 @@ class AttemptPart(StorePart):
                 record = lifecycle.set_attempt_status(record, self._clock.now(), attempt_id, status)
             if hand_over is not None:
                 record = hand_over(record)
+            if alive_at is not None:
+                record = lifecycle.alive_at(record, self._clock.now(), attempt_id, alive_at)
             return lifecycle.with_attempt_fields(record, attempt_id, fields) if fields else record
 
         record = await self._records.change(rollout_id, change, request_id=request_id, attempt_id=attempt_id)
@@ -74,6 +79,7 @@ class AttemptPart(StorePart):
     async def report_fault(
         self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
     ) -> Attempt:
+        named("reason", reason)
         await self._look()
         record = await self._records.change(
             rollout_id,

@@ -23,12 +23,12 @@ class StorePart(LightningStore):
     _records: Records
     _waits: Waits
     _watchdogs: Watchdogs
-    _root: "StorePart"
-    """The store that this one is a view of; itself where it is none."""
+    _view_of: "StorePart | None"
+    """The store that this one is a view of; None where it is none."""
     _closed: bool
 
     def _check_open(self) -> None:
-        if self._closed or self._root._closed:
+        if self._closed or (self._view_of is not None and self._view_of._closed):
             raise StoreClosed(f"the store of run {self._run_id} is closed")
 
     async def _look(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:

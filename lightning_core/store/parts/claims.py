@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_core.store.copies import copy_attempted
-from lightning_core.store.parts.arguments import make_request
+from lightning_core.store.parts.arguments import make_request, named, patience, whole
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.records import own_attempt
 from lightning_core.types import AttemptedRollout, RolloutConfig, RolloutMode, TaskInput
@@ -24,14 +24,15 @@ class ClaimPart(StorePart):
         *,
         request_id: str | None = None,
     ) -> AttemptedRollout:
+        named("worker_id", worker_id)
         self._check_open()
         request = make_request(input, mode, resources_id, config, metadata)
         await self._check_resources({resources_id})
-        beginning = await self._records.beginning(worker_id, request_id=request_id)
+        beginning = await self._records.beginning("start", worker_id, request_id=request_id)
         [new] = self._records.new([request], request_id=request_id)
         [record] = await self._backend.insert([beginning.begin(new)])
         await self._records.assign(beginning, [record])
-        return copy_attempted(record, own_attempt(record, request_id))
+        return copy_attempted(record, own_attempt(record, "start", request_id))
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
@@ -49,8 +50,10 @@ class ClaimPart(StorePart):
         wait_seconds: float | None = 0.0,
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
+        named("worker_id", worker_id)
+        wait_seconds = patience("wait_seconds", wait_seconds)
         self._check_open()
-        if limit < 1:
+        if whole("limit", limit) < 1:
             return []
         asked_at = self._clock.now()
         claimed = await self._claim(limit, worker_id, asked_at, request_id)
@@ -78,17 +81,18 @@ class ClaimPart(StorePart):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
     ) -> AttemptedRollout:
+        named("worker_id", worker_id)
         await self._look()
-        beginning = await self._records.beginning(worker_id, request_id=request_id)
-        record = await self._records.change(rollout_id, beginning.begin, request_id=request_id)
+        beginning = await self._records.beginning("start", worker_id, request_id=request_id)
+        record = await self._records.change(rollout_id, beginning.begin)
         await self._records.assign(beginning, [record])
-        return copy_attempted(record, own_attempt(record, request_id))
+        return copy_attempted(record, own_attempt(record, "start", request_id))
 
     async def _claim(
         self, limit: int, worker_id: str | None, asked_at: float, request_id: str | None
     ) -> list[AttemptedRollout] | None:
         await self._look()
         claimed = await self._records.claim(limit, worker_id, asked_at=asked_at, request_id=request_id)
-        return (
-            None if claimed is None else [copy_attempted(record, own_attempt(record, request_id)) for record in claimed]
-        )
+        if claimed is None:
+            return None
+        return [copy_attempted(record, own_attempt(record, "claim", request_id)) for record in claimed]

@@ -8,7 +8,7 @@ from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_rollout
-from lightning_core.store.parts.arguments import checked, make_request, page
+from lightning_core.store.parts.arguments import checked, ids, make_request, make_requests, page, patience, whole
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query
 from lightning_core.types import (
@@ -43,9 +43,10 @@ class RolloutPart(StorePart):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
     ) -> Sequence[Rollout]:
+        requests = make_requests(rollouts)
         self._check_open()
-        await self._check_resources({request.resources_id for request in rollouts})
-        records = await self._backend.insert(self._records.new(rollouts, request_id=request_id))
+        await self._check_resources({request.resources_id for request in requests})
+        records = await self._backend.insert(self._records.new(requests, request_id=request_id))
         return [copy_rollout(record) for record in records]
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
@@ -114,8 +115,9 @@ class RolloutPart(StorePart):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
     ) -> Sequence[Rollout]:
+        rollout_ids, timeout = ids("rollout_ids", rollout_ids), patience("timeout", timeout)
         different = len(set(rollout_ids))
-        enough = different if min_ended is None else min_ended
+        enough = different if min_ended is None else whole("min_ended", min_ended)
         if not 0 <= enough <= different:
             raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
         self._check_open()

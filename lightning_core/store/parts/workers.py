@@ -7,7 +7,7 @@ from typing import Any
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_value
-from lightning_core.store.parts.arguments import checked, page
+from lightning_core.store.parts.arguments import checked, named, page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.types import FilterLogic, PaginatedResult, SortOrder, Worker, WorkerStatus
@@ -23,6 +23,7 @@ class WorkerPart(StorePart):
         *,
         request_id: str | None = None,
     ) -> Worker:
+        named("worker_id", worker_id)
         await self._look(gives_sign=lambda attempt: attempt.worker_id == worker_id)
         fields = checked(Worker, heartbeat_stats=heartbeat_stats)
         return await self._records.heartbeat(worker_id, fields, request_id=request_id)

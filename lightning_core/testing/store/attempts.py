@@ -158,7 +158,9 @@ class AttemptBehaviour(StoreBehaviour):
         assert (await store.get_latest_attempt(old.rollout_id)) == updated
         assert (await store.query_attempts(old.rollout_id))[0].metadata is None
 
-    async def test_what_is_not_given_is_left_alone_and_none_is_a_value(self, store: LightningStore) -> None:
+    async def test_what_is_not_given_is_left_alone_and_none_is_a_value(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
         resources = await store.add_resources({})
         rollout = await store.start_rollout(
             "a", "train", resources.resources_id, RolloutConfig(max_attempts=2), {"a": 1}, "w-1"
@@ -170,9 +172,35 @@ class AttemptBehaviour(StoreBehaviour):
         )
         assert (changed.input, changed.mode, changed.resources_id, changed.metadata) == (None, None, None, None)
         assert (changed.config, changed.status) == (rollout.config, "preparing")
-        await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1}, last_heartbeat_time=12.5)
+        began = clock.now()
+        await clock.advance(9)
+        await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1}, last_heartbeat_time=began + 4)
         attempt = await store.update_attempt(rollout.rollout_id, "latest", metadata=None, worker_id="w-2")
-        assert (attempt.metadata, attempt.last_heartbeat_time, attempt.worker_id) == (None, 12.5, "w-2")
+        assert (attempt.metadata, attempt.last_heartbeat_time, attempt.worker_id) == (None, began + 4, "w-2")
+
+    async def test_a_sign_of_life_is_never_taken_back_and_never_in_the_future(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        started = await begin(store)
+        began = clock.now()
+
+        async def told(at: float) -> float | None:
+            return (
+                await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=at)
+            ).last_heartbeat_time
+
+        assert await told(began - 5) == began
+        await clock.advance(9)
+        assert await told(began + 4) == began + 4
+        assert await told(began + 3) == began + 4
+        assert await told(9e18) == began + 9
+
+    @pytest.mark.parametrize("at", [float("nan"), float("inf"), "soon", None])
+    async def test_a_sign_of_life_has_a_time(self, store: LightningStore, at: Any) -> None:
+        started = await begin(store)
+        with pytest.raises(InvalidRequest, match=rf"last_heartbeat_time is {at!r}; it is a finite number"):
+            await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=at)
+        assert await store.get_latest_attempt(started.rollout_id) == started.attempt
 
     async def test_fields_of_a_rollout_can_be_replaced(self, store: LightningStore) -> None:
         rollout = await store.enqueue_rollout("a", metadata={"old": 1})

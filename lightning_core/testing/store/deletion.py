@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
@@ -55,6 +55,8 @@ class DeletionBehaviour(StoreBehaviour):
         assert await store.delete_rollouts([*ids[:2], ids[0], "ro-none"]) == 2
         assert await store.delete_rollouts(ids[:2]) == 0
         assert await store.delete_rollouts([]) == 0
+        with pytest.raises(InvalidRequest, match="rollout_ids is 'ro-1'; it takes a sequence of ids"):
+            await store.delete_rollouts("ro-1")
         assert await store.delete_rollouts(ids) == 1
 
     async def test_none_is_deleted_when_one_has_not_ended(self, store: LightningStore) -> None:

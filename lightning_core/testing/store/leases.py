@@ -317,3 +317,44 @@ class LeaseBehaviour(StoreBehaviour):
             await store.update_attempt(leased.rollout_id, leased.attempt.attempt_id, status="succeeded")
         expected = {"heartbeat": "preparing", "span": "running", "result": "succeeded"}[sign]
         assert await rollout_status(store, leased.rollout_id) == expected
+
+    @pytest.mark.parametrize("limit", ["lease", "unresponsive_seconds"])
+    async def test_who_lives_loses_nothing_when_the_stores_process_stood_still(
+        self, store: LightningStore, clock: FakeClock, limit: str
+    ) -> None:
+        config = {} if limit == "lease" else {"unresponsive_seconds": LEASE_SECONDS}
+        started = [await store.start_rollout("a", config=RolloutConfig(**config)) for _ in range(2)]
+        for number, of in enumerate(started):
+            await store.update_worker(f"w-{number}")
+            await store.update_attempt(of.rollout_id, "latest", worker_id=f"w-{number}")
+            await store.update_worker(f"w-{number}")
+        waiter = asyncio.create_task(store.wait_for_rollouts(rollout_ids=[of.rollout_id for of in started]))
+        await soon(clock.until_waiting())
+        await clock.stand_still(2 * LEASE_SECONDS)
+        for number, of in enumerate(started):
+            assert await rollout_status(store, of.rollout_id) == "preparing"
+            await store.update_worker(f"w-{number}")
+        await clock.advance(JUST_BEFORE)
+        for of in started:
+            assert await rollout_status(store, of.rollout_id) == "preparing"
+            await store.update_rollout(of.rollout_id, status="cancelled")
+        assert len(await soon(waiter)) == len(started)
+
+    async def test_who_died_is_lost_soon_after_the_stores_process_stood_still(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        lost = await claimed_by_a_living_worker(store)
+        waiter = asyncio.create_task(store.dequeue_rollout("w-2", wait_seconds=None))
+        await soon(clock.until_waiting())
+        await clock.stand_still(2 * LEASE_SECONDS)
+        assert await rollout_status(store, lost.rollout_id) == "preparing"
+        await soon(clock.until_waiting())
+        await clock.advance(LEASE_SECONDS / 3)
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert claimed.rollout_id == lost.rollout_id
+        assert await attempt_statuses(store, lost.rollout_id) == ["unresponsive", "preparing"]
+
+    async def test_a_store_tells_how_long_its_leases_are_or_says_nothing(self, store: LightningStore) -> None:
+        await store.update_worker("w-1")
+        assert store.lease_seconds in (None, LEASE_SECONDS)

@@ -12,7 +12,9 @@ from lightning_core.types import EnqueueRolloutRequest
 
 BAD_PAGES: list[tuple[dict[str, Any], str]] = [
     ({"limit": -2}, "limit is -2; it is -1"),
+    ({"limit": "3"}, "limit is '3'; it is -1"),
     ({"offset": -1}, "offset is -1; it counts from 0"),
+    ({"offset": 0.5}, r"offset is 0\.5; it counts from 0"),
     ({"sort_order": "up"}, "sort_order is 'up'; it is 'asc' or 'desc'"),
     ({"sort_by": "statu"}, "cannot sort .* by 'statu'"),
 ]
@@ -107,6 +109,8 @@ class QueryBehaviour(StoreBehaviour):
             ({"status_in": "queuing"}, "status_in is 'queuing'; it takes a sequence"),
             ({"status_in": ["done"]}, "status_in has 'done'; it takes 'queuing', 'preparing'"),
             ({"mode_in": ["exam"]}, "mode_in has 'exam'; it takes 'train', 'val', 'test'"),
+            ({"rollout_id_in": [[1]]}, r"rollout_id_in.*\[1\]"),
+            ({"rollout_id_contains": 3}, "rollout_id_contains is 3"),
             ({"sort_by": "start_tim"}, "Did you mean 'start_time'"),
             ({"sort_by": "input"}, "cannot sort Rollouts by 'input'"),
         ],

@@ -1,7 +1,9 @@
 """Enqueue and claim: order, exclusiveness, and notified waits for work."""
 
 import asyncio
+import threading
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,37 @@ class QueueBehaviour(StoreBehaviour):
     async def test_rollouts_without_a_config_get_the_defaults(self, store: LightningStore) -> None:
         rollout = await store.enqueue_rollout(None)
         assert (rollout.config, rollout.mode, rollout.metadata) == (RolloutConfig(), None, None)
+
+    async def test_requests_may_be_mappings(self, store: LightningStore) -> None:
+        requests: list[Any] = [{"input": "a", "mode": "val"}, EnqueueRolloutRequest(input="b")]
+        assert [(item.input, item.mode) for item in await store.enqueue_many_rollouts(requests)] == [
+            ("a", "val"),
+            ("b", None),
+        ]
+
+    @pytest.mark.parametrize(
+        ("requests", "message"),
+        [
+            (None, "rollouts is None; it takes a sequence of EnqueueRolloutRequest"),
+            ("ab", "rollouts is 'ab'; it takes a sequence of EnqueueRolloutRequest"),
+            ([{"input": "a"}, 1], r"rollouts\[1\] is 1"),
+            ([{"inputs": "a"}], r"rollouts\[0\]\.input"),
+            ([{"input": threading.Lock()}], "lock"),
+            ([{"input": "a", "metadata": {"b": threading.Lock()}}], "lock"),
+        ],
+        ids=["nothing", "text", "number", "field", "input", "metadata"],
+    )
+    async def test_what_is_no_request_is_refused_and_nothing_is_queued(
+        self, store: LightningStore, requests: Any, message: str
+    ) -> None:
+        with pytest.raises(InvalidRequest, match=message):
+            await store.enqueue_many_rollouts(requests)
+        assert (await store.query_rollouts()).total == 0
+
+    @pytest.mark.parametrize("limit", [1.5, "3"])
+    async def test_a_claim_has_a_whole_number_as_its_limit(self, store: LightningStore, limit: Any) -> None:
+        with pytest.raises(InvalidRequest, match=rf"limit is {limit!r}; it is a whole number"):
+            await store.dequeue_many_rollouts(limit=limit)
 
     async def test_rollouts_are_claimed_first_in_first_out(self, store: LightningStore) -> None:
         first = await store.enqueue_rollout("a", mode="train")

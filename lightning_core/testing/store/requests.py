@@ -246,6 +246,20 @@ class RequestBehaviour(StoreBehaviour):
 
     # Attempts that somebody began past the queue
 
+    async def test_a_claim_under_the_id_of_a_start_is_a_claim(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a")
+        started = await store.start_attempt(queued.rollout_id, "w-1", request_id="r-1")
+        await store.update_rollout(queued.rollout_id, status="requeuing")
+        claimed = await store.dequeue_rollout("w-1", request_id="r-1")
+        assert claimed is not None
+        assert claimed.attempt.attempt_id != started.attempt.attempt_id
+        assert (await store.dequeue_rollout("w-1", request_id="r-1")) == claimed
+        assert (await store.start_attempt(queued.rollout_id, "w-1", request_id="r-1")).attempt == (
+            await store.query_attempts(queued.rollout_id)
+        )[0]
+        ended = await store.update_attempt(queued.rollout_id, "latest", status="succeeded", request_id="r-1")
+        assert (ended.attempt_id, ended.status) == (claimed.attempt.attempt_id, "succeeded")
+
     async def test_a_repeated_request_gets_its_own_attempt_and_not_a_newer_one(self, store: LightningStore) -> None:
         started = await store.start_rollout("a", worker_id="w-1", request_id="r-1")
         second = await store.start_attempt(started.rollout_id, "w-2", request_id="r-2")

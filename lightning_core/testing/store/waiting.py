@@ -1,6 +1,7 @@
 """Waiting for results."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,36 @@ class WaitingBehaviour(StoreBehaviour):
             InvalidRequest, match=f"min_ended is {min_ended}; it is from 0 to 2, the number of rollouts"
         ):
             await soon(store.wait_for_rollouts(rollout_ids=[one, two, one], min_ended=min_ended))
+
+    @pytest.mark.parametrize(
+        ("wait", "message"),
+        [
+            ({"rollout_ids": "ro-1"}, r"rollout_ids is 'ro-1'; it takes a sequence of ids, such as \['ro-1'\]"),
+            ({"rollout_ids": [1]}, "rollout_ids has 1; an id is a string"),
+            ({"rollout_ids": None}, "rollout_ids is None; it takes a sequence of ids"),
+            ({"rollout_ids": [], "timeout": float("nan")}, "timeout is nan; it is a finite number"),
+            ({"rollout_ids": [], "timeout": "3"}, "timeout is '3'; it is a finite number"),
+        ],
+        ids=str,
+    )
+    async def test_a_wait_for_nothing_sensible_is_refused(
+        self, store: LightningStore, wait: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(InvalidRequest, match=message):
+            await soon(store.wait_for_rollouts(**wait))
+
+    @pytest.mark.parametrize("seconds", [float("nan"), "3"])
+    async def test_a_wait_for_work_has_a_length(self, store: LightningStore, seconds: Any) -> None:
+        with pytest.raises(InvalidRequest, match=f"wait_seconds is {seconds!r}; it is a finite number"):
+            await soon(store.dequeue_rollout(wait_seconds=seconds))
+
+    async def test_a_wait_without_end_may_be_said_as_infinity(self, store: LightningStore) -> None:
+        waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=float("inf")))
+        await turn(5)
+        queued = await store.enqueue_rollout("a")
+        claimed = await soon(waiter)
+        assert claimed is not None
+        assert claimed.rollout_id == queued.rollout_id
 
     async def test_waits_for_different_numbers_of_the_same_end_one_after_the_other(self, store: LightningStore) -> None:
         ids = [(await begin(store, number)).rollout_id for number in range(5)]

@@ -126,7 +126,7 @@ async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None
     ids = {"rollout_id": started.rollout_id, "attempt_id": attempt_id}
     for wrong in ({"name": "\ud800"}, {"sequence_id": 2**70}, {"attributes": {"a": "\ud800"}}):
         with pytest.raises(InvalidRequest):
-            await store.add_span(Span.from_attributes(**{"attributes": {}, **ids, **wrong}))
+            await store.add_span(Span.from_attributes(attributes={}, **ids).model_copy(update=wrong))
     assert (await store.statistics())["total_spans"] == 0
     await store.aclose()
 

@@ -224,6 +224,16 @@ async def test_a_store_is_used_in_another_process(server, client, method, what):
     child.close()
 
 
+async def test_a_client_knows_the_leases_of_its_server_from_the_first_answer_on():
+    with LightningStoreServer(InMemoryLightningStore(lease_seconds=4.5)) as server:
+        assert server.lease_seconds == 4.5
+        client = LightningStoreClient(server.url)
+        assert client.lease_seconds is None
+        async with client:
+            assert client.lease_seconds == 4.5
+            assert client.for_run("another-run").lease_seconds == 4.5
+
+
 async def test_a_long_wait_is_several_requests(memory):
     async with (
         LightningStoreServer(memory) as server,
