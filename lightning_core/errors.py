@@ -125,6 +125,10 @@ class AlgorithmNotAttached(AlgorithmError, ValueError):
     """An algorithm was asked for something that it is not attached to: its trainer, its store or its adapter."""
 
 
+class InvalidInput(AlgorithmError, ValueError):
+    """What an algorithm was given to work on cannot be used: a dataset, or the initial resources."""
+
+
 class NoRewards(AlgorithmError):
     """Not one rollout of a whole step gave a reward, so there is nothing to learn from."""
 

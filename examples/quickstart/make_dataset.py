@@ -1,4 +1,4 @@
-"""Write train.jsonl and val.jsonl: orders, and what each costs. Run it again and it writes the same.
+"""Write train.jsonl, val.jsonl and test.jsonl: orders, and what each costs. Run it again and it writes the same.
 
 python make_dataset.py
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from price_list import PRICES, in_dollars
 
-SIZES = {"train": 40, "val": 60}
+SIZES = {"train": 40, "val": 60, "test": 60}
 
 
 def make_datasets(seed: int = 0) -> dict[str, list[dict[str, str]]]:

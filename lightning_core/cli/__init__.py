@@ -2,17 +2,33 @@
 
 import errno
 import os
+import signal
 import sys
 from contextlib import suppress
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
-from lightning_core.errors import BrokenPlugin, ConfigError, LightningError, RegistryError, UnknownComponent
+from lightning_core.cli.texts import cut, visible
+from lightning_core.errors import (
+    BrokenPlugin,
+    ConfigError,
+    LightningError,
+    RegistryError,
+    RunFolderError,
+    UnknownComponent,
+)
 from lightning_core.registry import default_registry
 
 INTERRUPTED = 130
 """The exit status that shells know as ended by Ctrl-C."""
+
+TERMINATED = 143
+"""The exit status that shells know as ended by SIGTERM."""
+
+MAX_ERROR_CHARACTERS = 1000
+"""How much of each line of an error is shown."""
 
 
 class Failure(click.ClickException):
@@ -31,7 +47,7 @@ class CommandGroup(click.Group):
     """The subcommands that the installed distributions offer, and what their exceptions mean to a shell.
 
     A `LightningError` becomes one line on stderr: exit status 2 when the command was used wrongly (config, names,
-    options), else 1. Ctrl-C is 130. Other exceptions are not expected and keep their traceback.
+    options, runs), else 1. Ctrl-C is 130. Other exceptions are not expected and keep their traceback.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -77,8 +93,8 @@ class CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except LightningError as exc:
-            failure = WrongUse if isinstance(exc, ConfigError | RegistryError) else Failure
-            raise failure(str(exc)) from exc
+            failure = WrongUse if isinstance(exc, ConfigError | RegistryError | RunFolderError) else Failure
+            raise failure(_readable(str(exc))) from exc
         except KeyboardInterrupt as exc:
             click.echo(err=True)  # ends the line on which the terminal wrote ^C
             raise click.exceptions.Exit(INTERRUPTED) from exc
@@ -94,13 +110,17 @@ def agl() -> None:
       agl init demo
       agl train demo/config.yaml
 
-    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 130 interrupted.
+    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
     """
 
 
 def main() -> None:
-    """Run the `agl` command with the arguments of this process, and exit."""
+    """Run the `agl` command with the arguments of this process, and exit.
+
+    SIGTERM ends it as Ctrl-C does, but for the exit status.
+    """
     _open_standard_streams()
+    terminations = _take_sigterm_for_interrupt()
     try:
         agl(prog_name="agl")
     except BrokenPipeError:
@@ -115,8 +135,34 @@ def main() -> None:
         if exc.code == INTERRUPTED:
             # All is told and closed. What does not let itself be stopped, a thread or a coroutine of an agent, must
             # not keep the process any longer.
-            _leave(INTERRUPTED)
+            _leave(TERMINATED if terminations else INTERRUPTED)
         raise
+
+
+def _take_sigterm_for_interrupt() -> list[int]:
+    """Let SIGTERM do what Ctrl-C does from now on; return a list of those that came."""
+    came: list[int] = []
+    process = os.getpid()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a fork of this one, which has nothing to tell
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        came.append(number)
+        handler = signal.getsignal(signal.SIGINT)  # that of an event loop, while one runs
+        if not callable(handler):  # switched off, as in a job that a shell runs in the background
+            handler = signal.default_int_handler
+        handler(signal.SIGINT, frame)
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
+    return came
+
+
+def _readable(message: str) -> str:
+    """Return a message as it can be shown: what an agent or a plugin said may be in it."""
+    return "\n".join(cut(visible(line), MAX_ERROR_CHARACTERS) for line in message.split("\n"))
 
 
 def _open_standard_streams() -> None:

@@ -1,5 +1,6 @@
 """What is shown while a run goes on: a live table on a terminal, lines elsewhere, or JSON lines."""
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,19 +10,21 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import Estimate
 from lightning_core.cli.console import plain_console
 from lightning_core.cli.json_lines import JsonLines, stdout_for_json
-from lightning_core.cli.summary import failure_lines
+from lightning_core.cli.texts import visible
 from lightning_core.cli.words import metric_words, seconds, usage_words
 from lightning_core.config import Job
-from lightning_core.runs.plans import expected_rollouts, plan_of
+from lightning_core.runs.metrics import merged
+from lightning_core.runs.plans import expected_rollouts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.runs.usage import Usage
 from lightning_core.types import Attempt, Rollout, Span
+
+logger = logging.getLogger(__name__)
 
 LIVE_INTERVAL_SECONDS = 0.25
 """The time between two looks of the live table."""
@@ -40,8 +43,12 @@ class Display:
         standing: What is shown; None for a new one.
     """
 
+    stays_with_algorithm = True
+    """It shows rollouts of runner processes here, and is not sent to them."""
     json: JsonLines | None = None
     """Where programs read; None where people do."""
+    unwritten: OSError | None = None
+    """Why the output could not be written, such as a disk that is full. The run goes on without it."""
 
     def __init__(self, console: Console, standing: Standing | None = None) -> None:
         self.console = console
@@ -63,7 +70,7 @@ class Display:
         usage = self.standing.attempt_ended(rollout, attempt, reward, spans)
         self._attempt_ended(rollout, attempt, reward, usage)
 
-    def lightning_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
+    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Take over what the algorithm reports."""
         self.standing.step_ended(step, metrics)
         self._step_ended(step, metrics)
@@ -73,8 +80,6 @@ class Display:
         self.standing.end()
         self.stop()
         self._ended(run_id, status)
-        if status == "failed":  # no result tells of it
-            self._show_failures()
 
     def show_plan(self, plan: object) -> None:
         """Say what the run will do at most, before it starts."""
@@ -87,20 +92,19 @@ class Display:
 
     def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None: ...
 
-    def _step_ended(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None: ...
 
     def _ended(self, run_id: str, status: str) -> None: ...
 
-    def _show_failures(self) -> None:
-        for line in failure_lines(self.standing.failures()):
-            self._print(Text(f"  {line}", style="red"))
-
-    def _print(self, text: Text | str) -> None:
+    def _print(self, text: str) -> None:
         if self.console.quiet:
             return
         try:
             self.console.print(text)
-        except (OSError, SystemExit):  # rich ends the process where nobody reads its output any more
+        except OSError as exc:
+            self.unwritten = exc
+            self.console.quiet = True
+        except SystemExit:  # rich ends the process where nobody reads its output any more
             self.console.quiet = True
 
 
@@ -149,9 +153,9 @@ class LineDisplay(Display):
             now = self.standing.snapshot()
             self._line(now, standing_words(now))
 
-    def _step_ended(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         now = self.standing.snapshot()
-        shown = ", ".join(f"{name} {words}" for name, words in metric_words(metrics).items())
+        shown = ", ".join(f"{visible(name)} {words}" for name, words in metric_words(merged({}, metrics)).items())
         self._line(now, f"step {step}: {shown}; {standing_words(now)}")
 
     def _ended(self, run_id: str, status: str) -> None:
@@ -194,7 +198,7 @@ class JsonDisplay(Display):
             }
         )
 
-    def _step_ended(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         standing = standing_record(self.standing.snapshot())
         self.json.write({"event": "step_end", "step": step, "metrics": dict(metrics), "standing": standing})
 
@@ -204,9 +208,6 @@ class JsonDisplay(Display):
         self.json.write(
             {"event": "run_end", "run_id": run_id, "status": status, "standing": standing, "failures": failures}
         )
-
-    def _show_failures(self) -> None:
-        """Do nothing: they are in the event."""
 
 
 @contextmanager
@@ -234,20 +235,31 @@ def announce(display: Display, job: Job) -> None:
     """Say what a job will do at most, where its algorithm knows it.
 
     Raises:
-        AlgorithmError: When the algorithm knows already that something is missing.
+        ConfigError: When the algorithm cannot use what the config gives it.
+        AlgorithmError: When it knows already that something else is missing.
     """
     algorithm, initial = job.trainer.algorithm, job.trainer.initial_resources
     if algorithm is None:
         return
-    if initial is not None:
-        algorithm.set_initial_resources(initial)
-    plan = plan_of(algorithm, job.train_dataset, job.val_dataset)
+    plan = job.plan()
     held_out = 0 if job.test_dataset is None else len(job.test_dataset) * (1 if initial is None else 2)
     display.standing.expected_rollouts = expected_rollouts(
         algorithm, plan, train_dataset=job.train_dataset, val_dataset=job.val_dataset, held_out=held_out
     )
     if plan is not None:
         display.show_plan(plan)
+    limit = job.trainer.max_rollouts
+    planned, runners = display.standing.expected_rollouts, job.trainer.n_runners
+    runners *= getattr(job.trainer.strategy, "concurrency", 1)
+    if planned is not None and limit is not None and limit * runners < planned:
+        logger.warning(
+            "lightning.too_few_rollouts max_rollouts=%d runners=%d planned=%d: the runners stop after %d rollouts; if "
+            "the algorithm needs more, the run fails then, with the best so far",
+            limit,
+            runners,
+            planned,
+            limit * runners,
+        )
 
 
 def table_of(now: Snapshot) -> Table:
@@ -260,14 +272,14 @@ def table_of(now: Snapshot) -> Table:
     table.add_row("rollouts", rollout_words(now))
     if now.reward is not None:
         table.add_row("reward", str(now.reward))
-    if now.versions > 1:
+    if now.versions > 1 and now.best is not None:
         table.add_row("best so far", f"{now.best} of {now.versions} versions; the first {now.first}")
     if now.usage.calls:
-        table.add_row("models", usage_words(now.usage))
+        table.add_row("agent", usage_words(now.usage))
     if now.step:
         table.add_row("step", str(now.step))
     for name, words in metric_words(now.metrics).items():
-        table.add_row(name, words)
+        table.add_row(visible(name), words)
     return table
 
 
@@ -284,10 +296,10 @@ def standing_words(now: Snapshot) -> str:
     parts = [rollout_words(now)]
     if now.reward is not None:
         parts.append(f"reward {now.reward}")
-    if now.versions > 1:
+    if now.versions > 1 and now.best is not None:
         parts.append(f"best {now.best}")
     if now.usage.calls:
-        parts.append(usage_words(now.usage))
+        parts.append(f"the agent made {usage_words(now.usage)}")
     if now.remaining_seconds is not None:
         parts.append(f"about {seconds(max(1, round(now.remaining_seconds)))} remaining")
     return "; ".join(parts)

@@ -1,10 +1,10 @@
 """`agl init`: a small project to start from."""
 
+import shlex
 from pathlib import Path
 
 import click
 
-from lightning_core.errors import LightningError
 from lightning_core.registry import default_registry
 
 
@@ -43,12 +43,12 @@ def init(folder: Path) -> None:
                 file.write(content)
             click.echo(f"wrote {path}")
     except OSError as exc:
-        raise LightningError(f"cannot write the project: {exc.filename}: {exc.strerror}") from exc
+        raise CannotWrite(f"cannot write the project: {exc.filename}: {exc.strerror}") from exc
     click.echo()
     if all(component.name != "apo" for component in default_registry().components("algorithms")):
         click.echo(
             "The project uses the algorithm 'apo', which is not installed; it ships in lightning-apo. "
             "Install that from a checkout of Lightning Core: pip install ./plugins/lightning-apo\n"
         )
-    enter = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     click.echo(f"Now: {enter}agl train config.yaml")

@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm import RolloutOutcome
-from lightning_core.cli.summary import hook_lines
+from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, hook_lines
+from lightning_core.cli.texts import shortened
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
-from lightning_core.cli.words import seconds, shortened, usage_words
+from lightning_core.cli.words import seconds, usage_words
 from lightning_core.runs import FitResult
 from lightning_core.runs.usage import read_usage
 
@@ -38,7 +39,7 @@ def print_outcome(console: Console, agent: str, outcome: RolloutOutcome, result:
     if outcome.reward is not None:
         words.append(f", reward {outcome.reward:g}")
     elif outcome.failure is not None:
-        words.append(f": {outcome.failure}")
+        words.append(f": {shortened(outcome.failure, MAX_CAUSE_CHARACTERS)}")
     console.print(words)
     usage = read_usage(outcome.spans)
     if usage.calls:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.agent import LitAgent
 from lightning_core.config.imports import search_first
+from lightning_core.config.wanted import wanted
 from lightning_core.config.yaml_text import YamlFault, read_yaml
 from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
 from lightning_core.registry import load_object
@@ -87,6 +88,8 @@ def read_task(given: str) -> Any:
                 """write it as in: --task '{"question": "..."}'"""
             ) from exc
         return text
+    except RecursionError as exc:
+        raise ConfigError("--task is nested too deeply") from exc
 
 
 def read_resources(given: str) -> NamedResources:
@@ -103,7 +106,7 @@ def read_resources(given: str) -> NamedResources:
         first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
         place = ".".join(map(str, first["loc"])) or "all of it"
         raise ConfigError(
-            f"--resources: {place}: {first['msg']}; write it as in: --resources "
+            f"--resources: {place}: {wanted(first)}; write it as in: --resources "
             """'{"main_llm": {"resource_type": "llm", "endpoint": "http://localhost:8000/v1", "model": "small"}}'"""
         ) from exc
     for name, resource in resources.items():

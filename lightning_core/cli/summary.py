@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lightning_core.cli.json_lines import plain
-from lightning_core.cli.words import metric_words, shortened, usage_words
+from lightning_core.cli.texts import shortened, visible
+from lightning_core.cli.words import metric_words, usage_words
 from lightning_core.errors import LightningError
 from lightning_core.runs import Comparison, Failure, FitResult
 from lightning_core.runs.usage import Usage
@@ -26,7 +27,7 @@ MAX_FAILURES_SHOWN = 5
 MAX_TASK_CHARACTERS = 80
 """How much of a failed rollout's input the summary shows."""
 MAX_CAUSE_CHARACTERS = 300
-"""How much of a plugin's error the summary shows."""
+"""How much of an error the summary shows."""
 
 
 def print_summary(
@@ -36,6 +37,7 @@ def print_summary(
     *,
     usage: Usage | None = None,
     store: LightningStore | None = None,
+    folder: Path | None = None,
 ) -> None:
     """Print the status, rewards before and after, why rollouts failed, the best prompts, and where everything is.
 
@@ -45,15 +47,16 @@ def print_summary(
         initial: What the run started from.
         usage: What the agent asked of models, where it is known.
         store: Where the run was kept.
+        folder: The run's folder, where it has one.
     """
     console.print()
     console.print(Text(result.status, style="bold"), _counts(result), sep="")
     if result.comparison is not None:
         console.print("  " + comparison_line(result.comparison))
-    for name, words in metric_words(result.metrics).items():
-        console.print(f"  {name}: {words}")
+    for name, words in metric_words(_untold_metrics(result)).items():
+        console.print(f"  {visible(name)}: {words}")
     if usage is not None and usage.calls:
-        console.print(f"  {usage_words(usage)}")
+        console.print(f"  the agent made {usage_words(usage)}")
     for line in failure_lines(result.failures):
         console.print(Text(f"  {line}", style="red"))
     for line in hook_lines(result):
@@ -68,16 +71,17 @@ def print_summary(
             _print_prompt(console, name, (initial or {}).get(name), resource)
     if store is not None:
         console.print()
-        console.print(kept_words(store, result.run_id))
+        console.print(kept_words(store, result.run_id, folder))
 
 
 def comparison_line(comparison: Comparison) -> str:
     """Say in one line how good it was and is, as far as it is known."""
     samples = _SAMPLES[comparison.mode]
+    caveat = "; the best was chosen on these" if comparison.mode == "val" and comparison.after is not None else ""
     if comparison.difference is not None:
-        return f"reward on {samples}: {comparison.difference}"
+        return f"reward on {samples}: {comparison.difference}{caveat}"
     if comparison.before is not None and comparison.after is not None:
-        return f"reward on different {samples}: {comparison.before} → {comparison.after}"
+        return f"reward on different {samples}: {comparison.before} → {comparison.after}{caveat}"
     return f"reward on {samples}: {comparison.before or comparison.after}"
 
 
@@ -85,8 +89,9 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
     """Return lines about the most frequent causes of failures, with one example each."""
     lines = []
     for failure in failures[:MAX_FAILURES_SHOWN]:
-        lines.append(f"failed {failure.count}x: {failure.cause}")
-        words = "" if failure.message in ("", failure.cause) else f": {failure.message}"
+        lines.append(f"failed {failure.count}x: {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}")
+        is_other = failure.message not in ("", failure.cause)
+        words = f": {shortened(failure.message, MAX_CAUSE_CHARACTERS)}" if is_other else ""
         task = "" if failure.task is None else f" with {shortened(failure.task, MAX_TASK_CHARACTERS)}"
         lines.append(f"  for one, {failure.example}{task}{words}")
     if len(failures) > MAX_FAILURES_SHOWN:
@@ -104,11 +109,15 @@ def hook_lines(result: FitResult) -> list[str]:
     ]
 
 
-def kept_words(store: LightningStore, run_id: str) -> str:
-    """Say where the rollouts and spans of a run are."""
+def kept_words(store: LightningStore, run_id: str, folder: Path | None = None) -> str:
+    """Say where the rollouts and spans of a run are, and what else there is of it."""
     if isinstance(store, InMemoryLightningStore):
-        return f"run {run_id} was kept in memory, and is gone when this process ends"
-    return f"run {run_id} is kept in {type(store).__name__}"
+        words = f"run {run_id} was kept in memory, and is gone when this process ends"
+        return words if folder is None else f"{words}; what came of it is in {folder}"
+    if folder is not None and (folder / "store.db").exists():
+        return f"run {run_id} is kept in {folder}"
+    words = f"run {run_id} is kept in {type(store).__name__}"
+    return words if folder is None else f"{words}, and what came of it in {folder}"
 
 
 def prompt_diff(before: str, after: str) -> Iterator[tuple[str, str]]:
@@ -145,20 +154,30 @@ def write_result(path: Path, result: FitResult) -> None:
 _STYLES = {"+": "green", "-": "red", " ": ""}
 
 
+def _untold_metrics(result: FitResult) -> dict[str, float]:
+    """Return the metrics that say something else than the comparison does, which tells it better."""
+    if result.comparison is None or result.comparison.mode is None:
+        return result.metrics
+    mode = result.comparison.mode
+    told = {f"{mode}_{name}{end}" for name in ("reward", "gain") for end in ("", "_initial", "_low", "_high")}
+    return {name: value for name, value in result.metrics.items() if name not in told}
+
+
 def _print_prompt(console: Console, name: str, before: Resource | None, best: PromptTemplate) -> None:
     console.print()
     if before == best:
         console.print(Text(name, style="bold"), " (unchanged)", sep="")
-        console.print(best.template)
+        console.print(visible(best.template))
     elif isinstance(before, PromptTemplate):
         console.print(Text(name, style="bold"), ", the best found (+), against the first (-):", sep="")
         if before.engine != best.engine:
             console.print(f"engine {before.engine} → {best.engine}")
         for mark, line in prompt_diff(before.template, best.template):
+            line = visible(line)
             console.print(Text(f"{mark} {line}" if line else mark.rstrip(), style=_STYLES[mark]))
     else:
         console.print(Text(name, style="bold"), ", the best found:", sep="")
-        console.print(best.template)
+        console.print(visible(best.template))
 
 
 def _counts(result: FitResult) -> str:

@@ -2,10 +2,15 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from lightning_core.errors import ConfigError
+from lightning_core.cli.runs_dir import runs_dir_option, runs_root, with_runs_dir
+
+if TYPE_CHECKING:
+    from lightning_core.cli.display import Display
+    from lightning_core.config import Job
 
 
 @click.command()
@@ -27,6 +32,7 @@ from lightning_core.errors import ConfigError
 @click.option(
     "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
 )
+@runs_dir_option
 @click.pass_context
 def train(
     context: click.Context,
@@ -35,11 +41,12 @@ def train(
     dry_run: bool,
     output: Path | None,
     as_json: bool,
+    runs_dir: Path | None,
 ) -> None:
     """Make the agent of a CONFIG file better.
 
     The exit status is 0 when the run succeeded, 1 when it failed, 2 when the command or the config is wrong, 130
-    when it was interrupted; then the best so far is shown.
+    when it was interrupted; then the best so far is shown. The run has a folder, from which agl resume goes on.
 
     \b
     Example:
@@ -49,39 +56,30 @@ def train(
       agl train config.yaml --json > events.jsonl
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.cli import INTERRUPTED
-    from lightning_core.cli.display import announce, reporting
-    from lightning_core.cli.logs import show_warnings
-    from lightning_core.cli.summary import print_summary, result_record, write_result
+    from lightning_core.cli.job_origin import job_origin
+    from lightning_core.cli.job_run import check_output, run_job
     from lightning_core.config import load_job
 
-    if output is not None and not output.resolve().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.resolve().parent}")
-    show_warnings(context)
+    check_output(output)
+    root = runs_root(runs_dir)
     if dry_run:
+        from lightning_core.cli.logs import show_warnings
+
+        show_warnings(context)
         _print_resolved(config, overrides)
         return
-    with reporting("json" if as_json else "auto") as display:
-        job = load_job(config, hooks=[display], overrides=overrides)
-        announce(display, job)
-        result = job.fit()
-        if output is not None:
-            write_result(output, result)  # before anything is printed, which may fail
-        if display.json is not None:
-            display.json.write({"event": "result", **result_record(result)})
-        else:
-            usage = display.standing.snapshot().usage
-            print_summary(display.console, result, job.trainer.initial_resources, usage=usage, store=job.trainer.store)
-        if output is not None:
-            display.console.print(f"result written to {output}")
-    if result.status == "interrupted":
-        context.exit(INTERRUPTED)
-    if result.status == "failed":
-        context.exit(1)
+
+    def load(display: "Display") -> "Job":
+        job = load_job(config, hooks=[display], overrides=overrides, run_dir=root)
+        job.trainer.origin = job_origin(config, job, overrides)
+        return job
+
+    run_job(context, load, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir))
 
 
 def _print_resolved(config: Path, overrides: tuple[str, ...]) -> None:
     from lightning_core.config import load_job, resolved_config
+    from lightning_core.runs.overlap import warn_of_overlap
 
     writes_bytecode = not sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # nothing is left behind, not even that of the agent's module
@@ -89,4 +87,5 @@ def _print_resolved(config: Path, overrides: tuple[str, ...]) -> None:
         job = load_job(config, overrides=overrides, dry_run=True)
     finally:
         sys.dont_write_bytecode = not writes_bytecode
+    warn_of_overlap(job.test_dataset, {"train_dataset": job.train_dataset, "val_dataset": job.val_dataset})
     click.echo(resolved_config(job), nl=False)

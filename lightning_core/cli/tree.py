@@ -11,7 +11,8 @@ from rich.tree import Tree
 
 from lightning_core.adapter import ModelCall, TraceTree, read_model_calls
 from lightning_core.adapter.grouping import has_failed
-from lightning_core.cli.words import seconds, shortened, token_words
+from lightning_core.cli.texts import shortened, visible
+from lightning_core.cli.words import seconds, token_words
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.runs.usage import usage_of
 from lightning_core.semconv import AGL_EXCEPTION, AGL_OBJECT, LightningSpanAttributes
@@ -79,7 +80,7 @@ def trace_branches(spans: Sequence[Span]) -> Iterator[Branch]:
         if call is None:
             yield _branch(node.span, depth, raised)
         elif call.order in told:  # another source told of it above
-            yield Branch(Text(node.span.name, style=_DIM), depth=depth)
+            yield Branch(Text(visible(node.span.name), style=_DIM), depth=depth)
         else:
             told.add(call.order)
             yield _call_branch(node.span, call, said, depth, raised)
@@ -87,12 +88,12 @@ def trace_branches(spans: Sequence[Span]) -> Iterator[Branch]:
 
 
 def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
-    label = Text(span.name.removeprefix("agentlightning."))
+    label = Text(visible(span.name.removeprefix("agentlightning.")))
     branch = Branch(label, depth=depth)
     rewards = get_rewards_from_span(span)
     if rewards:
         words = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
-        branch.label = Text(f"reward {words.removeprefix('primary ')}", style=_GOOD)
+        branch.label = Text(f"reward {visible(words).removeprefix('primary ')}", style=_GOOD)
     elif span.name == AGL_EXCEPTION:
         branch.label, *branch.lines = _exception_lines(span.attributes, raised)
         return branch
@@ -103,7 +104,7 @@ def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
     else:
         named = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
         if isinstance(named, str):
-            branch.label = Text(named)
+            branch.label = Text(visible(named))
         branch.lines += _operation_lines(span)
     _add_duration(branch.label, span)
     _add_error(branch, span, None, raised)
@@ -111,9 +112,9 @@ def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
 
 
 def _call_branch(span: Span, call: ModelCall, said: Sequence[dict[str, Any]], depth: int, raised: set[str]) -> Branch:
-    label = Text(span.name)
+    label = Text(visible(span.name))
     if call.model is not None and call.model not in span.name:
-        label.append(f" {call.model}", style="bold")
+        label.append(f" {visible(call.model)}", style="bold")
     branch = Branch(label, depth=depth)
     _add_duration(label, span)
     words = token_words(usage_of(call))
@@ -208,7 +209,7 @@ def _object(span: Span) -> Any:
 
 
 def _message_line(message: dict[str, Any], *, mark: str = "") -> Text:
-    line = Text(f"{mark}{message.get('role', '?')}: ", style="bold" if mark else _DIM)
+    line = Text(f"{mark}{shortened(message.get('role', '?'), MAX_CHARACTERS)}: ", style="bold" if mark else _DIM)
     parts = [_content(message.get("content"))]
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}

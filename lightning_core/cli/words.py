@@ -1,8 +1,6 @@
 """Numbers and texts of runs, in few words."""
 
-import json
 from collections.abc import Mapping
-from typing import Any
 
 from lightning_core.runs.usage import Usage
 
@@ -49,18 +47,12 @@ def metric_words(metrics: Mapping[str, float]) -> dict[str, str]:
     words = {}
     for name, value in metrics.items():
         before, low, high = (metrics.get(name + ending) for ending in ("_initial", "_low", "_high"))
-        text = f"{value:.4g}" if before is None else f"{before:.3f} → {value:.3f} ({value - before:+.3f})"
-        words[name] = text if low is None or high is None else f"{text} [{low:.3f}..{high:.3f}]"
+        text = f"{value:.4g}" if before is None else f"{before:.3f} → {value:.3f}"
+        text += "" if low is None or high is None else f" [{low:.3f}..{high:.3f}]"  # is the value's, not the change's
+        words[name] = text if before is None else f"{text} ({value - before:+.3f})"
     for name in metrics:
         if f"{name}_initial" in metrics:
             del words[f"{name}_initial"]
         if f"{name}_low" in metrics and f"{name}_high" in metrics:
             del words[f"{name}_low"], words[f"{name}_high"]
     return words
-
-
-def shortened(value: Any, limit: int) -> str:
-    """Return a text, or a value as JSON, in one line of at most so many characters."""
-    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr, skipkeys=True)
-    text = " ".join(words.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"

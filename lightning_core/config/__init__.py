@@ -4,6 +4,6 @@ from lightning_core.config.datasets import load_dataset
 from lightning_core.config.hub import Hub
 from lightning_core.config.job import Job, load_job
 from lightning_core.config.model import Config
-from lightning_core.config.resolved import resolved_config
+from lightning_core.config.resolved import resolved_config, resolved_values
 
-__all__ = ["Config", "Hub", "Job", "load_dataset", "load_job", "resolved_config"]
+__all__ = ["Config", "Hub", "Job", "load_dataset", "load_job", "resolved_config", "resolved_values"]

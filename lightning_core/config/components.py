@@ -32,26 +32,25 @@ GIVEN = {"runner": {"tracer", "max_rollouts", "reward"}, "strategy": {"n_runners
 """The options that the trainer itself gives, by the component's key."""
 
 
-def check_components(file: ConfigFile, config: Config) -> dict[str, Options]:
+def check_components(file: ConfigFile) -> tuple[dict[str, Options], list[str]]:
     """Find each component and check its options against what it takes. Nothing is built.
 
     Returns:
-        What each takes, by its key.
-
-    Raises:
-        ConfigError: Tells all that is wrong.
+        What each takes, by its key; and all that is wrong, but for what is no component at all.
     """
-    options, faults = {}, []
+    options: dict[str, Options] = {}
+    faults: list[str] = []
     for key in COMPONENTS:
+        spec = file.values.get(key, Config.model_fields[key].default)
+        if not isinstance(spec, str | dict):
+            continue
         try:
-            options[key], wrong = _check(file, key, getattr(config, key))
+            options[key], wrong = _check(file, key, spec)
         except RegistryError as exc:
             faults.append(f"{file.where((key,))}: {key}: {exc}{raised_at(file, exc)}")
         else:
             faults += wrong
-    if faults:
-        raise ConfigError("\n".join(faults))
-    return options
+    return options, faults
 
 
 def build_component(file: ConfigFile, config: Config, key: str) -> Any:

@@ -70,6 +70,8 @@ def _read_jsonl(path: Path) -> list[Any]:
                     samples.append(json.loads(line))
                 except json.JSONDecodeError as exc:
                     raise ConfigError(f"{path}:{number}: no valid JSON: {exc}") from exc
+                except RecursionError as exc:
+                    raise ConfigError(f"{path}:{number}: it is nested too deeply") from exc
     return samples
 
 
@@ -78,6 +80,8 @@ def _read_json(path: Path) -> list[Any]:
         samples = json.loads(path.read_text(encoding=_ENCODING))
     except json.JSONDecodeError as exc:
         raise ConfigError(f"{path}:{exc.lineno}: no valid JSON: {exc.msg}") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{path}: it is nested too deeply") from exc
     if not isinstance(samples, list):
         raise ConfigError(f"{path} holds a {type(samples).__name__}; a dataset is a list of samples")
     return samples

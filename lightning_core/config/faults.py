@@ -1,5 +1,6 @@
 """What is wrong with the values of a config file, in words for whoever wrote it."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,6 +9,7 @@ from pydantic_core import ErrorDetails
 from lightning_core.config.files import ConfigFile, Place
 from lightning_core.config.hub import Hub
 from lightning_core.config.model import DATASETS
+from lightning_core.config.wanted import wanted
 from lightning_core.logs.secrets import hide_in_field
 from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, PromptTemplate, ProxyLLM, RolloutConfig
@@ -40,10 +42,20 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
             tag = fault["ctx"]["tag"]
             return f"{where}: {name} is {tag!r}; it is one of {', '.join(_RESOURCES)}{did_you_mean(tag, _RESOURCES)}"
         case "model_attributes_type":
-            wanted = "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
+            words = "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
         case _:
-            wanted = fault["msg"]
-    return f"{where}: {name} is {shown(name, fault['input'])}: {wanted}"
+            words = wanted(fault)
+    return f"{where}: {name} is {shown(name, fault['input'])}: {words}"
+
+
+def in_order(file: ConfigFile, faults: Iterable[str]) -> list[str]:
+    """Return faults in the order of the file; first what has no line, last what was set over it."""
+
+    def place(fault: str) -> tuple[bool, int]:
+        line = re.match(re.escape(str(file.path)) + r":(\d+): ", fault)
+        return not fault.startswith(str(file.path)), 0 if line is None else int(line[1])
+
+    return sorted(faults, key=place)
 
 
 def shown(name: str, value: Any) -> str:

@@ -66,3 +66,5 @@ def _read_toml(path: Path, text: str) -> ConfigFile:
         found = re.search(r"at line (\d+)", str(exc))
         line = found[1] if found else text.count("\n") + 1  # else it says: at end of document
         raise ConfigError(f"{path}:{line}: no valid TOML: {exc}") from exc
+    except RecursionError as exc:
+        raise ConfigError(f"{path}: it is nested too deeply") from exc

@@ -9,14 +9,10 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import SchemaError
 
+from lightning_core.config.wanted import wanted_of
 from lightning_core.superseded import superseded_options
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-_FOR_PROGRAMS = dict.fromkeys(
-    ("needs_python_object", "is_instance_of", "callable_type"), "only a program can give it, or it is left out"
-)
-"""What to say in place of pydantic's words for a type that no config file can say."""
 
 
 class Options:
@@ -60,7 +56,7 @@ class Options:
         try:
             adapter.validate_json(text, strict=True)
         except ValidationError as exc:
-            return " or ".join(dict.fromkeys(_FOR_PROGRAMS.get(fault["type"], fault["msg"]) for fault in exc.errors()))
+            return wanted_of(exc.errors())
         return None
 
     def defaults(self) -> Iterator[tuple[str, Any]]:

@@ -1,17 +1,14 @@
 """A job as a config file that says everything: what was set, and the defaults of what was not."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from lightning_core.config.components import GIVEN
 from lightning_core.config.job import Job
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.config.yaml_text import tell_numbers
-from lightning_core.logs.secrets import hide_in_field
-from lightning_core.runs.plans import plan_of
+from lightning_core.logs.secrets import without_secrets
 
 
 def resolved_config(job: Job) -> str:
@@ -22,25 +19,22 @@ def resolved_config(job: Job) -> str:
     out.
 
     Raises:
+        ConfigError: When the algorithm cannot use what the config gives it.
         AlgorithmError: When the algorithm knows already that something is missing.
     """
-    values = {key: _resolved(job, key) for key in Config.model_fields}
+    values = resolved_values(job)
     sizes = {key: getattr(job, key) for key in DATASETS}
     comments = [f"# {key}: {len(dataset):,} samples\n" for key, dataset in sizes.items() if dataset is not None]
-    if (plan := _plan(job)) is not None:
+    if (plan := job.plan()) is not None:
         comments += [f"# {line}\n" for line in str(plan).splitlines()]
     return "".join(comments) + yaml.dump(
         values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=False
     )
 
 
-def _plan(job: Job) -> object | None:
-    algorithm, initial = job.trainer.algorithm, job.trainer.initial_resources
-    if algorithm is None:
-        return None
-    if initial is not None:
-        algorithm.set_initial_resources(initial)
-    return plan_of(algorithm, job.train_dataset, job.val_dataset)
+def resolved_values(job: Job) -> dict[str, Any]:
+    """Return the config of a job by key, as values of YAML: what was set, and defaults. `***` stands for secrets."""
+    return {key: _resolved(job, key) for key in Config.model_fields}
 
 
 def _resolved(job: Job, key: str) -> Any:
@@ -49,25 +43,13 @@ def _resolved(job: Job, key: str) -> Any:
         value = _component(job, key, value)
     elif key == "n_runners":
         value = getattr(job.trainer.strategy, "n_runners", value)
-    return _without_secrets(key, value)
+    return without_secrets(key, value)
 
 
 def _component(job: Job, key: str, spec: str | dict[str, Any]) -> dict[str, Any]:
     given = {"name": spec} if isinstance(spec, str) else spec
     defaults = {name: value for name, value in job.options[key].defaults() if name not in GIVEN.get(key, ())}
     return {"name": given["name"]} | defaults | given
-
-
-def _without_secrets(name: str, value: Any) -> Any:
-    """Return a value as something that YAML can say, with what is a secret replaced."""
-    named = name.replace("-", "_")
-    if isinstance(value, BaseModel):
-        value = value.model_dump()
-    if isinstance(value, Mapping) and hide_in_field(named, "") == "":
-        return {key: _without_secrets(str(key), each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_secrets(name, each) for each in value]
-    return hide_in_field(named, value) if isinstance(value, str | int | float | Mapping) else value
 
 
 class _Dumper(yaml.SafeDumper):

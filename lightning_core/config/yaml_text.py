@@ -38,6 +38,8 @@ def read_yaml(text: str) -> tuple[Any, dict[tuple[str | int, ...], int]]:
             return None, {}
         _note_lines(root, (), lines, inside=())
         return loader.construct_document(root), lines
+    except RecursionError as exc:
+        raise YamlFault("it is nested too deeply", None) from exc
     except (yaml.YAMLError, ValueError) as exc:  # ValueError: for one, of a date that does not exist
         if isinstance(exc, YamlFault):
             raise

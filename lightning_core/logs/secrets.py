@@ -1,7 +1,10 @@
-"""Keeps keys and passwords out of logs."""
+"""Keeps keys and passwords out of logs and records."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
+
+from pydantic import BaseModel
 
 _HIDDEN = "***"
 
@@ -34,3 +37,15 @@ def hide_in_field(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return hide_in_text(str(value))
+
+
+def without_secrets(name: str, value: Any) -> Any:
+    """Return a value as something that YAML and JSON can say, with what is a secret replaced, however deep it lies."""
+    named = name.replace("-", "_")
+    if isinstance(value, BaseModel):
+        value = value.model_dump()
+    if isinstance(value, Mapping) and hide_in_field(named, "") == "":
+        return {key: without_secrets(str(key), each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_secrets(name, each) for each in value]
+    return hide_in_field(named, value) if isinstance(value, str | int | float | Mapping) else value

@@ -76,7 +76,7 @@ def test_values_that_are_set_hold_in_the_run(folder: Path) -> None:
     (folder / "dry_agent.py").write_text(AGENT.replace('raise SystemExit("nothing is run")', "return float(task)"))
     done = train(folder, "--set", "train_dataset=[5]", "--set", "algorithm.n_epochs=2")
     assert done.returncode == 0, done.stderr
-    assert "train_reward: 5" in done.stdout
+    assert "  reward on training samples: 5.00 (" in done.stdout
     assert "2 rollouts succeeded" in done.stdout
 
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from lightning_core.cli.init import init
 from lightning_core.cli.scaffold import project_files
-from lightning_core.errors import LightningError
 from lightning_core.registry import Registry
 
 FILES = [
     "README.md",
     "agent.py",
     "config.yaml",
+    "data/test.jsonl",
     "data/train.jsonl",
     "data/val.jsonl",
     "simulated_model.py",
@@ -53,7 +53,9 @@ def test_the_project_trains_at_once_and_gets_better(tmp_path: Path) -> None:
     assert "SIMULATED model" in done.stderr
     result = json.loads((project / "result.json").read_text())
     assert result["rollouts"]["failed"] == 0
-    assert result["metrics"]["val_reward"] >= result["metrics"]["val_reward_initial"] + 0.4
+    assert result["metrics"]["test_reward"] >= result["metrics"]["test_reward_initial"] + 0.4
+    assert re.search(r"^  reward on held-out samples: 0\.00 → ", done.stdout, re.MULTILINE)
+    assert "overlap" not in done.stderr
 
 
 def test_the_tests_of_the_project_pass(tmp_path: Path) -> None:
@@ -66,7 +68,9 @@ def test_the_project_is_a_config_that_can_be_checked(tmp_path: Path) -> None:
     project = write_project(tmp_path / "demo")
     done = run(project, "lightning_core", "train", "config.yaml", "--dry-run")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("# train_dataset: 24 samples\n# val_dataset: 24 samples\n")
+    assert done.stdout.startswith(
+        "# train_dataset: 24 samples\n# val_dataset: 24 samples\n# test_dataset: 24 samples\n"
+    )
     assert "\nagent: agent:read_date\n" in done.stdout
 
 
@@ -94,6 +98,11 @@ def test_it_says_what_it_wrote_and_what_to_do_next(tmp_path: Path, monkeypatch: 
     ]
     written = (path.relative_to(tmp_path / "demo") for path in (tmp_path / "demo").rglob("*") if path.is_file())
     assert sorted(path.as_posix() for path in written) == FILES
+
+
+def test_folder_with_a_space_is_quoted_in_what_to_do_next(tmp_path: Path) -> None:
+    result = CliRunner().invoke(init, [str(tmp_path / "a b")])
+    assert result.stdout.endswith(f"\nNow: cd '{tmp_path}/a b' && agl train config.yaml\n")
 
 
 def test_without_a_name_it_is_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +134,9 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 def test_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("mine")
-    with pytest.raises(LightningError, match=rf"^cannot write the project: {tmp_path}/demo: File exists$"):
-        CliRunner().invoke(init, [str(tmp_path / "demo")], catch_exceptions=False)
+    result = CliRunner().invoke(init, [str(tmp_path / "demo")])
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: cannot write the project: {tmp_path}/demo: File exists\n"
 
 
 def test_where_the_algorithm_is_missing_it_says_what_to_install(

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-LIMIT_SECONDS = 3.0
+LIMIT_SECONDS = 6.0
+"""Two are promised, and not kept by a machine with other work to do: this only tells an end from none."""
 """2 s are promised; the rest is for a busy machine, and for the interpreter to end."""
 
 AGENTS = '''
@@ -158,11 +159,11 @@ def read_until(process: "subprocess.Popen[str]", line: str, *, times: int = 1) -
     return lines
 
 
-def interrupt(process: "subprocess.Popen[str]") -> tuple[list[str], float]:
+def interrupt(process: "subprocess.Popen[str]", number: int = signal.SIGINT) -> tuple[list[str], float]:
     """Send the signal and wait for the end; return the lines that were printed, and how many seconds it took."""
     assert process.stdout is not None
     sent = time.monotonic()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     lines = process.stdout.read().splitlines()
     process.wait()
     return [line for line in lines if line != "refused"], time.monotonic() - sent
@@ -232,12 +233,13 @@ def test_second_interrupt_ends_an_async_agent_that_blocks_the_loop(folder: Path)
     assert_nothing_is_left(process, lines, folder)
 
 
-def test_train_exits_with_130_and_the_summary(folder: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_train_exits_with_the_signal_and_the_summary(folder: Path, number: int, status: int) -> None:
     command = ["-m", "lightning_core", "train", "config.yaml", "--output", "result.json"]
     with started(folder, *command) as process:
         read_until(process, "ready", times=2)
-        rest, seconds = interrupt(process)
-    assert process.returncode == 130
+        rest, seconds = interrupt(process, number)
+    assert process.returncode == status
     assert seconds < LIMIT_SECONDS
     text = "\n".join(rest)
     assert re.search(r"run run-\w+ interrupted; 0 done, 0 failed, 0 running", text)
@@ -246,6 +248,20 @@ def test_train_exits_with_130_and_the_summary(folder: Path) -> None:
     assert "main_prompt, the best found:\nthe best so far\n" in text
     record = json.loads((folder / "result.json").read_text())
     assert (record["status"], record["metrics"]) == ("interrupted", {"reward": 0.5})
+
+
+def test_termination_is_an_interrupt_where_a_shell_has_switched_that_off(folder: Path) -> None:
+    shell = "signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    # The module of the agents switches it on again.
+    (folder / "interrupted.py").write_text(
+        AGENTS.replace("signal.signal(signal.SIGINT, signal.default_int_handler)", "")
+    )
+    command = ["-c", f"import os, signal, sys; {shell}", "-m", "lightning_core", "train", "config.yaml"]
+    with started(folder, *command) as process:
+        read_until(process, "ready", times=2)
+        rest, seconds = interrupt(process, signal.SIGTERM)
+    assert (process.returncode, seconds < LIMIT_SECONDS) == (143, True)
+    assert "main_prompt, the best found:\nthe best so far\n" in "\n".join(rest)
 
 
 def test_interrupt_before_the_run_exits_with_130_too(folder: Path) -> None:

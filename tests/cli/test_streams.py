@@ -27,20 +27,26 @@ def test_closed_output_is_not_where_the_next_file_goes(tmp_path: Path) -> None:
     assert "wrote" not in (tmp_path / "demo" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("command", ["plugins", "plugins --json", "--help", "completion bash", "train config.yaml"])
-def test_reader_that_has_had_enough_ends_the_command_without_a_traceback(command: str, tmp_path: Path) -> None:
-    (tmp_path / "quick_agent.py").write_text(
+def write_job(folder: Path) -> None:
+    (folder / "quick_agent.py").write_text(
         "from lightning_core import rollout\n\n\n@rollout\nasync def solve(task):\n    return 1.0\n"
     )
-    (tmp_path / "config.yaml").write_text("agent: quick_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n")
+    (folder / "config.yaml").write_text("agent: quick_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n")
+
+
+@pytest.mark.parametrize("command", ["plugins", "plugins --json", "--help", "completion bash", "train config.yaml"])
+def test_reader_that_has_had_enough_ends_the_command_without_a_traceback(command: str, tmp_path: Path) -> None:
+    write_job(tmp_path)
     for reader in ("head -1", "true"):
         done = shell(f"{AGL} {command} | {reader}", tmp_path)
         assert done.stderr == ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_full_disk_is_one_line() -> None:
-    done = shell(f"{AGL} plugins >/dev/full")
+@pytest.mark.parametrize("command", ["plugins", "train config.yaml", "train config.yaml --json"])
+def test_full_disk_is_one_line(command: str, tmp_path: Path) -> None:
+    write_job(tmp_path)
+    done = shell(f"{AGL} {command} >/dev/full", tmp_path)
     assert done.returncode == 1
     assert done.stderr == "Error: the output cannot be written: No space left on device\n"
 

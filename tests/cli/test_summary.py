@@ -45,6 +45,23 @@ def test_reward_of_what_did_not_change_is_one_estimate() -> None:
     )
 
 
+def test_best_on_the_samples_that_it_was_chosen_on_is_said_to_be_so() -> None:
+    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
+    difference = paired_difference(before, after)
+    comparison = Comparison("val", estimate(before), estimate(after), difference)
+    assert printed(result_with(comparison=comparison))[2] == (
+        f"  reward on validation samples: {difference}; the best was chosen on these"
+    )
+
+
+def test_what_the_comparison_tells_is_told_once() -> None:
+    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
+    comparison = Comparison("val", estimate(before), estimate(after), paired_difference(before, after))
+    metrics = {"val_reward_initial": 0.5, "val_reward": 0.75, "val_reward_low": 0.25, "val_reward_high": 1.0}
+    metrics |= {"val_gain": 0.25, "val_gain_low": -0.5, "val_gain_high": 0.75, "train_reward": 0.5}
+    assert printed(result_with(comparison=comparison, metrics=metrics))[3:] == ["  train_reward: 0.5"]
+
+
 def test_rewards_on_different_samples_are_not_subtracted() -> None:
     comparison = Comparison("train", estimate([0.0]), estimate([1.0]))
     assert printed(result_with(comparison=comparison))[2] == (
@@ -99,6 +116,21 @@ def test_failures_are_grouped_with_one_example_each() -> None:
     assert lines[2:] == ["  failed 1x: KeyError: 'x'", "    for one, ro-2 with 7"]
 
 
+def test_long_error_is_shortened_and_cannot_speak_to_the_terminal() -> None:
+    failures = [Failure("E: \x1b[2J" + "x" * 2_000_000, 2, "ro-1", "E: \x1b[2J" + "y" * 2_000_000, 1)]
+    lines = printed(result_with(failures=failures))[2:]
+    assert lines[0].startswith("  failed 2x: E: \\x1b[2Jxxx")
+    assert lines[1].startswith("    for one, ro-1 with 1: E: \\x1b[2Jyyy")
+    assert all(len(line) < 350 and line.endswith("…") for line in lines)
+
+
+def test_prompt_cannot_speak_to_the_terminal() -> None:
+    for first in (None, FIRST):
+        text = "\n".join(printed(result_with(best_resources={"p": PromptTemplate(template="\x1b[2J")}), first))
+        assert "\x1b" not in text
+        assert "\\x1b[2J" in text
+
+
 def test_plugins_that_failed_are_shown() -> None:
     failed = [
         FailedHook("Clumsy", "lightning_rollout_end", "ZeroDivisionError: rollout", 2),
@@ -113,7 +145,7 @@ def test_plugins_that_failed_are_shown() -> None:
 def test_use_of_models_and_where_everything_is_kept_are_told_where_they_are_known() -> None:
     lines = printed(result_with(), usage=Usage(1, 1200, 30, 2.5), store=InMemoryLightningStore(run_id="run-1"))
     assert lines[2:] == [
-        "  1 model call, 1,200 tokens in, 30 out, $2.50",
+        "  the agent made 1 model call, 1,200 tokens in, 30 out, $2.50",
         "",
         "run run-1 was kept in memory, and is gone when this process ends",
     ]

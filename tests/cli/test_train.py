@@ -53,6 +53,15 @@ async def diverge():
 @algo
 async def stumble():
     return 1 / 0
+
+@algo
+async def fail_late(store, train_dataset, report):
+    first = (await store.add_resources({"main_prompt": PromptTemplate(template="answer")})).resources_id
+    await run_batch(store, train_dataset, mode="train", resources_id=first)
+    resources_id = (await store.add_resources(BEST)).resources_id
+    await run_batch(store, train_dataset, mode="train", resources_id=resources_id)
+    report({"loss": 0.25}, step=1, best_resources=BEST)
+    raise AlgorithmError("the model does not answer any more")
 """
 
 Train = Callable[..., Result]
@@ -82,6 +91,7 @@ def train(folder: Path) -> Train:
 PLAIN = """
 agent: trained_agent:solve
 algorithm: baseline
+store: memory
 train_dataset: [1, 0]
 val_dataset: [1]
 """
@@ -99,7 +109,7 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
     result = train(PLAIN)
     assert result.exit_code == 0
     assert result.stderr == ""
-    lines = [re.sub(r"\brun-\w+|\d+\.\d s", "~", line) for line in result.stdout.splitlines()]
+    lines = [re.sub(r"(/\S*)?\brun-\w+|\d+\.\d s", "~", line) for line in result.stdout.splitlines()]
     assert lines == [
         "[   ~] run ~ started",
         "[   ~] step 1: train_reward 0.5, val_reward 1; 3 done, 0 failed, 0 running, of at most 3; "
@@ -109,9 +119,8 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
         "succeeded in ~: 3 rollouts succeeded, 0 failed, 0 retried",
         "  reward on validation samples: 1.00 (95% 0.21..1.00, n=1)",
         "  train_reward: 0.5",
-        "  val_reward: 1",
         "",
-        "run ~ was kept in memory, and is gone when this process ends",
+        "run ~ was kept in memory, and is gone when this process ends; what came of it is in ~",
     ]
 
 
@@ -122,7 +131,6 @@ def test_summary_shows_each_metric_before_and_after_and_the_best_prompt_to_the_l
         "\n"
         "  reward on held-out samples: 0.00 → 1.00 (+1.00, 95% -0.73..1.00, n=1)\n"
         "  [b]reward: 1\n"
-        "  test_reward: 0.000 → 1.000 (+1.000)\n"
         "\n"
         "main_prompt, the best found (+), against the first (-):\n"
         "- answer\n"
@@ -195,9 +203,14 @@ def test_programs_get_json_lines_and_nothing_else(train: Train, folder: Path) ->
 
 
 def test_run_that_fails_ends_json_lines_with_its_status(train: Train) -> None:
-    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n", "--json")
+    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\nstore: memory\n", "--json")
     assert result.exit_code == 1
-    assert [json.loads(line).get("status") for line in result.stdout.splitlines()] == [None, "failed"]
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(each["event"], each.get("status")) for each in records] == [
+        ("run_start", None),
+        ("run_end", "failed"),
+        ("result", "failed"),
+    ]
     assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
 
 
@@ -227,6 +240,15 @@ def test_name_that_nothing_has_is_wrong_use(train: Train, folder: Path) -> None:
     assert result.stderr.endswith(". Did you mean 'baseline'?\n")
 
 
+def test_too_few_rollouts_are_told_before_the_run(train: Train) -> None:
+    result = train(PLAIN + "max_rollouts: 1\nn_runners: 2\n")
+    assert result.exit_code == 1
+    assert (
+        'event=lightning.too_few_rollouts max_rollouts=1 runners=2 planned=3 text="the runners stop after 2 rollouts; '
+        'if the algorithm needs more, the run fails then, with the best so far"'
+    ) in result.stderr.splitlines()[0]
+
+
 def test_config_that_is_not_there_is_wrong_use(folder: Path) -> None:
     result = CliRunner().invoke(agl, ["train", str(folder / "nope.yaml")])
     assert result.exit_code == 2
@@ -246,12 +268,62 @@ def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
     assert re.search(r"run run-\w+ failed; 0 done, 0 failed, 0 running", result.stdout)
 
 
+FAILS_LATE = IMPROVED.replace("search", "fail_late").replace("test_dataset: [3]\n", "")
+
+
+def test_run_that_fails_late_still_tells_the_best_so_far(train: Train, folder: Path) -> None:
+    result = train(FAILS_LATE, "--output", str(folder / "result.json"))
+    assert result.exit_code == 1
+    assert result.stderr == "Error: the model does not answer any more\n"
+    assert "\nfailed in " in result.stdout
+    assert "\n  reward on training samples: 0.00 → 1.00 (+1.00, " in result.stdout
+    assert "\nmain_prompt, the best found (+), against the first (-):\n- answer\n+ [red]please" in result.stdout
+    record = json.loads((folder / "result.json").read_text())
+    assert (record["status"], record["metrics"]) == ("failed", {"loss": 0.25})
+    assert "please" in record["best_resources"]["main_prompt"]["template"]
+
+
+def test_run_that_fails_late_still_gives_programs_its_result(train: Train) -> None:
+    result = train(FAILS_LATE, "--json")
+    assert result.exit_code == 1
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert (last["event"], last["status"]) == ("result", "failed")
+    assert last["comparison"]["difference"]["difference"] == 1.0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_result_that_cannot_be_written_is_still_shown(train: Train) -> None:
+    for config, errors in (
+        (IMPROVED, ["cannot write"]),
+        (FAILS_LATE, ["cannot write", "the model does not answer any more"]),
+    ):
+        result = train(config, "--output", "/dev/full")
+        assert result.exit_code == 1
+        assert "main_prompt, the best found (+), against the first (-):" in result.stdout
+        lines = result.stderr.splitlines()
+        assert all(said in line for said, line in zip(errors, lines, strict=True))
+
+
 def test_run_without_rewards_says_why(train: Train) -> None:
     result = train(PLAIN.replace("[1, 0]", "[-1]").replace("val_dataset: [1]", ""))
     assert result.exit_code == 1
+    assert result.stdout.count("  failed 1x: ValueError: no [bold]negative[/] tasks :smile:\n") == 1
     assert result.stderr == (
         "Error: epoch 1: none of 1 rollouts gave a reward; the first: ValueError: no [bold]negative[/] tasks :smile:\n"
     )
+
+
+def test_what_an_agent_says_in_an_error_is_shortened_and_cannot_speak_to_the_terminal(
+    train: Train, folder: Path
+) -> None:
+    text = (folder / "trained_agent.py").read_text()
+    (folder / "trained_agent.py").write_text(text.replace('"no [bold]', '"\\x1b[2J" + "x" * 2_000_000 + "'))
+    result = train(PLAIN.replace("[1, 0]", "[-1]").replace("val_dataset: [1]", ""))
+    assert result.exit_code == 1
+    assert len(result.stderr) < 1100
+    assert "ValueError: \\x1b[2Jxxx" in result.stderr
+    assert result.stderr.endswith("x…\n")
+    assert "\x1b" not in result.output
 
 
 def test_what_nobody_expected_keeps_its_traceback(train: Train) -> None:

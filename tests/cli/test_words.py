@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_core.cli.words import counted, metric_words, seconds, shortened, usage_words
+from lightning_core.cli.words import counted, metric_words, seconds, usage_words
 from lightning_core.runs.usage import Usage
 
 
@@ -29,6 +29,10 @@ def test_duration_is_told_as_a_person_would(value: float, words: str) -> None:
         ({"reward_initial": 0.25, "reward": 0.75}, {"reward": "0.250 → 0.750 (+0.500)"}),
         ({"reward": 0.5, "reward_initial": 0.75}, {"reward": "0.750 → 0.500 (-0.250)"}),
         ({"reward_initial": 0.25}, {"reward_initial": "0.25"}),
+        (
+            {"r_initial": 0.25, "r": 0.5, "r_low": 0.375, "r_high": 0.625},
+            {"r": "0.250 → 0.500 [0.375..0.625] (+0.250)"},
+        ),
         ({"gain": 0.25, "gain_low": -0.5, "gain_high": 1.0}, {"gain": "0.25 [-0.500..1.000]"}),
         ({"gain": 0.25, "gain_low": -0.5}, {"gain": "0.25", "gain_low": "-0.5"}),
         ({"x_low": 0.0, "x_low_low": -1.0, "x_low_high": 1.0, "x": 0.5, "x_high": 1.0}, {"x": "0.5 [0.000..1.000]"}),
@@ -45,9 +49,3 @@ def test_use_of_models_tells_what_is_known() -> None:
     assert usage_words(Usage(2345, 10, None, 0.5)) == "2,345 model calls, 10 tokens in, $0.5000"
     assert usage_words(Usage(2, None, 10)) == "2 model calls, 10 tokens out"
     assert counted(0, "call") == "0 calls"
-
-
-def test_value_is_told_as_json_in_one_line() -> None:
-    assert shortened("two\n  lines", 20) == "two lines"
-    assert shortened({"q": "Größe", "s": {1}}, 40) == '{"q": "Größe", "s": "{1}"}'
-    assert shortened("abcdef", 4) == "abc…"

@@ -23,10 +23,10 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
     [
         ("alogrithm: x\n", "config.yaml:3: unknown key 'alogrithm'. Did you mean 'algorithm'?"),
         ("zzz: x\n", "config.yaml:3: unknown key 'zzz'"),
-        ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0: Input should be greater than or equal to 1"),
-        ("n_runners: '4'\n", "config.yaml:3: n_runners is '4': Input should be a valid integer"),
-        ("n_runners: true\n", "config.yaml:3: n_runners is True: Input should be a valid integer"),
-        ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5: Input should be a valid integer"),
+        ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0: it has to be 1 or more"),
+        ("n_runners: '4'\n", "config.yaml:3: n_runners is '4': it has to be a whole number"),
+        ("n_runners: true\n", "config.yaml:3: n_runners is True: it has to be a whole number"),
+        ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5: it has to be a whole number"),
         (
             "store: 5\n",
             "config.yaml:3: store is 5: "
@@ -54,8 +54,8 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
             "rollout_config:\n  max_attempt: 2\n",
             "config.yaml:4: unknown key 'rollout_config.max_attempt'. Did you mean 'max_attempts'?",
         ),
-        ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve': Input should be a valid list"),
-        ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5: Input should be a valid string"),
+        ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve': it has to be a list"),
+        ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5: it has to be a text"),
     ],
 )
 def test_wrong_value_is_shown_with_its_line(folder: Path, text: str, message: str) -> None:
@@ -75,12 +75,16 @@ def test_all_faults_are_told_at_once(folder: Path) -> None:
     ]
 
 
+def test_faults_of_keys_and_of_options_are_told_at_once_in_the_order_of_the_file(folder: Path) -> None:
+    text = "agent: my_agent:solve\nalgorithm:\n  name: baseline\n  n_epoch: 2\nn_runner: 4\nstore: memry\nhooks: 5\n"
+    assert [line.split(": ")[0] for line in fault(folder, text)] == [f"config.yaml:{line}" for line in (4, 5, 6, 7)]
+
+
 def test_toml_is_told_with_its_line_as_well(folder: Path) -> None:
     text = 'agent = "my_agent:solve"\nalgorithm = "baseline"\nn_runner = 4\n[rollout_config]\nmax_attempts = "two"\n'
     assert fault(folder, text, "config.toml") == [
-        "config.toml:5: rollout_config.max_attempts is 'two': "
-        "Input should be a valid integer, unable to parse string as an integer",
         "config.toml:3: unknown key 'n_runner'. Did you mean 'n_runners'?",
+        "config.toml:5: rollout_config.max_attempts is 'two': it has to be a whole number",
     ]
 
 
@@ -103,7 +107,7 @@ PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
         ),
         (
             "    resource_type: prompt_template\n    template: [Hello]\n",
-            ["config.yaml:6: initial_resources.main_prompt.template is of type list: Input should be a valid string"],
+            ["config.yaml:6: initial_resources.main_prompt.template is of type list: it has to be a text"],
         ),
         (
             "    template: Hello\n",

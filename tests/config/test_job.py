@@ -132,7 +132,7 @@ def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
         ("algorithm:\n  name: baseline\n  n_epochs: 0", ":4: algorithm: n_epochs is 0; it is a whole number from 1 on"),
         (
             "algorithm:\n  name: baseline\n  n_epochs: two",
-            ":4: algorithm.n_epochs is 'two': Input should be a valid integer",
+            ":4: algorithm.n_epochs is 'two': it has to be a whole number",
         ),
         (
             "algorithm:\n  name: baseline\n  epochs: 1",
@@ -200,3 +200,52 @@ def test_an_agent_module_that_another_folder_has_taken_the_name_of_is_refused(
     config = write("config.yaml", "agent: my_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n")
     with pytest.raises(ConfigError, match="run each config in a process of its own"):
         load_job(config)
+
+
+HOOKS = """
+class Demanding:
+    def __init__(self, x):
+        pass
+
+class Broken:
+    def __init__(self):
+        raise OSError("no port")
+
+class Wrong:
+    def lightning_run_start(self, nope):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Demanding", r"it raised TypeError: .*missing 1 required positional argument: 'x'"),
+        ("Broken", "it raised OSError: no port"),
+        ("Wrong", "plugin 'Wrong': lightning_run_start has no argument 'nope'; it has: run_id"),
+    ],
+)
+def test_hook_that_cannot_be_used_is_told_with_its_line_or_what_set_it(
+    write: WriteFile, folder: Path, name: str, words: str
+) -> None:
+    write("odd_hooks.py", HOOKS)
+    text = "agent: my_agent:solve\nalgorithm: baseline\n"
+    with pytest.raises(
+        ConfigError, match=rf"^{folder}/config.yaml:4: hooks: 'odd_hooks:{name}' cannot be used: {words}"
+    ):
+        load_job(write("config.yaml", f"{text}hooks:\n  - odd_hooks:{name}\n"))
+    with pytest.raises(ConfigError, match=rf"^--set hooks: hooks: 'odd_hooks:{name}' cannot be used: {words}"):
+        load_job(write("config.yaml", text), overrides=[f"hooks=[odd_hooks:{name}]"])
+
+
+def test_what_an_algorithm_cannot_use_is_told_with_its_line(write: WriteFile, folder: Path) -> None:
+    write(
+        "picky.py",
+        "from lightning_core.algorithm import Algorithm\nfrom lightning_core.errors import InvalidInput\n\n\n"
+        "class Picky(Algorithm):\n    def run(self, train_dataset=None, val_dataset=None):\n        pass\n\n"
+        "    def plan(self, train_dataset, val_dataset):\n"
+        "        raise InvalidInput('no sample is left to learn from')\n",
+    )
+    job = load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: picky:Picky\n"))
+    with pytest.raises(ConfigError, match=rf"^{folder}/config.yaml:2: algorithm: no sample is left to learn from$"):
+        job.plan()

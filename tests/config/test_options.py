@@ -72,17 +72,17 @@ def test_value_that_may_be_right_is_let_through(name: str, value: object) -> Non
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("width", "2", "Input should be a valid integer"),
-        ("width", 2.5, "Input should be a valid integer"),
-        ("width", True, "Input should be a valid integer"),
-        ("width", None, "Input should be a valid integer"),
-        ("temperature", "hot", "Input should be a valid number"),
-        ("mode", "c", "Input should be 'a' or 'b'"),
-        ("names", "ab", "Input should be a valid array"),
-        ("names", ["a", 5], "Input should be a valid string"),
+        ("width", "2", "it has to be a whole number"),
+        ("width", 2.5, "it has to be a whole number"),
+        ("width", True, "it has to be a whole number"),
+        ("width", None, "it has to be a whole number"),
+        ("temperature", "hot", "it has to be a number"),
+        ("mode", "c", "it has to be 'a' or 'b'"),
+        ("names", "ab", "it has to be a list"),
+        ("names", ["a", 5], "it has to be a text"),
         ("client", "sk-1", "only a program can give it, or it is left out"),
         ("callback", "a:b", "only a program can give it, or it is left out"),
-        ("limits", {"calls": "many"}, "Input should be a valid integer"),
+        ("limits", {"calls": "many"}, "it has to be a whole number"),
     ],
 )
 def test_value_of_a_wrong_type_is_told_what_it_should_be(name: str, value: object, wanted: str) -> None:
@@ -112,7 +112,7 @@ def make(seed: int, **options: Any) -> Component:
 def test_function_and_what_takes_any_option() -> None:
     options = Options(make)
     assert options.takes("anything")
-    assert options.wrong_type("seed", "x") == "Input should be a valid integer"
+    assert options.wrong_type("seed", "x") == "it has to be a whole number"
     assert list(options.defaults()) == []
     assert Options(partial(make, seed=1)).takes("seed")
     assert not Options(Component).takes("anything")

@@ -1,0 +1,24 @@
+"""Other people's texts, as they can stand on a terminal."""
+
+import json
+import re
+from typing import Any
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but tab and line break, and those that turn the direction of a text."""
+
+
+def visible(text: str) -> str:
+    r"""Return a text without what a terminal would obey: in its place stands its escape, as `\x1b`."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def shortened(value: Any, limit: int) -> str:
+    """Return a text, or a value as JSON, in one line of at most so many characters."""
+    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr, skipkeys=True)
+    return cut(visible(" ".join(words.split())), limit)
+
+
+def cut(line: str, limit: int) -> str:
+    """Return a line of at most so many characters."""
+    return line if len(line) <= limit else line[: limit - 1] + "…"
