@@ -36,7 +36,7 @@ class Plan:
     def __str__(self) -> str:
         return (
             f"at most {self.rollouts:,} rollouts ({self.train_rollouts:,} training, {self.val_rollouts:,} validation) "
-            f"and {self.model_calls:,} model calls ({self.critic_calls:,} of {self.gradient_model}, "
+            f"and {self.model_calls:,} model calls of its own ({self.critic_calls:,} of {self.gradient_model}, "
             f"{self.editor_calls:,} of {self.apply_edit_model})"
         )
 

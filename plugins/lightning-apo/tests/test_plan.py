@@ -19,7 +19,8 @@ def test_a_plan_says_in_one_line_what_it_costs() -> None:
     options = {"beam_rounds": 3, "val_batch_size": 10}
     plan = APO(**options).plan(list(range(100, 400)), list(range(50)))
     assert str(plan) == (
-        "at most 962 rollouts (192 training, 770 validation) and 96 model calls (48 of gpt-5-mini, 48 of gpt-4.1-mini)"
+        "at most 962 rollouts (192 training, 770 validation) and 96 model calls of its own "
+        "(48 of gpt-5-mini, 48 of gpt-4.1-mini)"
     )
     assert (plan.rollouts, plan.model_calls) == (962, 96)
 
