@@ -82,6 +82,8 @@ class RunnerPool:
         while self._running:
             await asyncio.wait({each.ended for each in self._running}, return_when=asyncio.FIRST_COMPLETED)
             for process in [each for each in self._running if each.ended.done()]:
+                if process not in self._running:
+                    continue  # `stop` or `close` has dealt with it while the one before was replaced
                 self._running.remove(process)
                 if process.report is not None and process.report.kind == "over":
                     self._end_others()

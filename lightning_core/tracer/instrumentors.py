@@ -81,6 +81,9 @@ class _Running:
 _lock = threading.Lock()
 _users: dict[str, int] = defaultdict(int)
 _running: dict[str, _Running] = {}
+_idle: dict[str, _Running] = {}
+"""Those that nobody needs now. They stay in place, and make no spans: not every instrumentor takes all of its patches
+back, so that one which is taken out and put in again would wrap the client's functions once more each time."""
 _variables_set: list[str] = []
 
 
@@ -124,7 +127,7 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
 def stop_instrumenting(held: Iterable[str]) -> None:
     """Turn off what nobody needs any more, except for what somebody else had turned on.
 
-    What an instrumentor leaves patched makes no spans from then on.
+    A library stays patched, and makes no spans from then on.
     """
     with _lock:
         _release(held)
@@ -139,6 +142,8 @@ def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
                 instrumentors.append((offer, offer.load()()))
         except Exception as exc:
             failures.append((offer, exc))
+    if _resumed(name, instrumentors):
+        return True
     if any(getattr(instrumentor, "is_instrumented_by_opentelemetry", False) for _, instrumentor in instrumentors):
         _running[name] = _Running(None, RoutingProvider())
         return True
@@ -172,6 +177,24 @@ def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
     return False
 
 
+def _resumed(name: str, instrumentors: Sequence[tuple[EntryPoint, Any]]) -> bool:
+    """Go on with the instrumentor that is in place already, unless it is another one that is installed now."""
+    idle = _idle.pop(name, None)
+    if idle is None or not getattr(idle.instrumentor, "is_instrumented_by_opentelemetry", False):
+        return False
+    if all(type(instrumentor) is not type(idle.instrumentor) for _, instrumentor in instrumentors):
+        try:
+            idle.instrumentor.uninstrument()
+        except Exception as exc:
+            # Its provider is closed, so that what it leaves behind does nothing.
+            logger.warning("lightning.instrumentor_not_undone name=%s cause=%r", name, exc)
+        return False
+    _ask_for_messages()
+    idle.provider.open()
+    _running[name] = idle
+    return True
+
+
 @contextmanager
 def _deprecations_ignored() -> Iterator[None]:
     # What an instrumentor should no longer do is its author's business, not that of whoever runs an agent.
@@ -186,12 +209,8 @@ def _release(held: Iterable[str]) -> None:
         if _users[name] == 0:
             running = _running.pop(name)
             running.provider.close()
-            if running.instrumentor is not None and running.instrumentor.is_instrumented_by_opentelemetry:
-                try:
-                    running.instrumentor.uninstrument()
-                except Exception as exc:
-                    # Its provider is closed, so that what it leaves behind does nothing.
-                    logger.warning("lightning.instrumentor_not_undone name=%s cause=%r", name, exc)
+            if running.instrumentor is not None:
+                _idle[name] = running
     _restore_environment()
 
 

@@ -2,7 +2,7 @@
 
 An instrumentor patches a library for the whole process, with one provider. Several tracers may be at work in it,
 and after the last one is torn down not every instrumentor takes its patches back. So an instrumentor is given a
-provider that decides for each span anew, and that can be closed for good.
+provider that decides for each span anew, and that can be closed.
 """
 
 from collections.abc import Iterator
@@ -56,6 +56,10 @@ class RoutingProvider(otel.TracerProvider):
     def close(self) -> None:
         """Make no more spans, whoever still asks for some."""
         self.closed = True
+
+    def open(self) -> None:
+        """Make spans again."""
+        self.closed = False
 
     def target(self, context: Context | None) -> otel.TracerProvider | None:
         """Find the provider for a span that starts in this context, or in the current one; None for no span."""

@@ -104,9 +104,7 @@ async def test_each_call_is_recorded_in_the_trace_where_it_is_made() -> None:
 
 
 @pytest.mark.usefixtures("openai")
-async def test_each_tracer_has_its_own_calls_and_the_last_one_turns_it_off() -> None:
-    client = importlib.import_module("fake_client")
-    before = client.ask
+async def test_each_tracer_has_its_own_calls_and_none_is_recorded_after_the_last_one() -> None:
     first, second = OtelTracer(), OtelTracer()
     with first.lifespan():
         with second.lifespan():
@@ -114,16 +112,27 @@ async def test_each_tracer_has_its_own_calls_and_the_last_one_turns_it_off() -> 
                 ask("of the first")
                 async with second.trace_context() as inner:
                     ask("of the second")
-            assert client.ask is not before
-        assert client.ask is not before
         async with first.trace_context() as alone:
             ask("of the first again")
-    assert client.ask is before
-    assert (questions(outer), questions(inner), questions(alone)) == (
+    without = OtelTracer(instrument=())
+    with without.lifespan():
+        async with without.trace_context() as nobody:
+            ask("of one that wants no instrumentor")
+    assert (questions(outer), questions(inner), questions(alone), questions(nobody)) == (
         ["of the first"],
         ["of the second"],
         ["of the first again"],
+        [],
     )
+
+
+@pytest.mark.usefixtures("openai")
+def test_runs_one_after_the_other_patch_a_library_once() -> None:
+    with OtelTracer().lifespan():
+        patched = importlib.import_module("fake_client").ask
+    for _ in range(3):
+        with OtelTracer().lifespan():
+            assert importlib.import_module("fake_client").ask is patched
 
 
 async def test_call_is_recorded_once_when_an_instrumentor_does_not_take_its_patches_back(install: "Install") -> None:
@@ -225,17 +234,20 @@ def test_name_that_is_not_installed_is_an_error_with_the_nearest_one() -> None:
         OtelTracer(instrument="openai")
 
 
-def test_broken_instrumentor_that_was_asked_for_is_an_error_and_nothing_stays_on(install: "Install") -> None:
+async def test_broken_instrumentor_that_was_asked_for_is_an_error_and_nothing_stays_on(install: "Install") -> None:
     install("fake-cohere", {GROUP: {"cohere": "fake_cohere:Instrumentor"}}, fake_cohere=instrumentor())
     install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai="import not_there")
-    before = importlib.import_module("fake_client").ask
     tracer = OtelTracer(instrument=("cohere", "openai"))
     with pytest.raises(
         TracerError, match="instrumentor 'openai' of fake-openai cannot be used: ModuleNotFound"
     ) as info:
         tracer.init()
     assert isinstance(info.value.__cause__, ModuleNotFoundError)
-    assert importlib.import_module("fake_client").ask is before
+    without = OtelTracer(instrument=())
+    with without.lifespan():
+        async with without.trace_context() as trace:
+            ask("of one that wants no instrumentor")
+    assert questions(trace) == []
 
 
 CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
