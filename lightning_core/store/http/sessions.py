@@ -20,7 +20,7 @@ class _Session:
         self.keeper = self._keep()
 
     async def _keep(self) -> AsyncGenerator[None, None]:
-        # An event loop that ends closes the asynchronous generators that were begun in it: so it closes this session.
+        # An event loop that ends closes the asynchronous generators begun in it: so it closes these connections.
         try:
             yield
         finally:
