@@ -2,17 +2,27 @@
 
 A call has 1,000 prompt tokens and 200 response tokens, and is recorded in a memory store of the proxy's process. The
 proxy asks for token ids and log-probabilities, so its backend answers 26 kB, and a direct call's 3. CPU is that of the
-proxy's process alone. Direct calls stand beside.
+proxy's process alone. Direct calls stand beside, and where the command `litellm` is on the path, LiteLLM's proxy, which
+records nothing.
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import multiprocessing
 import os
+import secrets
+import shutil
+import socket
 import statistics
+import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -25,6 +35,7 @@ PROMPT = "word " * 1000
 PROMPT_IDS = list(range(1000, 2000))
 ANSWER_IDS = list(range(5000, 5200))
 CALLS = {1: 1500, 32: 6000}
+PEER_CALLS = {1: 200, 32: 600}
 STREAMS = 300
 WARM_UP = 200
 
@@ -206,6 +217,56 @@ async def measure(direct: str, proxied: str, proxy_pid: int) -> None:
             print(f"stream of 200 pieces, {name}: first byte p50 {_median(firsts)}, last {_median(lasts)}{cost}")
 
 
+@contextmanager
+def litellm_proxy(direct: str) -> Iterator[tuple[str, str, int] | None]:
+    """Serve the same backend through LiteLLM's proxy; give its base URL, its key and its process, or None."""
+    command = shutil.which("litellm")
+    if command is None:
+        yield None
+        return
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    key = f"sk-{secrets.token_hex(8)}"
+    params = {"model": "hosted_vllm/small", "api_base": direct, "api_key": "none"}
+    config = {"model_list": [{"model_name": "small", "litellm_params": params}]}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        environment = {**os.environ, "LITELLM_MASTER_KEY": key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        with (Path(folder) / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [command, "--config", str(path), "--host", "127.0.0.1", "--port", str(port)],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            began = time.perf_counter()
+            while process.poll() is None and time.perf_counter() - began < 120:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                time.sleep(0.1)
+            print(f"start of LiteLLM's proxy: {time.perf_counter() - began:.1f} s")
+            yield f"http://127.0.0.1:{port}/v1", key, process.pid
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+async def measure_peer(base: str, key: str, pid: int) -> None:
+    """Print the figures of LiteLLM's proxy."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), headers={"authorization": f"Bearer {key}"}
+    ) as http:
+        await whole_calls(http, base, at_once=8, calls=WARM_UP // 4)
+        for at_once, calls in PEER_CALLS.items():
+            before = cpu_seconds(pid)
+            took, seconds = await whole_calls(http, base, at_once=at_once, calls=calls)
+            used = (cpu_seconds(pid) - before) * 1000 / calls
+            figures = f"{calls / took:.0f} calls/s, p50 {_median(seconds)}, proxy CPU {used:.2f} ms a call"
+            print(f"whole, {at_once} at a time, LiteLLM's proxy: {figures}")
+
+
 def main() -> None:
     """Start both servers, and measure."""
     context = multiprocessing.get_context("spawn")
@@ -225,6 +286,9 @@ def main() -> None:
     calls = WARM_UP + sum(CALLS.values()) + STREAMS
     print(f"recorded: {proxy_end.recv()} of {calls} calls")
     proxy_end.send(False)
+    with litellm_proxy(direct) as peer:
+        if peer is not None:
+            asyncio.run(measure_peer(*peer))
     backend_end.send(False)
     proxy.join()
     backend.join()

@@ -7,13 +7,12 @@ from typing import Any, overload
 
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
+from lightning_core.agent.resources import main_or_first, resolved
 from lightning_core.errors import InvalidAgent, MissingResource
 from lightning_core.registry import did_you_mean
-from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource, Rollout
+from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, Resource, Rollout
 
 _RESOURCES: dict[str, type[Resource]] = {"llm": LLM, "prompt_template": PromptTemplate}
-_MAIN = {"llm": "main_llm", "prompt_template": "main_prompt"}
-"""The resource that is given where there are several of its kind."""
 _INJECTED = (*_RESOURCES, "resources", "rollout")
 
 Decorator = Callable[[Callable[..., Any]], "FunctionalLitAgent"]
@@ -59,7 +58,7 @@ class FunctionalLitAgent(LitAgent[Any]):
 
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
         if self._strip_proxy and isinstance(rollout, AttemptedRollout):
-            resources = _without_proxies(resources, rollout)
+            resources = resolved(resources, rollout)
         arguments: dict[str, Any] = {}
         for parameter in self._injected:
             if parameter.name == "resources":
@@ -68,7 +67,7 @@ class FunctionalLitAgent(LitAgent[Any]):
                 arguments["rollout"] = rollout
             else:
                 kind = _RESOURCES[parameter.name]
-                found = _main_or_first(resources, _MAIN[parameter.name], kind)
+                found = main_or_first(resources, kind)
                 if found is not None:
                     arguments[parameter.name] = found
                 elif is_required(parameter):
@@ -177,19 +176,6 @@ def _check_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
                 f"after the task it may have, by name: {', '.join(_INJECTED)}{did_you_mean(parameter.name, _INJECTED)}"
             )
     return injected
-
-
-def _main_or_first(resources: NamedResources, main: str, kind: type[Resource]) -> Resource | None:
-    if isinstance(resources.get(main), kind):
-        return resources[main]
-    return next((resource for resource in resources.values() if isinstance(resource, kind)), None)
-
-
-def _without_proxies(resources: NamedResources, rollout: AttemptedRollout) -> NamedResources:
-    return {
-        name: resource.with_attempted_rollout(rollout) if isinstance(resource, ProxyLLM) else resource
-        for name, resource in resources.items()
-    }
 
 
 def _takes_task(parameter: inspect.Parameter) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lightning_core.proxy.budget import Budget as Budget
     from lightning_core.proxy.llm_proxy import LLMProxy as LLMProxy
     from lightning_core.proxy.model_list import ModelConfig as ModelConfig
+    from lightning_core.proxy.remote import RemoteProxy as RemoteProxy
     from lightning_core.proxy.traffic import Drained as Drained
 
 _HOMES = {
@@ -29,9 +30,10 @@ _HOMES = {
     "Drained": "traffic",
     "LLMProxy": "llm_proxy",
     "ModelConfig": "model_list",
+    "RemoteProxy": "remote",
 }
 
-__all__ = ["Backend", "BackendAnswer", "BackendRequest", "Budget", "Drained", "LLMProxy", "ModelConfig"]
+__all__ = ["Backend", "BackendAnswer", "BackendRequest", "Budget", "Drained", "LLMProxy", "ModelConfig", "RemoteProxy"]
 
 
 def __getattr__(name: str) -> Any:

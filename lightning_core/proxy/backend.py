@@ -105,6 +105,16 @@ class Backend(ABC):
     def address(self) -> str:
         """Say where it is, for people, without keys."""
 
+    def cost(self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None) -> float | None:
+        """Return what a call costs, in US dollars, where the model list gives no prices; None where nobody knows.
+
+        Args:
+            input_tokens: Of the prompt, cached ones included; None where it is not known.
+            output_tokens: Of the answer.
+            cached_tokens: Of the prompt, those that the backend had in its prefix cache.
+        """
+        return None
+
     @abstractmethod
     async def send(self, request: BackendRequest) -> BackendAnswer:
         """Make a call, and return its answer as soon as that begins.

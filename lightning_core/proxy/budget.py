@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from lightning_core.errors import BudgetExhausted, ConfigError
+from lightning_core.registry import did_you_mean
 
 Limit = Literal["usd", "tokens", "calls", "seconds"]
+LIMITS: tuple[Limit, ...] = ("usd", "tokens", "calls", "seconds")
 
 
 class Budget:
@@ -47,10 +49,13 @@ class Budget:
         self._clock = clock
         self._lock = threading.Lock()
         self._began: float | None = None
+        self._earlier_seconds = 0.0
         self._used: dict[Limit, float] = {"usd": 0.0, "tokens": 0, "calls": 0}
         self._unpriced_calls = 0
         self._reached: Limit | None = None
+        self._refused: Limit | None = None
         self._listeners: list[Callable[[Limit], None]] = []
+        self._refusal_listeners: list[Callable[[Limit], None]] = []
 
     @classmethod
     def of(cls, spec: "Budget | Mapping[str, Any] | None") -> "Budget | None":
@@ -62,10 +67,14 @@ class Budget:
         if spec is None or isinstance(spec, Budget):
             return spec
         if not isinstance(spec, Mapping):
-            raise ConfigError(f"budget is a {type(spec).__name__}; it has usd, tokens, calls and seconds, or some")
-        unknown = [name for name in spec if name not in ("usd", "tokens", "calls", "seconds")]
-        if unknown:
-            raise ConfigError(f"budget has no limit {unknown[0]!r}; it has: usd, tokens, calls, seconds")
+            raise ConfigError(
+                f"budget is a {type(spec).__name__}; it is a mapping with some of {', '.join(LIMITS)}, as in "
+                "{'usd': 5, 'seconds': 3600}"
+            )
+        for name in spec:
+            if name not in LIMITS:
+                near = did_you_mean(str(name), LIMITS)
+                raise ConfigError(f"budget has no limit {name!r}; it has: {', '.join(LIMITS)}{near}")
         return cls(**spec)
 
     @property
@@ -80,8 +89,12 @@ class Budget:
     def used(self) -> dict[Limit, float]:
         """What was used so far, of each kind."""
         with self._lock:
-            elapsed = 0.0 if self._began is None else self._clock() - self._began
-            return {**self._used, "seconds": elapsed}
+            return {**self._used, "seconds": self._elapsed()}
+
+    @property
+    def refused(self) -> Limit | None:
+        """Which limit kept a call from starting; None while none was kept from it."""
+        return self._refused
 
     @property
     def unpriced_calls(self) -> int:
@@ -102,6 +115,26 @@ class Budget:
         if reached is not None:
             listener(reached)
 
+    def listen_to_refusals(self, listener: Callable[[Limit], None]) -> Callable[[], None]:
+        """Call this with the limit when a call must not start, again and again; in the thread of the call.
+
+        Returns:
+            What ends it.
+        """
+        with self._lock:
+            self._refusal_listeners.append(listener)
+        return lambda: self._refusal_listeners.remove(listener)
+
+    def restore(self, used: Mapping[str, float], *, unpriced_calls: int = 0) -> None:
+        """Count what was used before: what `used` said then. Twice is as once, and so is what is counted already."""
+        with self._lock:
+            for name in self._used:
+                self._used[name] = max(self._used[name], used.get(name, 0))
+            self._unpriced_calls = max(self._unpriced_calls, unpriced_calls)
+            self._earlier_seconds += max(0.0, used.get("seconds", 0.0) - self._elapsed())
+            told = self._look()
+        self._tell(told)
+
     def start_call(self) -> None:
         """Count a call that is about to start.
 
@@ -111,10 +144,15 @@ class Budget:
         self.start()
         with self._lock:
             told = self._look()
-            if self._reached is None:
+            refused = self._reached
+            if refused is None:
                 self._used["calls"] += 1
+            else:
+                self._refused = refused
         self._tell(told)
-        if self._reached is not None:
+        if refused is not None:
+            for listener in tuple(self._refusal_listeners):
+                listener(refused)
             raise BudgetExhausted(self.in_words())
 
     def end_call(self, *, tokens: int = 0, usd: float | None = None) -> None:
@@ -144,12 +182,14 @@ class Budget:
         """Return the limit that is reached just now. In the lock."""
         if self._reached is not None:
             return None
-        elapsed = 0.0 if self._began is None else self._clock() - self._began
         for name, limit in self.limits.items():
-            if (elapsed if name == "seconds" else self._used[name]) >= limit:
+            if (self._elapsed() if name == "seconds" else self._used[name]) >= limit:
                 self._reached = name
                 return name
         return None
+
+    def _elapsed(self) -> float:
+        return self._earlier_seconds + (0.0 if self._began is None else self._clock() - self._began)
 
     def _tell(self, reached: Limit | None) -> None:
         if reached is not None:

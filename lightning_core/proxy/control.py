@@ -1,17 +1,16 @@
 """Steering a proxy over HTTP: by the runner of an attempt, and by the algorithm."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.proxy.exchange import Exchange
 from lightning_core.proxy.jsons import parse_object
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.reports import REPORT_PATH, Reports
+from lightning_core.proxy.steering import Steering
 from lightning_core.store.http.auth import Role
-
-if TYPE_CHECKING:
-    from lightning_core.proxy.service import ProxyService
 
 FLUSH_PATH = "/flush"
 BIND_PATH = "/bind"
@@ -25,16 +24,19 @@ class Control:
 
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
     - `POST /control/pause`, `resume`, `drain`, `weights`, `model_list` and `GET /control/status`: with the algorithm's
       key only. A proxy without keys is steered in its own process alone.
 
     Args:
-        service: What is steered.
+        steering: What is steered.
+        reports: Takes what attempts say of themselves.
         has_keys: Whether callers say who they are.
     """
 
-    def __init__(self, service: "ProxyService", *, has_keys: bool) -> None:
-        self._service = service
+    def __init__(self, steering: Steering, reports: Reports, *, has_keys: bool) -> None:
+        self._steering = steering
+        self._reports = reports
         self._has_keys = has_keys
 
     async def serve(self, exchange: Exchange, path: str, owner: Owner | None, role: Role) -> bool:
@@ -43,12 +45,15 @@ class Control:
         Raises:
             Refused: When the caller may not, or asks for what there is not.
         """
+        if exchange.method == "POST" and path == REPORT_PATH:
+            await self._reports.take(exchange, owner, has_key=role == Role.ATTEMPT)
+            return True
         if exchange.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
             fields = await self._fields(exchange)
             if path == FLUSH_PATH:
-                await self._service.flush(owner, end=fields.get("end") is not False)
+                await self._steering.flush(owner, end=fields.get("end") is not False)
             else:
-                self._service.attribution.bind(_text(fields, "value"), owner)
+                await self._steering.bind(_text(fields, "value"), owner)
             await exchange.answer(204, b"", ())
             return True
         if not path.startswith(CONTROL_PREFIX):
@@ -60,32 +65,32 @@ class Control:
         return True
 
     async def _steer(self, exchange: Exchange, what: str) -> Mapping[str, Any]:
-        service = self._service
+        steering = self._steering
         if (exchange.method, what) == ("GET", "status"):
-            return service.status()
+            return await steering.status()
         if exchange.method == "POST" and what in _ACTIONS:
             fields = await self._fields(exchange)
             if what == "pause":
-                service.traffic.pause()
+                await steering.pause()
             elif what == "resume":
-                service.traffic.resume()
+                await steering.resume()
             elif what == "drain":
-                drained = await service.traffic.drain(_seconds(fields))
+                drained = await steering.drain(_seconds(fields))
                 return {"finished": drained.finished, "aborted": drained.aborted}
             elif what == "weights":
-                service.engine.weight_version = _text(fields, "version")
+                await steering.set_weight_version(_text(fields, "version"))
             else:
-                self._update(fields.get("model_list"))
-            return service.status()
+                await self._update(fields.get("model_list"))
+            return await steering.status()
         raise Refused(404, "unknown_path", f"there is no {exchange.method} {exchange.path}")
 
-    def _update(self, model_list: Any) -> None:
+    async def _update(self, model_list: Any) -> None:
         if not isinstance(model_list, list):
             raise Refused(400, "invalid_request", "model_list is missing, or no list")
         if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
             raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
         try:
-            self._service.update_model_list(model_list)
+            await self._steering.update_model_list(model_list)
         except (ConfigError, RegistryError) as exc:
             raise Refused(400, "invalid_request", str(exc)) from exc
 

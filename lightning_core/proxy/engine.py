@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning_core.errors import BudgetExhausted
 from lightning_core.proxy.backend import BackendBroke, BackendTimeout
-from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.call import Call
 from lightning_core.proxy.dialects import DIALECTS, Dialect
 from lightning_core.proxy.exchange import Exchange, Headers
@@ -23,6 +22,7 @@ from lightning_core.proxy.relay import EarlyEnd, StreamRelay
 from lightning_core.proxy.replicas import Replicas
 from lightning_core.proxy.sending import Sender, Sent, error_fields, refusal_of
 from lightning_core.proxy.spans import Capture, span_of
+from lightning_core.proxy.spending import Spending
 from lightning_core.proxy.traffic import Traffic
 from lightning_core.store.http.body import ClientGone
 
@@ -54,7 +54,7 @@ class Engine:
     replicas: Replicas
     sender: Sender
     capture: Capture
-    budget: Budget | None
+    spending: Spending | None
     allow_unattributed: bool
     max_body_bytes: int
     weight_version: str | None = None
@@ -125,7 +125,7 @@ class Engine:
             async with call.interruptible():
                 try:
                     await self.traffic.enter(call, call.abort)
-                    self._start_budgeted()
+                    await self._start_budgeted()
                     is_counted = True
                     await self._answer(exchange, path, body, fields, dialect, record, began)
                 finally:
@@ -153,10 +153,10 @@ class Engine:
             if ticket is not None:
                 self.outbox.end(ticket, span_of(record, self.capture), record.size)
 
-    def _start_budgeted(self) -> None:
-        if self.budget is not None:
+    async def _start_budgeted(self) -> None:
+        if self.spending is not None:
             try:
-                self.budget.start_call()
+                await self.spending.start_call()
             except BudgetExhausted as exc:
                 raise Refused(402, "budget_exhausted", str(exc)) from exc
 
@@ -165,8 +165,8 @@ class Engine:
         self.counts.tokens += tokens
         self.counts.usd += cost or 0.0
         self.counts.failed += record.error_kind is not None
-        if self.budget is not None and is_counted:
-            self.budget.end_call(tokens=tokens, usd=cost)
+        if self.spending is not None and is_counted:
+            self.spending.end_call(tokens=tokens, usd=cost)
 
     async def _answer(
         self,
@@ -199,7 +199,7 @@ class Engine:
                 await sent.answer.aclose()
             finally:
                 answer = record.answer
-                record.cost = sent.replica.cost(answer.input_tokens, answer.output_tokens)
+                record.cost = sent.replica.cost(answer.input_tokens, answer.output_tokens, answer.cached_tokens)
 
     async def _hand_back(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord) -> None:
         """Answer in one piece."""
@@ -254,7 +254,7 @@ class Engine:
             async with call.interruptible():
                 try:
                     await self.traffic.enter(call, call.abort)
-                    self._start_budgeted()
+                    await self._start_budgeted()
                     await self._pass(exchange, path, body, fields, owner)
                 finally:
                     self.traffic.leave(call)

@@ -13,7 +13,7 @@ def parse(data: bytes) -> Any:
         ValueError: When it is none.
     """
     try:
-        return from_json(data)
+        return from_json(data, cache_strings="keys")  # texts of tokens are hardly ever the same
     except ValueError as exc:
         if b"\\u" not in data:
             raise

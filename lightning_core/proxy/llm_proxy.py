@@ -1,21 +1,20 @@
 """The model proxy, as programs use it."""
 
-import asyncio
-import copy
 import os
-import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
-from lightning_core.errors import ConfigError, ProxyError, StoreUnavailable
+from lightning_core.errors import ConfigError, ProxyError
+from lightning_core.proxy.address import Address
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.model_list import ModelConfig, make_replicas
 from lightning_core.proxy.owner import Owner
-from lightning_core.proxy.service import ProxyService, Settings
+from lightning_core.proxy.running import RunningProxy
+from lightning_core.proxy.service import ProxyService
+from lightning_core.proxy.settings import Settings
 from lightning_core.proxy.spans import Capture, Redact
+from lightning_core.proxy.steering import Serving
 from lightning_core.proxy.traffic import Drained
 from lightning_core.registry import Registry, default_registry
 from lightning_core.store import LightningStore
@@ -25,9 +24,7 @@ from lightning_core.store.http.loopback import is_loopback
 from lightning_core.store.http.protocol import KEY_VARIABLE
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.superseded import superseded
-from lightning_core.types import LLM, Attempt, ProxyLLM, Rollout
-
-T = TypeVar("T")
+from lightning_core.types import LLM, Attempt, Rollout
 
 
 class LLMProxy:
@@ -60,6 +57,9 @@ class LLMProxy:
         capture_tokens: Whether token ids are.
         redact: Is given `input`, `output`, `instructions` or `tools`, and what is to be recorded; returns what is.
         budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
+        workers: How many processes answer calls. More than one share the budget, pauses, and where an attempt's calls
+            go; backends are then named, not given as objects. They need a thread in this process, whatever
+            `launch_mode` says.
         registry: Where backends are found; None for what is installed.
         clock: How long waits last; None for the machine's clock.
         settings: Further limits, by the names of `Settings`: `pause_seconds`, `max_concurrent_calls`, ...
@@ -69,13 +69,13 @@ class LLMProxy:
     """
 
     @superseded(
+        renamed={"num_workers": "workers"},
         without_effect={
             "litellm_config": "give each model its options in the model_list",
-            "num_workers": "one event loop serves thousands of calls",
             "launcher_args": "give host and port",
             "middlewares": "streams are real, and attribution is built in",
             "callbacks": "token ids and log-probabilities are always asked for",
-        }
+        },
     )
     def __init__(
         self,
@@ -94,6 +94,7 @@ class LLMProxy:
         capture_tokens: bool = True,
         redact: Redact | None = None,
         budget: Budget | Mapping[str, Any] | None = None,
+        workers: int = 1,
         registry: Registry | None = None,
         clock: Clock | None = None,
         **settings: Any,
@@ -110,11 +111,19 @@ class LLMProxy:
                 f"host {self.host} can be reached from other machines, so the proxy needs a key: give key= or "
                 f"{KEY_VARIABLE}, or serve on 127.0.0.1"
             )
-        self._keys = Keys(key)
-        self._asked_port = port or 0
-        self._port = self._asked_port
-        self._public_url = None if public_url is None else public_url.rstrip("/").removesuffix("/v1")
-        self._in_thread = launch_mode != "asyncio"
+        self.key = key
+        """Its own; None where it needs none."""
+        if type(workers) is not int or workers < 1:
+            raise ConfigError(f"workers is {workers!r}; it is a whole number from 1 on")
+        if workers > 1 and (registry is not None or clock is not None):
+            raise ConfigError(
+                "registry and clock are objects of this process, which workers cannot have; leave them out"
+            )
+        self.workers = workers
+        keys = Keys(key)
+        self._keys = keys
+        self._address = Address(self.host, port or 0, public_url=public_url, keys=keys)
+        self._in_thread = launch_mode != "asyncio" or workers > 1
         self._settings = Settings(
             allow_unattributed=allow_unattributed,
             attribution_header=attribution_header,
@@ -128,9 +137,7 @@ class LLMProxy:
         self.store = store
         self.model_list: list[Mapping[str, Any]] = [dict(entry) for entry in model_list or ()]
         self._weight_version: str | None = None
-        self._service: ProxyService | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: _ProxyThread | None = None
+        self._running: RunningProxy | None = None
         self._is_of_run = False
 
     @classmethod
@@ -170,21 +177,16 @@ class LLMProxy:
         Raises:
             ProxyError: When the system is to choose the port, and has not yet.
         """
-        if self._public_url is not None:
-            return self._public_url
-        if self._port == 0:
-            raise ProxyError("the proxy's port is not chosen yet; start the proxy first")
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        return self._address.url
 
     @property
     def port(self) -> int:
         """Where it listens; 0 before the system has chosen."""
-        return self._port
+        return self._address.port
 
     def is_running(self) -> bool:
         """Whether calls are served."""
-        return self._service is not None
+        return self._running is not None
 
     def models(self) -> list[str]:
         """Return what agents may ask for."""
@@ -200,7 +202,7 @@ class LLMProxy:
         Raises:
             ProxyError: When it runs.
         """
-        if self._service is not None and store is not self.store:
+        if self._running is not None and store is not self.store:
             raise ProxyError("the proxy runs; stop it before it gets another store")
         self.store = store
 
@@ -218,20 +220,13 @@ class LLMProxy:
         Raises:
             ValueError: When only one of the ids is given, or when it is not clear which model is meant.
         """
-        names = self.models()
-        if model is None:
-            if len(names) != 1:
-                raise ValueError(f"say which model: the proxy has {', '.join(names) or 'none'}")
-            model = names[0]
-        parameters = copy.deepcopy(dict(sampling_parameters or {}))
-        general = ProxyLLM(endpoint=f"{self.url}/v1", model=model, sampling_parameters=parameters)
-        if rollout_id is None and attempt_id is None:
-            return general
-        return LLM(
-            endpoint=general.get_base_url(rollout_id, attempt_id),
+        return self._address.resource(
+            self.models(),
+            None if self.store is None or not self._keys.required else self.store.run_id,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
             model=model,
-            api_key=self.attempt_key(rollout_id or "", attempt_id or ""),
-            sampling_parameters=parameters,
+            sampling_parameters=sampling_parameters,
         )
 
     def attempt_key(self, rollout_id: str, attempt_id: str) -> str | None:
@@ -241,7 +236,7 @@ class LLMProxy:
         """
         if not self._keys.required or self.store is None:
             return None
-        return self._keys.mint(self.store.run_id, rollout_id, attempt_id, time.time())
+        return self._address.attempt_key(self.store.run_id, rollout_id, attempt_id)
 
     # From start to stop
 
@@ -251,7 +246,7 @@ class LLMProxy:
         Raises:
             ConfigError: When the port cannot be had, the model list is wrong, or there is no store.
         """
-        if self._service is not None:
+        if self._running is not None:
             return
         if self.store is None and not self._settings.allow_unattributed:
             raise ConfigError("the proxy has no store to record calls in; give it store=, or allow_unattributed=True")
@@ -260,27 +255,21 @@ class LLMProxy:
             store = LightningStoreThreaded(store)
         if store is not None:
             await store.statistics()  # one that cannot be reached is known now, and its run from now on
-        if not self._in_thread:
-            await self._open(store)
-            return
-        thread = _ProxyThread(lambda: self._open(store), self._close)
-        await asyncio.shield(asyncio.wrap_future(thread.start()))
-        self._thread = thread
+        running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
+        self._address.port = await running.start(self.host, self._address.port)
+        self._running = running
 
     async def stop(self) -> None:
         """Let calls end, bring what they recorded to the store, and stop. Does nothing when it does not run."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            await asyncio.wrap_future(thread.stop())
-            await asyncio.to_thread(thread.join)
-        elif self._service is not None:
-            await self._close()
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stop()
 
     async def restart(self, *, _port: int | None = None) -> None:
         """Stop and start again, on the same port."""
         await self.stop()
         if _port is not None:
-            self._port = self._asked_port = _port
+            self._address.port = _port
         await self.start()
 
     async def __aenter__(self) -> Self:
@@ -292,6 +281,26 @@ class LLMProxy:
     ) -> None:
         await self.stop()
 
+    def _make(self, store: LightningStore | None) -> Serving:
+        """Make what serves calls, in the event loop that it belongs to."""
+        if self.workers > 1:
+            from lightning_core.proxy.workers import Plan, WorkerPool
+
+            plan = Plan(self.workers, self.key, self._settings, self._capture, self.budget, store)
+            return WorkerPool(plan, model_list=self.model_list, weight_version=self._weight_version)
+        service = ProxyService(
+            store,
+            keys=self._keys,
+            settings=self._settings,
+            capture=self._capture,
+            budget=self.budget,
+            registry=self._registry,
+            clock=self._clock,
+        )
+        service.replicas.replace(make_replicas(self.model_list, self._registry))
+        service.engine.weight_version = self._weight_version
+        return service
+
     # While it runs
 
     def update_model_list(self, model_list: Sequence[ModelConfig | Mapping[str, Any]]) -> None:
@@ -302,24 +311,19 @@ class LLMProxy:
             RegistryError: When a backend cannot be had; then nothing changes.
         """
         entries: list[Mapping[str, Any]] = [dict(entry) for entry in model_list]
-        service, loop = self._service, self._loop
-        if service is None or loop is None:
+        if self._running is None:
             make_replicas(entries, self._registry)
-        elif _is_running_here(loop):
-            service.update_model_list(entries)
         else:
-            done: Future[None] = Future()
-            loop.call_soon_threadsafe(_settle, done, lambda: service.update_model_list(entries))
-            done.result()
+            self._running.ask_now(lambda proxy: proxy.update_model_list(entries))
         self.model_list = entries
 
     async def pause(self) -> None:
         """Let new calls wait, for new weights. Those under way go on: see `drain`. Twice is as once."""
-        await self._there(_at_once, lambda service: service.traffic.pause())
+        await self._known().ask(lambda proxy: proxy.pause())
 
     async def resume(self) -> None:
         """Let calls in again."""
-        await self._there(_at_once, lambda service: service.traffic.resume())
+        await self._known().ask(lambda proxy: proxy.resume())
 
     async def drain(self, timeout: float | None = None) -> Drained:
         """Wait until no call is under way, and cut off those that are after so many seconds; `pause` first.
@@ -327,19 +331,18 @@ class LLMProxy:
         Returns:
             How many calls ended, and how many were cut off. The agents of the latter are told to try again.
         """
-        return await self._there(lambda service: service.traffic.drain(timeout))
+        return await self._known().ask(lambda proxy: proxy.drain(timeout))
 
     def set_weight_version(self, version: str | int | None) -> None:
         """Record with each call from now on which weights it was made with."""
-        self._weight_version = None if version is None else str(version)
-        if self._service is not None:
-            self._service.engine.weight_version = self._weight_version
+        said = self._weight_version = None if version is None else str(version)
+        if self._running is not None:
+            self._running.ask_now(lambda proxy: proxy.set_weight_version(said))
 
     def bind(self, value: str, rollout_id: str, attempt_id: str) -> None:
         """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
-        if self._service is None:
-            raise ProxyError("the proxy does not run; start it first")
-        self._service.attribution.bind(value, Owner(None, rollout_id, attempt_id))
+        owner = Owner(None, rollout_id, attempt_id)
+        self._known().ask_now(lambda proxy: proxy.bind(value, owner))
 
     async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
         """Return when the store has all calls of an attempt.
@@ -352,12 +355,13 @@ class LLMProxy:
 
         Raises:
             StoreUnavailable: When the store does not take them in time. They go to it when it is back.
+            CallsLost: When a worker has died with calls of it.
         """
-        await self._there(lambda service: service.flush(Owner(None, rollout_id, attempt_id), end=end))
+        await self._known().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end=end))
 
     async def status(self) -> dict[str, Any]:
         """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""
-        return await self._there(_at_once, lambda service: service.status())
+        return await self._known().ask(lambda proxy: proxy.status())
 
     async def lightning_run_start(self, run_id: str) -> None:
         """Start with a run; the hook of this name."""
@@ -373,114 +377,11 @@ class LLMProxy:
 
     async def lightning_trace_end(self, rollout: Rollout, attempt: Attempt) -> None:
         """Let the end of an attempt wait for its calls; the hook of this name."""
-        if self._service is not None and self.store is not None:
+        if self._running is not None and self.store is not None:
             # A grader may still have a judge called: so the attempt has not ended for good.
             await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
 
-    async def _open(self, store: LightningStore | None) -> None:
-        service = ProxyService(
-            store,
-            keys=self._keys,
-            settings=self._settings,
-            capture=self._capture,
-            budget=self.budget,
-            registry=self._registry,
-            clock=self._clock,
-        )
-        service.update_model_list(self.model_list)
-        service.engine.weight_version = self._weight_version
-        self._port = await service.start(self.host, self._port)
-        self._service, self._loop = service, asyncio.get_running_loop()
-
-    async def _close(self) -> None:
-        service, self._service, self._loop = self._service, None, None
-        if service is not None:
-            await service.stop()
-
-    async def _there(self, method: Callable[..., Awaitable[T]], *args: Any) -> T:
-        """Call something in the proxy's event loop, with its service."""
-        service, loop = self._service, self._loop
-        if service is None or loop is None:
+    def _known(self) -> RunningProxy:
+        if self._running is None:
             raise ProxyError("the proxy does not run; start it first")
-
-        async def call() -> T:
-            return await method(service, *args)
-
-        if _is_running_here(loop):
-            return await call()
-        calling = call()
-        try:
-            future = asyncio.run_coroutine_threadsafe(calling, loop)
-        except RuntimeError as exc:
-            calling.close()
-            raise StoreUnavailable("the proxy has stopped") from exc
-        return await asyncio.wrap_future(future)
-
-
-class _ProxyThread:
-    """A thread with an event loop in which a proxy runs."""
-
-    def __init__(
-        self, opening: Callable[[], Coroutine[Any, Any, None]], closing: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._opening = opening
-        self._closing = closing
-        self._opened: Future[None] = Future()
-        self._closed: Future[None] = Future()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._told: asyncio.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="model proxy", daemon=True)
-
-    def start(self) -> "Future[None]":
-        self._thread.start()
-        return self._opened
-
-    def stop(self) -> "Future[None]":
-        if self._loop is not None and self._told is not None and not self._closed.done():
-            self._loop.call_soon_threadsafe(self._told.set)
-        return self._closed
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def _run(self) -> None:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            await self._opening()
-        except BaseException as exc:
-            self._opened.set_exception(exc)
-            return
-        self._opened.set_result(None)
-        await self._told.wait()
-        try:
-            await self._closing()
-        except BaseException as exc:
-            self._closed.set_exception(exc)
-        else:
-            self._closed.set_result(None)
-
-
-async def _at_once(service: ProxyService, action: Callable[[ProxyService], T]) -> T:
-    return action(service)
-
-
-def _settle(done: "Future[None]", action: Callable[[], None]) -> None:
-    try:
-        action()
-    except Exception as exc:
-        done.set_exception(exc)
-    else:
-        done.set_result(None)
-
-
-def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:
-    try:
-        return asyncio.get_running_loop() is loop
-    except RuntimeError:
-        return False
+        return self._running

@@ -56,10 +56,15 @@ class Replica:
     spec: object = field(default=None, repr=False)
     """What it was made from."""
 
-    def cost(self, input_tokens: int | None, output_tokens: int | None) -> float | None:
-        """Return what a call costs, in US dollars; None where no price was given."""
+    def cost(
+        self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None = None
+    ) -> float | None:
+        """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
+
+        None where nobody knows.
+        """
         if self.input_price is None and self.output_price is None:
-            return None
+            return self.backend.cost(input_tokens, output_tokens, cached_tokens)
         return (input_tokens or 0) * (self.input_price or 0.0) + (output_tokens or 0) * (self.output_price or 0.0)
 
 
@@ -107,9 +112,10 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     if given is None:
         is_openai = provider in _OPENAI_PROVIDERS or (provider is None and "api_base" in options)
         spec = "openai" if is_openai else "litellm"
-        if not is_openai:
-            model, options = str(params.get("model") or name), {"model": params.get("model") or name, **options}
-    elif provider not in _OPENAI_PROVIDERS:
+    if spec == "litellm":  # it needs the provider's prefix
+        model = str(params.get("model") or name)
+        options = {"model": model, **options}
+    elif given is not None and provider not in _OPENAI_PROVIDERS:
         model = str(params.get("model") or name)
     if isinstance(spec, str):
         spec = {"name": spec, **options}

@@ -18,6 +18,7 @@ from lightning_core.proxy.backend import (
     BackendTimeout,
     BackendUnavailable,
 )
+from lightning_core.proxy.environment import from_environment
 
 _PUBLIC_BASE = "https://api.openai.com/v1"
 _KEEP_ALIVE_SECONDS = 4.0
@@ -62,12 +63,12 @@ class OpenAIBackend(Backend):
         max_connections: int = 4096,
         return_token_ids: bool | None = None,
     ) -> None:
-        base = _PUBLIC_BASE if api_base is None else _from_environment("api_base", api_base)
+        base = _PUBLIC_BASE if api_base is None else from_environment("api_base", api_base)
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ConfigError(f"api_base is {base!r}; it is the URL of an endpoint, such as http://127.0.0.1:8000/v1")
         key = os.environ.get("OPENAI_API_KEY") if api_key is None and api_base is None else api_key
-        key = None if key is None else _from_environment("api_key", key)
+        key = None if key is None else from_environment("api_key", key)
         self._base = base.rstrip("/")
         self._host = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}"
         self._headers = {"accept-encoding": "identity", **(headers or {})}
@@ -179,19 +180,3 @@ def _said(error: Exception) -> str:
 def _limit(timeout: aiohttp.ClientTimeout) -> str:
     seconds: Any = timeout.total if timeout.total is not None else timeout.sock_read
     return f"{seconds:g} s" if seconds is not None else "its time"
-
-
-def _from_environment(option: str, value: str) -> str:
-    """Return an option's value, which may be in a variable, as LiteLLM writes it.
-
-    Raises:
-        ConfigError: When that is not set.
-    """
-    prefix = "os.environ/"
-    if not value.startswith(prefix):
-        return value
-    name = value.removeprefix(prefix)
-    found = os.environ.get(name)
-    if not found:
-        raise ConfigError(f"{option} is to come from the variable {name}, which is not set; set it")
-    return found

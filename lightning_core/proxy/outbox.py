@@ -58,6 +58,8 @@ class Outbox:
         clock: How long pauses last.
         max_spans: How many spans may pile up.
         max_bytes: How many bytes, about.
+        on_attempt: Is told of an attempt that has calls which the store does not have yet, and (False) of one that has
+            none any more.
     """
 
     def __init__(
@@ -67,11 +69,13 @@ class Outbox:
         *,
         max_spans: int = 20_000,
         max_bytes: int = 512 * 1024 * 1024,
+        on_attempt: Callable[[Owner, bool], None] | None = None,
     ) -> None:
         self._view = view
         self._clock = clock
         self._max_spans = max_spans
         self._max_bytes = max_bytes
+        self._on_attempt = on_attempt
         self._attempts: dict[Owner, _Attempt] = {}
         self._unnumbered: list[Ticket] = []
         self._ready: list[Ticket] = []
@@ -107,7 +111,12 @@ class Outbox:
     def begin(self, owner: Owner, abort: Callable[[str], None]) -> Ticket:
         """Take note of a call that begins, and ask for its number."""
         ticket = Ticket(owner, abort, asyncio.get_running_loop().create_future())
-        self._attempts.setdefault(owner, _Attempt()).calling.add(ticket)
+        attempt = self._attempts.get(owner)
+        if attempt is None:
+            attempt = self._attempts[owner] = _Attempt()
+            if self._on_attempt is not None:
+                self._on_attempt(owner, True)
+        attempt.calling.add(ticket)
         self._unnumbered.append(ticket)
         if self._numbering is None:
             self._numbering = asyncio.create_task(self._number(), name="numbers of model calls")
@@ -298,7 +307,8 @@ class Outbox:
 
     def _settle(self, owner: Owner, attempt: _Attempt) -> None:
         if attempt.is_done():
-            self._attempts.pop(owner, None)
+            if self._attempts.pop(owner, None) is not None and self._on_attempt is not None:
+                self._on_attempt(owner, False)
             for future in attempt.waiting:
                 if not future.done():
                     future.set_result(None)

@@ -13,7 +13,9 @@ from lightning_core.store.http.auth import Identity, Keys, Role, Unauthorized
 ROLLOUT_HEADER = "x-rollout-id"
 ATTEMPT_HEADER = "x-attempt-id"
 
-_MAX_BOUND = 100_000
+MAX_BOUND = 100_000
+"""How many values are remembered that stand for an attempt; the newest."""
+
 _BAGGAGE_ROLLOUT = LightningResourceAttributes.ROLLOUT_ID.value
 _BAGGAGE_ATTEMPT = LightningResourceAttributes.ATTEMPT_ID.value
 
@@ -64,7 +66,7 @@ class Attribution:
         """
         self._bound[value] = owner
         self._bound.move_to_end(value)
-        if len(self._bound) > _MAX_BOUND:
+        if len(self._bound) > MAX_BOUND:
             self._bound.popitem(last=False)
 
     def identify(self, headers: Mapping[str, str]) -> Identity:

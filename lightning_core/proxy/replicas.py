@@ -4,12 +4,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from lightning_core.proxy.model_list import Replica
+from lightning_core.proxy.placing import MAX_ATTEMPTS, Placing, Wanted
 from lightning_core.proxy.refusals import Refused
 from lightning_core.registry.objects import did_you_mean
 from lightning_core.store.clock import Clock
-
-MAX_ATTEMPTS = 10_000
-"""How many attempts are remembered with their replica; an older one gets a new one."""
 
 _FIRST_DOWN_SECONDS = 1.0
 _LONGEST_DOWN_SECONDS = 30.0
@@ -27,11 +25,15 @@ class Replicas:
     Args:
         clock: Where the time comes from.
         on_idle: Is given a replica that is not used any more.
+        placing: Says where an attempt's calls go, where other processes make calls of it, too.
     """
 
-    def __init__(self, clock: Clock, on_idle: Callable[[Replica], None]) -> None:
+    def __init__(self, clock: Clock, on_idle: Callable[[Replica], None], *, placing: Placing | None = None) -> None:
         self._clock = clock
         self._on_idle = on_idle
+        self._placing = placing
+        self.list_version = 0
+        """Which list this is, where somebody else counts them."""
         self._retired: set[Replica] = set()
         self._all: list[Replica] = []
         self._by_model: dict[str, list[Replica]] = {}
@@ -62,6 +64,34 @@ class Replicas:
             else:
                 self._on_idle(replica)
 
+    async def place(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
+        """Return the replica for a call, as `choose` does; where several workers make calls, all choose the same.
+
+        Raises:
+            Refused: When there is no such model.
+        """
+        candidates = self._candidates(model)
+        if self._placing is None or attempt is None or len(candidates) == 1:
+            return self.choose(model, attempt, not_this=not_this)
+        key = (candidates[0].model_name, attempt)
+        kept = self._of_attempt.get(key)
+        if kept is not None and kept is not not_this and self._is_up(kept):
+            return kept
+        up = [number for number, each in enumerate(candidates) if each is not not_this and self._is_up(each)]
+        if not up:
+            return self.choose(model, None, not_this=not_this)
+        in_flight = [each.in_flight for each in candidates]
+        number = await self._placing.place(Wanted(self.list_version, key[0], attempt, up, in_flight))
+        now = self._by_model.get(key[0], [])
+        if number is None or candidates is not now:
+            return self.choose(model, None, not_this=not_this)
+        self._remember(key, now[number])
+        return now[number]
+
+    def forget(self, model: str, attempt: str) -> None:
+        """Ask anew where an attempt's calls go: another worker could not reach the replica that they went to."""
+        self._of_attempt.pop((model, attempt), None)
+
     def choose(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
         """Return the replica for a call.
 
@@ -88,12 +118,15 @@ class Replicas:
             others = [replica for replica in candidates if replica is not not_this] or candidates
             chosen = min(others, key=lambda replica: (replica.down_until, replica.in_flight))
         if attempt is not None:
-            chosen.assigned += 1
-            self._of_attempt[key] = chosen
-            self._of_attempt.move_to_end(key)
-            if len(self._of_attempt) > MAX_ATTEMPTS:
-                self._of_attempt.popitem(last=False)
+            self._remember(key, chosen)
         return chosen
+
+    def _remember(self, key: tuple[str, str], chosen: Replica) -> None:
+        chosen.assigned += 1
+        self._of_attempt[key] = chosen
+        self._of_attempt.move_to_end(key)
+        if len(self._of_attempt) > MAX_ATTEMPTS:
+            self._of_attempt.popitem(last=False)
 
     def has_other(self, model: str | None, replica: Replica) -> bool:
         """Whether a call could go to another replica at once."""

@@ -155,7 +155,7 @@ class Sender:
         tries: int,
     ) -> Sent:
         model = fields.get("model") if fields is not None else None
-        replica = self._replicas.choose(model if isinstance(model, str) else None, attempt, not_this=failed)
+        replica = await self._replicas.place(model if isinstance(model, str) else None, attempt, not_this=failed)
         on_try(replica)
         self._replicas.begin(replica)
         try:

@@ -1,23 +1,29 @@
 """A proxy in its event loop: all of its parts, from its start to its stop."""
 
 import asyncio
+import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from lightning_core.proxy.app import ProxyApp
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.control import Control
 from lightning_core.proxy.engine import Engine
+from lightning_core.proxy.links import Links
 from lightning_core.proxy.live_attempts import LiveAttempts
 from lightning_core.proxy.model_list import Replica, make_replicas
 from lightning_core.proxy.outbox import Outbox
 from lightning_core.proxy.owner import Attribution, Owner
 from lightning_core.proxy.replicas import Replicas
+from lightning_core.proxy.reports import Reports
 from lightning_core.proxy.sending import Sender
+from lightning_core.proxy.settings import Settings
 from lightning_core.proxy.spans import Capture
-from lightning_core.proxy.traffic import Traffic
+from lightning_core.proxy.spending import LocalSpending
+from lightning_core.proxy.steering import Serving
+from lightning_core.proxy.traffic import Drained, Traffic
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
@@ -25,31 +31,11 @@ from lightning_core.store.http.auth import Keys
 from lightning_core.store.http.listener import Listener, bind
 
 _MAX_VIEWS = 256
-_STOP_SECONDS = 5.0
+STOP_SECONDS = 5.0
 """How long calls may go on when the proxy stops, and how long it then waits for the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
-
-    allow_unattributed: bool = False
-    attribution_header: str | None = None
-    num_retries: int = 2
-    first_retry_seconds: float = 0.25
-    max_concurrent_calls: int = 4096
-    max_waiting_calls: int = 16_384
-    queue_seconds: float = 300.0
-    pause_seconds: float = 60.0
-    stall_seconds: float = 120.0
-    flush_grace_seconds: float = 1.0
-    flush_seconds: float | None = 30.0
-    max_body_bytes: int = 64 * 1024 * 1024
-    max_unsent_spans: int = 20_000
-    max_unsent_bytes: int = 512 * 1024 * 1024
-
-
-class ProxyService:
+class ProxyService(Serving):
     """The parts of a running proxy. Belongs to one event loop.
 
     Args:
@@ -60,6 +46,7 @@ class ProxyService:
         budget: The run's; None for no limit.
         registry: Where backends are found.
         clock: How long waits last.
+        links: What it shares with other workers; None for a proxy that is one process.
     """
 
     def __init__(
@@ -72,6 +59,7 @@ class ProxyService:
         budget: Budget | None,
         registry: Registry,
         clock: Clock,
+        links: Links | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -82,7 +70,11 @@ class ProxyService:
         self.attribution = Attribution(keys, header=settings.attribution_header)
         self.attempts = LiveAttempts(self._view, clock)
         self.outbox = Outbox(
-            self._view, clock, max_spans=settings.max_unsent_spans, max_bytes=settings.max_unsent_bytes
+            self._view,
+            clock,
+            max_spans=settings.max_unsent_spans,
+            max_bytes=settings.max_unsent_bytes,
+            on_attempt=None if links is None else links.on_attempt,
         )
         self.traffic = Traffic(
             clock,
@@ -91,7 +83,8 @@ class ProxyService:
             queue_seconds=settings.queue_seconds,
             pause_seconds=settings.pause_seconds,
         )
-        self.replicas = Replicas(clock, self._retire)
+        self.replicas = Replicas(clock, self._retire, placing=None if links is None else links.placing)
+        local = None if budget is None else LocalSpending(budget)
         self.engine = Engine(
             attribution=self.attribution,
             attempts=self.attempts,
@@ -102,13 +95,17 @@ class ProxyService:
                 self.replicas, retries=settings.num_retries, first_pause_seconds=settings.first_retry_seconds
             ),
             capture=capture,
-            budget=budget,
+            spending=local if links is None else links.spending,
             allow_unattributed=settings.allow_unattributed,
             max_body_bytes=settings.max_body_bytes,
         )
         self.app = ProxyApp(
             self.engine,
-            Control(self, has_keys=keys.required),
+            Control(
+                self if links is None else links.steering,
+                Reports(self.attempts, self.outbox),
+                has_keys=keys.required,
+            ),
             self.attribution,
             run_id=None if store is None else store.run_id,
             local_only=not keys.required,
@@ -116,48 +113,52 @@ class ProxyService:
         )
 
     async def start(self, host: str, port: int) -> int:
-        """Listen, and return the port when requests are answered.
-
-        Raises:
-            ConfigError: When the port cannot be had.
-        """
         bound = bind(host, port)
         found: int = bound.getsockname()[1]
+        await self.listen(bound)
+        return found
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Answer what comes in on a socket, which is closed in the end."""
         listener = Listener(self.app, bound)
         await listener.open()
         self._listener = listener
-        return found
 
     async def stop(self) -> None:
-        """Let calls end, bring their spans to the store, and let go of everything."""
         listener, self._listener = self._listener, None
         self.traffic.resume()
         if listener is not None:
-            await listener.close(seconds=_STOP_SECONDS)
-        await self.outbox.aclose(_STOP_SECONDS)
+            await listener.close(seconds=STOP_SECONDS)
+        await self.outbox.aclose(STOP_SECONDS)
         self.replicas.replace([])
         while self._closing:
             await asyncio.wait(self._closing)
 
-    def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        """Send calls to other replicas from now on. Those that have not changed keep their connections.
+    # Steering: none of this waits, but for draining and flushing
 
-        Raises:
-            ConfigError: When an entry is wrong; then nothing changes.
-            RegistryError: When a backend cannot be had; then nothing changes.
-        """
+    async def pause(self) -> None:
+        self.traffic.pause()
+
+    async def resume(self) -> None:
+        self.traffic.resume()
+
+    async def drain(self, timeout: float | None) -> Drained:
+        return await self.traffic.drain(timeout)
+
+    async def set_weight_version(self, version: str | None) -> None:
+        self.engine.weight_version = version
+
+    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
         self.replicas.replace(make_replicas(model_list, self._registry, self.replicas.all))
 
+    def check_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        """Raise what `update_model_list` would; change nothing."""
+        make_replicas(model_list, self._registry)
+
+    async def bind(self, value: str, owner: Owner) -> None:
+        self.attribution.bind(value, owner)
+
     async def flush(self, owner: Owner, *, end: bool) -> None:
-        """Return when the store has the calls of an attempt.
-
-        Args:
-            owner: The attempt.
-            end: Whether it has ended: calls under way are cut off after a moment, and no other one begins.
-
-        Raises:
-            StoreUnavailable: When the store did not take them in time.
-        """
         if end:
             self.attempts.end(owner)
         await self.outbox.flush(
@@ -166,8 +167,7 @@ class ProxyService:
             timeout_seconds=self._settings.flush_seconds,
         )
 
-    def status(self) -> dict[str, Any]:
-        """Return how it stands."""
+    async def status(self) -> dict[str, Any]:
         return {
             **asdict(self.engine.counts),
             "in_flight": self.traffic.in_flight,

@@ -20,6 +20,15 @@ Reply = str | dict[str, Any]
 """What the assistant says: a text, or fields of its message, such as `tool_calls`."""
 
 
+# What vLLM 0.32 answers besides what tests look at.
+_MESSAGE: dict[str, Any] = {
+    "role": "assistant",
+    **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "reasoning")),
+}
+_USAGE_DETAILS: dict[str, Any] = dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"))
+_ENGINE_FIELDS: dict[str, Any] = dict.fromkeys(("kv_transfer_params", "ec_transfer_params", "metrics"))
+
+
 @dataclass(slots=True)
 class Received:
     """A call that came."""
@@ -175,17 +184,22 @@ class FakeEngine:
             "choices": [
                 {
                     "index": index,
-                    "message": {"role": "assistant", **reply},
+                    "message": {**_MESSAGE, **reply},
                     "logprobs": self._logprobs(fields, _plain(reply)),
                     "finish_reason": _reason(reply),
                     "stop_reason": None,
                     "token_ids": self._ids(fields, _plain(reply)),
+                    "routed_experts": None,
                 }
                 for index, reply in enumerate(choices)
             ],
-            "usage": _usage(prompt, choices),
+            "service_tier": None,
+            "system_fingerprint": "fake",
+            "usage": {**_usage(prompt, choices), **_USAGE_DETAILS},
             "prompt_logprobs": None,
             "prompt_token_ids": prompt if fields.get("return_token_ids") else None,
+            "prompt_text": None,
+            **_ENGINE_FIELDS,
         }
         return web.json_response(answer)
 
@@ -195,7 +209,7 @@ class FakeEngine:
         head = {"id": identity, "object": "chat.completion.chunk", "created": 1, "model": fields["model"]}
         for index, _ in enumerate(choices):
             first = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            ids = {"prompt_token_ids": prompt if fields.get("return_token_ids") else None}
+            ids = {"prompt_token_ids": prompt, "prompt_text": None} if fields.get("return_token_ids") else {}
             yield {**head, "choices": [{**first, "logprobs": None}], **ids}
         for index, reply in enumerate(choices):
             for delta, text in _deltas(reply):
@@ -211,7 +225,8 @@ class FakeEngine:
                         }
                     ],
                 }
-            last = {"index": index, "delta": {}, "logprobs": None, "finish_reason": _reason(reply), "token_ids": None}
+            last = {"index": index, "delta": {"content": ""}, "logprobs": None, "finish_reason": _reason(reply)}
+            last |= {"stop_reason": None, "token_ids": [] if fields.get("return_token_ids") else None}
             yield {**head, "choices": [last]}
         if (fields.get("stream_options") or {}).get("include_usage"):
             yield {**head, "choices": [], "usage": _usage(prompt, choices)}
@@ -271,6 +286,7 @@ class FakeEngine:
                 "text": text,
                 "logprobs": logprobs,
                 "finish_reason": reason,
+                "stop_reason": None,
                 "token_ids": tokens_of(text) if asked else None,
                 "prompt_token_ids": prompt if asked else None,
             }

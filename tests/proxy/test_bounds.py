@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from lightning_core.proxy.service import ProxyService
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
 from tests.proxy.conftest import Agent, MakeProxy
@@ -53,8 +54,9 @@ async def test_nothing_is_left_of_calls_that_have_ended(
         await calls(50, stream=True)
         assert len(os.listdir("/proc/self/fd")) <= before + 5
         assert len(asyncio.all_tasks()) <= tasks + 5
-    service = proxy._service
-    assert service is not None
+    assert proxy._running is not None
+    service = proxy._running._serving
+    assert isinstance(service, ProxyService)
     assert not service.outbox._attempts
     assert service.traffic.in_flight == service.traffic.waiting == 0
     assert [replica.in_flight for replica in service.replicas.all] == [0]

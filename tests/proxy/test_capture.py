@@ -12,7 +12,7 @@ from lightning_core.adapter import (
     TraceToTrajectories,
     read_model_calls,
 )
-from lightning_core.runs.usage import read_usage
+from lightning_core.adapter.usage import read_usage
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine, render, tokens_of
 from lightning_core.types import AttemptedRollout, Span

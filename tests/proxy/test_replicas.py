@@ -13,7 +13,7 @@ from lightning_core.proxy.model_list import Replica, make_replicas
 from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.proxy.refusals import Refused
 from lightning_core.proxy.replicas import Replicas
-from lightning_core.registry import default_registry
+from lightning_core.registry import Registry, default_registry
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.testing.backend import FakeEngine
@@ -156,7 +156,7 @@ class TestModelList:
     def test_other_providers_need_litellm(self) -> None:
         entry = {"model_name": "m", "litellm_params": {"model": "anthropic/claude"}}
         with pytest.raises(UnknownComponent, match="lightning-litellm"):
-            make_replicas([entry], default_registry())
+            make_replicas([entry], Registry(()))
 
     def test_a_backend_may_be_an_instance(self) -> None:
         backend: Backend = OpenAIBackend("http://a:1/v1")

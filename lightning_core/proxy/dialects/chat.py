@@ -64,7 +64,12 @@ def _choice(choice: Fields) -> AnswerChoice:
 
 def _logprobs(given: Any) -> list[Any] | None:
     content = given.get("content") if isinstance(given, dict) else None
-    return [entry.get("logprob") for entry in objects(content)] if isinstance(content, list) else None
+    if not isinstance(content, list):
+        return None
+    try:
+        return [entry["logprob"] for entry in content]
+    except (KeyError, TypeError):  # from an engine of its own ways
+        return [entry.get("logprob") for entry in objects(content)]
 
 
 class _StreamedChoice:
@@ -75,19 +80,21 @@ class _StreamedChoice:
         self.arguments: dict[int, list[str]] = {}
         self.tokens = ChoiceTokens()
         self.finish_reason: str | None = None
+        self._texts = {
+            "content": self.text,
+            "refusal": self.text,
+            "reasoning_content": self.reasoning,
+            "reasoning": self.reasoning,
+        }
 
     def feed(self, choice: Fields) -> None:
         delta = mapping(choice.get("delta"))
-        for name, pieces in (
-            ("content", self.text),
-            ("refusal", self.text),
-            ("reasoning_content", self.reasoning),
-            ("reasoning", self.reasoning),
-        ):
-            if isinstance(piece := delta.get(name), str):
+        for name, piece in delta.items():
+            if isinstance(piece, str) and (pieces := self._texts.get(name)) is not None:
                 pieces.append(piece)
-        for call in objects(delta.get("tool_calls")):
-            self._feed_call(call)
+        if "tool_calls" in delta:
+            for call in objects(delta["tool_calls"]):
+                self._feed_call(call)
         self.tokens.add(integers(choice.get("token_ids")), _logprobs(choice.get("logprobs")))
         self.finish_reason = text_of(choice.get("finish_reason")) or self.finish_reason
 

@@ -1,0 +1,117 @@
+"""The agents of this folder, unchanged, against a model's server of this machine."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core import InMemoryLightningStore, LitAgent, Trainer
+from lightning_core.adapter import read_model_calls
+from lightning_core.config import load_job
+from lightning_core.runs import FitResult
+from lightning_core.testing.backend import FakeEngine, tokens_of
+
+FOLDER = Path(__file__).parent
+LIMIT = 40
+TASK = {"question": "What is 6 times 7?", "answer": "42"}
+TOOL_CALL: dict[str, Any] = {
+    "tool_calls": [
+        {"id": "call-1", "type": "function", "function": {"name": "multiply", "arguments": '{"a": 6, "b": 7}'}}
+    ]
+}
+
+
+def agent_of(name: str) -> LitAgent[Any]:
+    """Import an example as it is."""
+    spec = spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    agent: LitAgent[Any] = module.solve
+    return agent
+
+
+def proxy_to(engine: FakeEngine) -> dict[str, Any]:
+    params = {"model": "hosted_vllm/small", "api_base": engine.url}
+    return {"model_list": [{"model_name": "small", "litellm_params": params}]}
+
+
+async def train(agent: LitAgent[Any], engine: FakeEngine) -> tuple[FitResult, InMemoryLightningStore]:
+    store = InMemoryLightningStore()
+    trainer = Trainer(algorithm="baseline", store=store, llm_proxy=proxy_to(engine))
+    return await trainer.fit_async(agent, [TASK]), store
+
+
+@pytest.mark.parametrize("example", sorted(FOLDER.glob("*_*.*")), ids=lambda each: each.name)
+def test_an_example_is_short(example: Path) -> None:
+    if example.name.startswith("test_"):
+        return
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= LIMIT
+
+
+@pytest.mark.parametrize(("name", "reward"), [("openai_sync", 1.0), ("openai_async", 1.0), ("openai_streaming", 0.125)])
+async def test_agent_with_the_openai_sdk_is_recorded_with_its_tokens(name: str, reward: float) -> None:
+    async with FakeEngine(["It's 42."]) as engine:
+        result, store = await train(agent_of(name), engine)
+
+    assert result.metrics["train_reward"] == pytest.approx(reward, rel=0.3)
+    (rollout,) = await store.query_rollouts()
+    (call,) = read_model_calls(list(await store.query_spans(rollout.rollout_id)))
+    assert list(call.response_token_ids or ()) == tokens_of("It's 42.")
+
+
+@pytest.mark.parametrize(("name", "package"), [("langgraph_agent", "langgraph"), ("openai_agents_sdk", "agents.run")])
+async def test_agent_of_a_framework_uses_its_tool_and_every_call_is_recorded(name: str, package: str) -> None:
+    pytest.importorskip(package, reason=f"{name} needs a package that is not installed here")
+    async with FakeEngine([TOOL_CALL, "It's 42."]) as engine:
+        result, store = await train(agent_of(name), engine)
+        asked = [received.fields["messages"] for received in engine.received]
+
+    assert result.metrics["train_reward"] == 1.0
+    assert [message["content"] for message in asked[1] if message["role"] == "tool"] == ["42"]
+    (rollout,) = await store.query_rollouts()
+    first, second = read_model_calls(list(await store.query_spans(rollout.rollout_id)))
+    assert first.finish_reason == "tool_calls"
+    assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+async def test_shell_script_calls_its_model_and_reports_with_curl(tmp_path: Path) -> None:
+    async with FakeEngine(["It's 42."]) as engine:
+        for name in ("curl_agent.sh", "curl_agent.yaml"):
+            text = (FOLDER / name).read_text(encoding="utf-8")
+            (tmp_path / name).write_text(text.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
+        job = load_job(tmp_path / "curl_agent.yaml")
+        result = await job.trainer.fit_async(job.agent, job.train_dataset)
+
+    assert result.metrics["train_reward"] == 0.5  # the second answer is 25
+    assert len(engine.received) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+async def test_shell_script_is_trained_by_the_command(tmp_path: Path) -> None:
+    async with FakeEngine(["It's 42."]) as engine:
+        for name in ("curl_agent.sh", "curl_agent.yaml"):
+            text = (FOLDER / name).read_text(encoding="utf-8")
+            (tmp_path / name).write_text(text.replace("http://127.0.0.1:8000/v1", engine.url), encoding="utf-8")
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "lightning_core", "train", "curl_agent.yaml", "--output", "result.json"],
+            cwd=tmp_path,
+            env={**os.environ, "AGL_RUNS_DIR": str(tmp_path / "runs")},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "result.json").read_text())["metrics"]["train_reward"] == 0.5

@@ -1,0 +1,174 @@
+"""An agent that is a service."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+
+from lightning_core.agent.base import LitAgent
+from lightning_core.agent.briefing import Briefing
+from lightning_core.agent.functions import is_coroutine_function
+from lightning_core.agent.notify import NOTIFY_VARIABLE, NotifyFile
+from lightning_core.agent.resources import main_or_first
+from lightning_core.agent.reward_text import reward_of_value
+from lightning_core.agent.service import OUT_OF_REACH, out_of_reach, post, request_of
+from lightning_core.errors import InvalidAgent, InvalidTask, ServiceFailed
+from lightning_core.registry import did_you_mean, load_object
+from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.types import LLM, NamedResources, Rollout
+
+_REWARDS = ("answer", "report", "grader")
+
+
+class HttpAgent(LitAgent[Any]):
+    """Lets a service do each rollout: sends it a POST, and waits for its answer.
+
+    The body is JSON: `task`, `mode`, `rollout_id`, `attempt_id`, and of the model `model`, `base_url`, `api_key` and
+    `sampling_parameters`; see the guide. `headers` are for the service to send with its model calls, where it does not
+    use `base_url`; the request itself carries them, too, and as W3C's `baggage`, which instrumented services pass on.
+
+    A service that cannot be reached, or goes away before it has answered, is a fault. An answer of 4xx or 5xx, or one
+    with `error` in it, fails the attempt; one with `fault` in it is a fault. There is no limit to an answer's time but
+    the rollout's `timeout_seconds`; the connection is closed then.
+
+    Args:
+        url: Where the service takes tasks: `http://` or `https://`.
+        reward: Where the reward is: `answer`, the answer is a number, an object of numbers, or has one of these under
+            `reward`; `report`, it is reported to `report_url`, if there is any; `grader`, a grader scores the answer.
+        headers: What is sent with each request; `os.environ/NAME` for the value of a variable.
+        attribution_header: A header by which the proxy knows attempts, where it has been given one, such as
+            `trace_id`; its value is `ROLLOUT_ID/ATTEMPT_ID`.
+        notify_file: A file that is told `host:port` of the model's server before the first request; None for the
+            variable `LLM_SERVER_NOTIFY_FILE`, if it is set.
+        client: A class, or its path: `package.module:Class`. It is made with `server_address=url`, and has an async
+            `chat(trace_id, sampling_params, **sample)`, which is called in place of the POST with the fields of the
+            task, and returns what a service answers.
+
+    Raises:
+        InvalidAgent: When an option has a value that it does not take.
+        RegistryError: When the client cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        reward: Literal["answer", "report", "grader"] = "answer",
+        headers: Mapping[str, str] | None = None,
+        attribution_header: str | None = None,
+        notify_file: str | os.PathLike[str] | None = None,
+        client: str | type | None = None,
+    ) -> None:
+        self.url = _checked_url(url)
+        if reward not in _REWARDS:
+            raise InvalidAgent(
+                f"reward is {reward!r}; it is one of {', '.join(_REWARDS)}{did_you_mean(reward, _REWARDS)}"
+            )
+        self.reward = reward
+        self.headers = dict(headers or {})
+        self._sent_headers()
+        self.attribution_header = attribution_header
+        path = os.environ.get(NOTIFY_VARIABLE) if notify_file is None else os.fspath(notify_file)
+        self._notify_file = NotifyFile(os.path.abspath(path)) if path else None
+        self.client = client
+        _checked_client(client)
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self.url
+
+    async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> Any:
+        """Let the service do a task, and return its reward, or for a grader its answer.
+
+        Raises:
+            Fault: When the service is out of reach, or says so of what it needs.
+            ServiceFailed: When it answers with an error.
+            InvalidResult: When its answer is no reward, and should be one.
+            InvalidTask: When the task cannot be given to it.
+        """
+        briefing = Briefing.of(task, resources, rollout)
+        model = main_or_first(resources, LLM)
+        if self._notify_file is not None and model is not None:
+            self._notify_file.tell(model)
+        if self.client is None:
+            answer = await post(self.url, request_of(briefing, self.attribution_header), self._headers_for(briefing))
+        else:
+            answer = await self._chat(briefing)
+        if self.reward == "grader":
+            return answer
+        if self.reward == "report":
+            return None
+        if isinstance(answer, Mapping) and "reward" in answer:
+            answer = answer["reward"]
+        return reward_of_value(answer, f"the answer of the service {self.url}")
+
+    async def _chat(self, briefing: Briefing) -> Any:
+        if not isinstance(briefing.task, Mapping):
+            raise InvalidTask(
+                f"the client's chat takes the task's fields by name, and this task is a {type(briefing.task).__name__}"
+            )
+        parameters = {} if briefing.llm is None else dict(briefing.llm.sampling_parameters)
+        try:
+            client = _checked_client(self.client)(server_address=self.url)
+            return await client.chat(trace_id=briefing.trace_id, sampling_params=parameters, **briefing.task)
+        except OUT_OF_REACH as exc:
+            raise out_of_reach(self.url, exc) from exc
+        except aiohttp.ClientResponseError as exc:
+            raise ServiceFailed(
+                f"the service {self.url} answered {exc.status}: {exc.message}", status=exc.status
+            ) from exc
+
+    def _headers_for(self, briefing: Briefing) -> dict[str, str]:
+        ids = {
+            LightningResourceAttributes.ROLLOUT_ID.value: briefing.rollout_id,
+            LightningResourceAttributes.ATTEMPT_ID.value: briefing.attempt_id,
+        }
+        baggage = ",".join(f"{name}={quote(value)}" for name, value in ids.items())
+        return {**briefing.headers(), "baggage": baggage, **self._sent_headers()}
+
+    def _sent_headers(self) -> dict[str, str]:
+        return {name: _from_environment(name, value) for name, value in self.headers.items()}
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidAgent(f"url is {url!r}; it is the URL of a service, as in 'http://127.0.0.1:8000/rollout'")
+    try:
+        parts.port  # noqa: B018  # reading it checks it
+    except ValueError as exc:
+        raise InvalidAgent(f"url is {url!r}: {exc}") from exc
+    return url
+
+
+def _checked_client(client: str | type | None) -> Any:
+    """Return the class.
+
+    Raises:
+        InvalidAgent: When it is no class, or has no async `chat`.
+        RegistryError: When it cannot be loaded.
+    """
+    if client is None:
+        return None
+    found = load_object(client) if isinstance(client, str) else client
+    if not isinstance(found, type) or not is_coroutine_function(getattr(found, "chat", None) or _checked_client):
+        raise InvalidAgent(
+            f"client is {client!r}; it is a class with a method "
+            "'async def chat(self, trace_id, sampling_params, **sample)'"
+        )
+    return found
+
+
+def _from_environment(name: str, value: str) -> str:
+    prefix = "os.environ/"
+    if not isinstance(value, str):
+        raise InvalidAgent(f"headers has {name!r}: {value!r}; it is a text")
+    if not value.startswith(prefix):
+        return value
+    found = os.environ.get(value.removeprefix(prefix))
+    if found is None:
+        raise InvalidAgent(f"the header {name} is to come from {value.removeprefix(prefix)}, which is not set; set it")
+    return found

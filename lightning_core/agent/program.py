@@ -1,0 +1,199 @@
+"""A program in a process group of its own, of which nothing is left when it has ended."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from lightning_core.agent.guard import Guard
+from lightning_core.agent.tail import Tail
+
+GRACE_SECONDS = 0.5
+"""How long a program that is stopped may take to end before it is killed. A runner waits a second for its agent."""
+
+_KILLED_SECONDS = 0.3
+_EOF_SECONDS = 1.0
+"""How long to wait for the end of the output of a program that has ended: a daemon of it may hold the pipe for good."""
+
+
+class Program:
+    """A program that runs; made by `running`.
+
+    A thread waits for its end. It then kills what is left of the group, so that also an event loop that is blocked, or
+    has ended, leaves nothing behind.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: str,
+        stdin: Path,
+        max_output_bytes: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.stdout, self.stderr = Tail(max_output_bytes), Tail(max_output_bytes)
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._lock = threading.Lock()
+        self._is_reaped = False
+        self._transports: list[asyncio.BaseTransport] = []
+        self._guard = Guard()  # first: between the two, nobody would guard the program
+        try:
+            with stdin.open("rb") as given:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=given,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=folder,
+                    env=environment,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+        except BaseException:
+            self._guard.release()
+            raise
+        try:
+            self._guard.protect(self._process.pid)
+            threading.Thread(target=self._watch, name=f"program {self._process.pid}", daemon=True).start()
+        except BaseException:
+            self._process.kill()
+            self._end()
+            self._close_pipes()
+            raise
+
+    @property
+    def exit_status(self) -> int | None:
+        """How it ended; a signal is a negative number, and None means that it has not."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Return the exit status when it has ended and its output is read."""
+        await asyncio.wait((self._ended,))
+        await asyncio.wait((self.stdout.ended, self.stderr.ended), timeout=_EOF_SECONDS)
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    async def stop(self) -> None:
+        """Let it end, with its group and with what it started in groups of their own: SIGTERM, then SIGKILL."""
+        if self._ended.done():
+            return
+        descendants = _descendants(self._process.pid)
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait((self._ended,), timeout=GRACE_SECONDS)
+        finally:
+            self._signal(signal.SIGKILL)
+            for each in descendants:
+                with suppress(psutil.Error):  # it has ended by now, or belongs to somebody else
+                    each.kill()
+        await asyncio.wait((self._ended,), timeout=_KILLED_SECONDS)
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        for pipe, tail in ((self._process.stdout, self.stdout), (self._process.stderr, self.stderr)):
+            transport, _ = await self._loop.connect_read_pipe(lambda tail=tail: tail, pipe)  # type: ignore[misc]
+            self._transports.append(transport)
+
+    async def _aclose(self) -> None:
+        try:
+            await self.stop()
+        finally:
+            for transport in self._transports:
+                transport.close()
+            if len(self._transports) < 2:
+                self._close_pipes()
+        await asyncio.sleep(0)  # closed transports say so to their protocols
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def _watch(self) -> None:
+        _wait_for_end(self._process)
+        self._end()
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits for this any more
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _end(self) -> None:
+        """Reap the program, which has ended or is just being killed, when nothing of its group is left."""
+        _signal_group(self._process.pid, signal.SIGKILL)
+        self._guard.release()
+        with self._lock:
+            self._process.wait()  # from here on its id, which is the group's, may be another's
+            self._is_reaped = True
+
+    def _settle(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock:
+            if not self._is_reaped:
+                _signal_group(self._process.pid, number)
+
+
+@asynccontextmanager
+async def running(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: str,
+    stdin: Path,
+    max_output_bytes: int,
+) -> AsyncIterator[Program]:
+    """Run a program during the block; after it, however it is left, the program has ended.
+
+    What is promised: when the program ends, everything in its process group is killed. When it is stopped, so is what
+    it started in other groups or sessions, as long as the parents of these still run. When this process dies, even by
+    SIGKILL, its group is killed by a guard. What is not: a daemon, which has cut itself off from its parents and its
+    group, goes on.
+
+    Args:
+        command: The program and its arguments.
+        environment: All of its variables.
+        folder: Where it runs.
+        stdin: The file that is its standard input.
+        max_output_bytes: How much of the end of stdout, and of stderr, is kept.
+
+    Raises:
+        OSError: When it cannot be started.
+    """
+    program = Program(command, environment=environment, folder=folder, stdin=stdin, max_output_bytes=max_output_bytes)
+    try:
+        await program._read()
+        yield program
+    finally:
+        await program._aclose()
+
+
+def _wait_for_end(process: "subprocess.Popen[Any]") -> None:
+    """Return when a process has ended, if the system allows before it is reaped: until then its id is its own."""
+    if hasattr(os, "waitid"):
+        with suppress(ChildProcessError):  # whoever started this process ignores the end of children
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended, or belongs to another user
+        os.killpg(group, number)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+    return found

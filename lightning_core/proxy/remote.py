@@ -1,0 +1,143 @@
+"""A proxy that runs by itself, as `agl proxy` does, named by its URL."""
+
+import asyncio
+import copy
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from lightning_core.errors import ConfigError, ProxyError
+from lightning_core.proxy.budget import Budget
+from lightning_core.proxy.jsons import parse_object
+from lightning_core.store import LightningStore
+from lightning_core.store.http.auth import Keys
+from lightning_core.store.http.protocol import KEY_VARIABLE
+from lightning_core.store.http.sessions import Sessions
+from lightning_core.types import LLM, ProxyLLM
+
+_SECONDS = 30.0
+"""How long an answer may take."""
+
+
+class RemoteProxy:
+    """Stands for a proxy of another process, as far as a run needs it: it is neither started nor stopped from here.
+
+    It records calls in the store that it was started with; that has to be the run's, too. It counts its own budget.
+
+    Args:
+        url: Where it is, such as `http://10.0.0.5:4748`.
+        key: The key that it was started with; None for the variable `AGL_KEY`, `""` for none.
+
+    Raises:
+        ConfigError: When the URL is none.
+    """
+
+    budget: Budget | None = None
+    """None: what there is of one is counted there."""
+
+    def __init__(self, url: str, *, key: str | None = None) -> None:
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise ConfigError(f"the URL of a proxy is {url!r}; it is as in http://10.0.0.5:4748")
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
+        self._keys = Keys(self.key)
+        self._models: list[str] = []
+        self._store: LightningStore | None = None
+        self._is_running = False
+        self._sessions = Sessions()
+
+    def is_running(self) -> bool:
+        """Whether it was reached by `start`."""
+        return self._is_running
+
+    def models(self) -> list[str]:
+        """Return what agents may ask for, as it was at the start."""
+        return list(self._models)
+
+    def get_store(self) -> LightningStore | None:
+        """Return the run's store."""
+        return self._store
+
+    def set_store(self, store: LightningStore) -> None:
+        """Say which run's attempts call it."""
+        self._store = store
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: Mapping[str, Any] | None = None,
+    ) -> LLM:
+        """Return what an agent is given to call a model; see `LLMProxy.as_resource`.
+
+        Raises:
+            ValueError: When only one of the ids is given, or when it is not clear which model is meant.
+        """
+        if model is None:
+            if len(self._models) != 1:
+                raise ValueError(f"say which model: the proxy has {', '.join(self._models) or 'none'}")
+            model = self._models[0]
+        parameters = copy.deepcopy(dict(sampling_parameters or {}))
+        general = ProxyLLM(endpoint=f"{self.url}/v1", model=model, sampling_parameters=parameters)
+        if rollout_id is None and attempt_id is None:
+            return general
+        return LLM(
+            endpoint=general.get_base_url(rollout_id, attempt_id),
+            model=model,
+            api_key=self.attempt_key(rollout_id or "", attempt_id or ""),
+            sampling_parameters=parameters,
+        )
+
+    def attempt_key(self, rollout_id: str, attempt_id: str) -> str | None:
+        """Return the key that opens model calls of one attempt; None where no keys are needed."""
+        if self._store is None:
+            return None
+        return self._keys.mint(self._store.run_id, rollout_id, attempt_id, time.time())
+
+    async def start(self) -> None:
+        """Ask it for its models.
+
+        Raises:
+            ConfigError: When nothing answers there, or it wants another key.
+        """
+        try:
+            listed = await self._ask("/v1/models")
+        except ProxyError as exc:
+            raise ConfigError(str(exc)) from exc
+        found = listed.get("data")
+        self._models = [str(each.get("id")) for each in found if isinstance(each, dict)] if found else []
+        self._is_running = True
+
+    async def stop(self) -> None:
+        """Let go of the connections. The proxy goes on."""
+        self._is_running = False
+        await self._sessions.aclose()
+
+    async def status(self) -> dict[str, Any]:
+        """Return how it stands; see `LLMProxy.status`."""
+        return await self._ask("/control/status")
+
+    async def _ask(self, path: str) -> dict[str, Any]:
+        """Ask it for something.
+
+        Raises:
+            ProxyError: When it cannot be reached, or refuses.
+        """
+        session = await self._sessions.current()
+        headers = {} if self.key is None else {"authorization": f"Bearer {self.key}"}
+        try:
+            async with asyncio.timeout(_SECONDS):
+                async with session.get(self.url + path, headers=headers) as response:
+                    answered = parse_object(await response.read())
+                    status = response.status
+        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            raise ProxyError(f"the model proxy at {self.url} is out of reach: {exc or type(exc).__name__}") from exc
+        if status >= 300 or answered is None:
+            error = (answered or {}).get("error")
+            said = error.get("message") if isinstance(error, dict) else f"it answered {status}, and is perhaps no proxy"
+            raise ProxyError(f"the model proxy at {self.url} refused {path}: {said}")
+        return answered

@@ -1,0 +1,79 @@
+"""What a running proxy can be told, wherever it runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.errors import ProxyError
+from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.traffic import Drained
+
+
+class CallsLost(ProxyError):
+    """What an attempt's calls were is not known any more: the process that answered them has died."""
+
+
+class Steering(ABC):
+    """Steers a proxy: that of this event loop, the workers of one, or from a worker all of them."""
+
+    @abstractmethod
+    async def pause(self) -> None:
+        """Let no new call in. Twice is as once."""
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Let calls in again."""
+
+    @abstractmethod
+    async def drain(self, timeout: float | None) -> Drained:
+        """Wait until no call is under way; cut off those that are after so many seconds."""
+
+    @abstractmethod
+    async def set_weight_version(self, version: str | None) -> None:
+        """Record another version of the weights with each call from now on."""
+
+    @abstractmethod
+    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        """Send calls to other replicas from now on. Those that have not changed keep their connections.
+
+        Raises:
+            ConfigError: When an entry is wrong; then nothing changes.
+            RegistryError: When a backend cannot be had; then nothing changes.
+        """
+
+    @abstractmethod
+    async def bind(self, value: str, owner: Owner) -> None:
+        """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
+
+    @abstractmethod
+    async def flush(self, owner: Owner, *, end: bool) -> None:
+        """Return when the store has the calls of an attempt.
+
+        Args:
+            owner: The attempt.
+            end: Whether it has ended: calls under way are cut off after a moment, and no other one begins.
+
+        Raises:
+            StoreUnavailable: When the store did not take them in time.
+            CallsLost: When calls of it are gone for good.
+        """
+
+    @abstractmethod
+    async def status(self) -> dict[str, Any]:
+        """Return how it stands."""
+
+
+class Serving(Steering):
+    """A proxy that can be started and stopped."""
+
+    @abstractmethod
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port when requests are answered.
+
+        Raises:
+            ConfigError: When the port cannot be had.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Let calls end, bring their spans to the store, and let go of everything."""

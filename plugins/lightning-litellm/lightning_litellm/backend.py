@@ -1,0 +1,150 @@
+"""The backend: a call of the proxy is a call of the library."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.errors import ConfigError
+from lightning_core.proxy.backend import Backend, BackendAnswer, BackendRequest, WholeAnswer
+from lightning_core.proxy.dialects import DIALECTS
+from lightning_core.proxy.environment import from_environment
+from lightning_core.proxy.jsons import dump
+from lightning_core.proxy.refusals import Refused, openai_error
+from lightning_litellm.answers import StreamedAnswer, whole
+from lightning_litellm.failures import answer_of
+from lightning_litellm.fields import PATHS, UnknownField, arguments_of
+from lightning_litellm.library import close_connections, imported, library
+
+_GIVE_TOKENS = frozenset({"hosted_vllm", "vllm"})
+_HAVE_RESPONSES = frozenset({"openai", "azure"})
+_OWN_CLIENT = frozenset({"hosted_vllm", "openai", "text-completion-openai"})
+_FUNCTIONS = {
+    "/chat/completions": "acompletion",
+    "/completions": "atext_completion",
+    "/embeddings": "aembedding",
+    "/messages": "anthropic_messages",
+    "/responses": "aresponses",
+}
+
+_in_use: set["LitellmBackend"] = set()
+"""Those that have made a call, and are not closed."""
+
+
+class LitellmBackend(Backend):
+    """Makes calls through the litellm library: any provider, and APIs that an endpoint does not speak itself.
+
+    The library is imported with the first call.
+
+    Args:
+        model: Its name with the provider's prefix, such as `anthropic/claude-sonnet-4-5` or `gemini/gemini-2.5-pro`.
+        api_base: The endpoint; None for the provider's own.
+        api_key: What to say to it; `os.environ/NAME` for a variable. None for the one that the provider is known to
+            have.
+        timeout: Seconds that a call may take; from one piece to the next where it is streamed.
+        return_token_ids: Whether the endpoint knows `return_token_ids`; None for what is known of the provider.
+        extra_fields: Fields that agents may send besides those of the API.
+        drop_params: Whether what a provider does not know is left out; else such a call is refused.
+        use_chat_completions_api: Whether the Responses API is made of the chat API; None for where the provider is
+            not known to have it.
+        api_version: Of the provider's API, where it has versions.
+        params: More arguments of the library for this provider, such as `aws_region_name` or `vertex_project`.
+
+    Raises:
+        ConfigError: When the model has no provider, or the variable of the key is not set.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 600.0,
+        return_token_ids: bool | None = None,
+        extra_fields: Sequence[str] = (),
+        drop_params: bool = False,
+        use_chat_completions_api: bool | None = None,
+        api_version: str | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        provider, slash, name = model.partition("/")
+        if not slash or not provider or not name:
+            raise ConfigError(
+                f"model is {model!r}; it begins with the provider, as litellm has it: anthropic/{model or 'NAME'}"
+            )
+        given = {"api_base": api_base, "api_key": api_key, "api_version": api_version}
+        self._options: dict[str, Any] = {
+            **(params or {}),
+            **{name: from_environment(name, value) for name, value in given.items() if value is not None},
+            "timeout": timeout,
+            "drop_params": drop_params,
+            "num_retries": 0,  # the proxy tries again, and counts it
+            "max_retries": 0,
+        }
+        self._model = model
+        self._provider = provider
+        self._extra_fields = frozenset(extra_fields)
+        native = provider in _HAVE_RESPONSES and api_base is None
+        self._is_chat_only = not native if use_chat_completions_api is None else use_chat_completions_api
+        self._client: Any = None
+        self.gives_tokens = provider in _GIVE_TOKENS if return_token_ids is None else return_token_ids
+
+    @property
+    def address(self) -> str:
+        return f"litellm {self._model}"
+
+    def cost(self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None) -> float | None:
+        if input_tokens is None and output_tokens is None:
+            return None
+        try:
+            prompt, completion = imported().cost_per_token(
+                model=self._model,
+                prompt_tokens=input_tokens or 0,
+                completion_tokens=output_tokens or 0,
+                cache_read_input_tokens=cached_tokens or 0,
+            )
+        except Exception:  # its way to say that it knows no price
+            return None
+        return float(prompt) + float(completion) or None
+
+    async def send(self, request: BackendRequest) -> BackendAnswer:
+        path, fields = request.path, request.fields
+        if request.method != "POST" or path not in PATHS or fields is None:
+            served = ", ".join(f"/v1{each}" for each in PATHS)
+            refused = Refused(404, "unknown_path", f"{self.address} serves {served}; got {request.method} /v1{path}")
+            return WholeAnswer(404, dump(openai_error(refused)))
+        try:
+            arguments = arguments_of(path, fields, self._provider, self._extra_fields)
+        except UnknownField as exc:
+            return WholeAnswer(400, dump(DIALECTS[path].error(Refused(400, "unknown_field", str(exc)))))
+        if path == "/responses" and self._is_chat_only:
+            arguments["use_chat_completions_api"] = True
+        _in_use.add(self)
+        module = await library()
+        if path == "/completions" and self._provider in _OWN_CLIENT and "api_base" in self._options:
+            arguments["client"] = self._text_client()
+        try:
+            answer = await getattr(module, _FUNCTIONS[path])(**arguments, model=self._model, **self._options)
+        except Exception as exc:
+            return answer_of(exc, path, self.address, module)
+        if fields.get("stream") is True:
+            return StreamedAnswer(answer, path, self.address, module)
+        return WholeAnswer(200, whole(answer))
+
+    async def aclose(self) -> None:
+        """Let go of connections, once the last of these backends has ended: the library keeps them for all."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        if self in _in_use:
+            _in_use.remove(self)
+            if not _in_use:
+                await close_connections(await library())
+
+    def _text_client(self) -> Any:
+        """Return a client for completions: the library would make one for each call, and leave it open."""
+        if self._client is None:
+            from openai import AsyncOpenAI  # comes with the library
+
+            key = self._options.get("api_key") or "none"
+            self._client = AsyncOpenAI(base_url=self._options["api_base"], api_key=key, max_retries=0)
+        return self._client
