@@ -5,7 +5,7 @@ PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := plugins/lightning-apo plugins/lightning-sqlite
+PLUGINS := plugins/lightning-apo plugins/lightning-litellm plugins/lightning-sqlite
 MADE_FOR := $(VENV)/.made-for
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

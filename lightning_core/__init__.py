@@ -30,7 +30,13 @@ if TYPE_CHECKING:
         TraceToTripletBase as TraceToTripletBase,
     )
     from lightning_core.agent import (
+        CommandAgent as CommandAgent,
+    )
+    from lightning_core.agent import (
         Grader as Grader,
+    )
+    from lightning_core.agent import (
+        HttpAgent as HttpAgent,
     )
     from lightning_core.agent import (
         LitAgent as LitAgent,
@@ -305,7 +311,7 @@ _PLACES = {
         "Adapter LlmProxyTraceToTriplet OtelTraceAdapter TraceAdapter TracerTraceToTriplet TraceToMessages "
         "TraceToTripletBase"
     ),
-    "agent": "Grader LitAgent llm_rollout prompt_rollout rollout",
+    "agent": "CommandAgent Grader HttpAgent LitAgent llm_rollout prompt_rollout rollout",
     "algorithm": "Algorithm Baseline FastAlgorithm algo",
     "emitter": (
         "SpanLike SpanRecordingContext emit_annotation emit_exception emit_message emit_object emit_reward "

@@ -37,6 +37,10 @@ class InvalidTransition(StoreError, ValueError):
     """A rollout or an attempt cannot go from its status to the one asked for."""
 
 
+class RunEnded(StoreError):
+    """Work was asked for of a run that has ended: there is no more."""
+
+
 class InvalidRequest(StoreError, ValueError):
     """An argument of a store method has a value that it does not take."""
 
@@ -75,6 +79,36 @@ class InvalidResult(AgentError, TypeError):
 
 class MissingResource(AgentError, ValueError):
     """An agent needs a resource that the rollout does not have."""
+
+
+class InvalidTask(AgentError, ValueError):
+    """A task cannot be given to a program or a service: it is no JSON, or lacks a field."""
+
+
+class ProgramFailed(AgentError):
+    """A program that is an agent ended with an exit status other than 0, by a signal, or because it was stopped.
+
+    Args:
+        message: What happened, with the end of what it printed.
+        exit_status: How it ended; a signal is a negative number, and None means that it had to be stopped.
+    """
+
+    def __init__(self, message: str, *, exit_status: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+class ServiceFailed(AgentError):
+    """A service that is an agent answered with an error, or with something that is no answer.
+
+    Args:
+        message: What happened, with the beginning of the answer.
+        status: The HTTP status of the answer; None where a client of the user's own hides it.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class GraderError(AgentError):

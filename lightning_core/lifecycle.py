@@ -90,7 +90,10 @@ class RolloutRecord(NamedTuple):
 
     def request(self, request_id: str | None) -> Request | None:
         """Return the request of this id; None where the record does not remember one."""
-        return next((request for request in self.requests if request.request_id == request_id), None)
+        for request in self.requests:
+            if request.request_id == request_id:
+                return request
+        return None
 
     @property
     def latest(self) -> Attempt | None:
@@ -110,6 +113,12 @@ class RolloutRecord(NamedTuple):
                 return attempt
         known = ", ".join(attempt.attempt_id for attempt in self.attempts) or "none yet"
         raise NotFound(f"rollout {self.rollout.rollout_id} has no attempt {attempt_id!r}; it has {known}")
+
+    def at_revision(self, revision: int) -> "RolloutRecord":
+        """Return the record with this revision."""
+        return RolloutRecord(
+            self.run_id, self.rollout, self.attempts, revision, self.lease_seconds, self.faults, self.requests
+        )
 
 
 def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
@@ -155,8 +164,9 @@ def fault(
 ) -> RolloutRecord:
     """End an attempt for a reason that is not the agent's, and queue its rollout again.
 
-    The attempt keeps the reason in its metadata, under `fault`. The rollout fails when it had `MAX_FAULTS` before. A
-    second fault of the same attempt is one effect; so is one of an attempt that was given up.
+    The attempt keeps the reason in its metadata, under `fault`. The rollout fails when it had `MAX_FAULTS` before; then
+    that attempt says under `given_up` what has happened each time, and on which worker. A second
+    fault of the same attempt is one effect; so is one of an attempt that was given up.
 
     Args:
         record: What to change.
@@ -184,7 +194,10 @@ def fault(
     if lost:
         return changed
     changed = changed._replace(faults=(*record.faults, attempt.attempt_id))
-    return _with_status(changed, now, "requeuing" if len(record.faults) < MAX_FAULTS else "failed")
+    if len(record.faults) < MAX_FAULTS:
+        return _with_status(changed, now, "requeuing")
+    story = evolve(changed.attempt(attempt.attempt_id), metadata={**metadata, "given_up": _story_of_faults(changed)})
+    return _with_attempt(changed, story, _rollout_as(changed.rollout, now, "failed"))
 
 
 def claim(
@@ -226,11 +239,10 @@ def begin_attempt(
         "last_heartbeat_time": None,
         "metadata": None,
     }
-    attempt = construct(Attempt, fields, _ATTEMPT_FIELDS)
-    return record._replace(
-        rollout=evolve(record.rollout, status="preparing"),
-        attempts=(*record.attempts, attempt),
-        lease_seconds=lease_seconds,
+    attempts = (*record.attempts, construct(Attempt, fields, _ATTEMPT_FIELDS))
+    rollout = evolve(record.rollout, status="preparing")
+    return RolloutRecord(
+        record.run_id, rollout, attempts, record.revision, lease_seconds, record.faults, record.requests
     )
 
 
@@ -301,8 +313,8 @@ def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, statu
         fields = {"status": status, "end_time": None, "last_heartbeat_time": now}
     else:
         fields = {"status": status, "end_time": now}
-    changed = _with_attempt(record, evolve(attempt, **fields))
-    return changed if lost else _with_status(changed, now, after_attempt(changed, status))
+    rollout = record.rollout if lost else _rollout_as(record.rollout, now, after_attempt(record, status))
+    return _with_attempt(record, evolve(attempt, **fields), rollout)
 
 
 def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:
@@ -399,19 +411,40 @@ def with_request(record: RolloutRecord, request: Request) -> RolloutRecord:
     return record._replace(requests=(*record.requests, request)[-MAX_REQUESTS:])
 
 
+def _story_of_faults(record: RolloutRecord) -> str:
+    """Say in one line what has befallen a rollout that is given up for its faults."""
+    attempts = [record.attempt(attempt_id) for attempt_id in record.faults]
+    told = [
+        f"attempt {each.sequence_id} on {each.worker_id or 'an unnamed worker'}: {(each.metadata or {}).get('fault')}"
+        for each in attempts
+    ]
+    return f"given up after {len(attempts)} faults, none of which is the agent's failure: {'; '.join(told)}"
+
+
 def _last_sign(attempt: Attempt) -> float:
     return attempt.start_time if attempt.last_heartbeat_time is None else attempt.last_heartbeat_time
 
 
+def _rollout_as(rollout: Rollout, now: float, status: RolloutStatus) -> Rollout:
+    if rollout.status == status:
+        return rollout
+    return evolve(rollout, status=status, end_time=now if status in ENDED else None)
+
+
 def _with_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:
-    if record.rollout.status == status:
-        return record
-    end_time = now if status in ENDED else None
-    return record._replace(rollout=evolve(record.rollout, status=status, end_time=end_time))
+    rollout = _rollout_as(record.rollout, now, status)
+    return record if rollout is record.rollout else record._replace(rollout=rollout)
 
 
 def _with_attempt(record: RolloutRecord, attempt: Attempt, rollout: Rollout | None = None) -> RolloutRecord:
     """Return the record with this attempt in the place that its number says; with this rollout, too, if any."""
     number = attempt.sequence_id
-    attempts = (*record.attempts[: number - 1], attempt, *record.attempts[number:])
-    return record._replace(attempts=attempts, rollout=record.rollout if rollout is None else rollout)
+    return RolloutRecord(
+        record.run_id,
+        record.rollout if rollout is None else rollout,
+        (*record.attempts[: number - 1], attempt, *record.attempts[number:]),
+        record.revision,
+        record.lease_seconds,
+        record.faults,
+        record.requests,
+    )

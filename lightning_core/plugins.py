@@ -1,6 +1,7 @@
 """Plugins with hooks: finding them, checking them, and telling each what happens."""
 
 import asyncio
+import copy
 import inspect
 import itertools
 import logging
@@ -97,6 +98,18 @@ class Hooks:
     def has(self, hook: str) -> bool:
         """Whether any plugin implements a hook. Where none does, nothing needs to be prepared for `emit`."""
         return bool(self._listeners[hook])
+
+    def only(self, wanted: Callable[[object], bool]) -> "Hooks":
+        """Return those of some plugins. What fails among them is counted and listed here, too.
+
+        Args:
+            wanted: Whether a plugin is one of them.
+        """
+        some = copy.copy(self)
+        some._listeners = {
+            hook: tuple(each for each in listeners if wanted(each.owner)) for hook, listeners in self._listeners.items()
+        }
+        return some
 
     async def emit(self, hook: str, **arguments: Any) -> None:
         """Tell every plugin that implements `hook`, one after the other, and return when all are done.
@@ -204,6 +217,7 @@ class _Listener:
     """One plugin's implementation of one hook."""
 
     plugin: str
+    owner: object
     function: Callable[..., Any]
     takes: frozenset[str]
 
@@ -260,7 +274,9 @@ def _add(manager: _Manager, plugin: object, name: str) -> None:
 def _listeners(caller: pluggy.HookCaller) -> Sequence[_Listener]:
     """Return what implements a hook, in the order in which it is told."""
     ordered = sorted(caller.get_hookimpls(), key=lambda each: each.trylast - each.tryfirst)
-    return tuple(_Listener(each.plugin_name, each.function, _taken(each.function, caller.name)) for each in ordered)
+    return tuple(
+        _Listener(each.plugin_name, each.plugin, each.function, _taken(each.function, caller.name)) for each in ordered
+    )
 
 
 def _taken(function: Callable[..., Any], hook: str) -> frozenset[str]:

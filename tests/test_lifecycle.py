@@ -300,6 +300,21 @@ def test_three_faults_are_survived_and_the_fourth_fails_the_rollout() -> None:
     assert record.rollout.end_time == 4.0
 
 
+def test_rollout_that_is_given_up_says_each_fault_its_worker_and_that_none_was_the_agents() -> None:
+    record = queued()
+    for number, reason in enumerate(("killed", "lost", "gone", "dead"), 1):
+        worker_id = None if number == 3 else f"worker-{number}"
+        record = lifecycle.claim(record, 0.0, attempt_id=f"at-{number}", worker_id=worker_id)
+        record = lifecycle.fault(record, float(number), "latest", reason)
+    told = [attempt.metadata for attempt in record.attempts]
+    assert told[:3] == [{"fault": "killed"}, {"fault": "lost"}, {"fault": "gone"}]
+    assert told[3] == {
+        "fault": "dead",
+        "given_up": "given up after 4 faults, none of which is the agent's failure: attempt 1 on worker-1: killed; "
+        "attempt 2 on worker-2: lost; attempt 3 on an unnamed worker: gone; attempt 4 on worker-4: dead",
+    }
+
+
 @pytest.mark.parametrize("ends", ["f!", "!f!", "!!f!", "f!!!", "ff", "!f!!f", "fff"])
 def test_faults_do_not_use_up_attempts(ends: str) -> None:
     record = queued(max_attempts=3, retry_condition=["failed"])

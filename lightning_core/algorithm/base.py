@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lightning_core.agent.attachment import AttachedToTrainer
 from lightning_core.errors import AlgorithmNotAttached
+from lightning_core.proxy.budget import Budget
 from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
@@ -41,6 +42,7 @@ class Algorithm(AttachedToTrainer, ABC):
     _rollout_config: RolloutConfig | None = None
     _reporter: Reporter | None = None
     _llm_proxy: Any = None
+    _budget: Budget | None = None
     _not_attached = AlgorithmNotAttached
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -127,8 +129,24 @@ class Algorithm(AttachedToTrainer, ABC):
         self._llm_proxy = llm_proxy
 
     def get_llm_proxy(self) -> Any:
-        """Return the model proxy, or None when there is none."""
+        """Return the model proxy, which runs while `run` does, or None when there is none.
+
+        Calls of the algorithm itself go through it with `own_calls`.
+        """
         return self._llm_proxy
+
+    def set_budget(self, budget: Budget | None) -> None:
+        """Attach what the run may use; None for no limit."""
+        self._budget = budget
+
+    def get_budget(self) -> Budget | None:
+        """Return what the run may use, and has used; None where there is no limit.
+
+        When a call was refused because of it, or the time is over, the run ends: `run` is cancelled where it is a
+        coroutine function. A plain one looks at `reached` between its steps and returns; after five seconds it is
+        left behind.
+        """
+        return self._budget
 
     def set_rollout_config(self, config: RolloutConfig | None) -> None:
         """Attach the limits and the retry policy of rollouts."""

@@ -5,7 +5,7 @@ from typing import Any
 from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import Batch, require_rewards, run_batch
 from lightning_core.algorithm.continued import continued
-from lightning_core.errors import AlgorithmError
+from lightning_core.errors import InvalidInput
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.types import Dataset, RolloutMode, samples_of
@@ -38,14 +38,14 @@ class Baseline(FastAlgorithm):
         """Measure the agent.
 
         Raises:
-            AlgorithmError: When there is no sample.
+            InvalidInput: When there is no sample.
             NoRewards: When no rollout of an epoch gave a reward.
         """
         store = self.get_store()
         given: dict[RolloutMode, Dataset[Any] | None] = {"train": train_dataset, "val": val_dataset}
         datasets = {mode: samples_of(data) for mode, data in given.items() if data is not None}
         if not any(datasets.values()):
-            raise AlgorithmError("baseline has nothing to run; give a train_dataset or a val_dataset")
+            raise InvalidInput("baseline has nothing to run; give a train_dataset or a val_dataset")
         sizes = {mode: len(samples) for mode, samples in datasets.items()}
         async with continued(store, "baseline", of=sizes) as key:
             await self._measure(store, datasets, key=key)

@@ -21,6 +21,9 @@ from lightning_core.errors import (
 )
 from lightning_core.registry import default_registry
 
+BUDGET = 3
+"""The exit status of a run that its budget has ended."""
+
 INTERRUPTED = 130
 """The exit status that shells know as ended by Ctrl-C."""
 
@@ -110,7 +113,8 @@ def agl() -> None:
       agl init demo
       agl train demo/config.yaml
 
-    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 130 interrupted, 143 terminated.
+    What the exit status says: 0 succeeded, 1 failed, 2 wrong use, 3 the budget is used up, 130 interrupted, 143
+    terminated.
     """
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import Estimate
 from lightning_core.cli.console import plain_console
@@ -21,7 +22,6 @@ from lightning_core.config import Job
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.plans import expected_rollouts
 from lightning_core.runs.standing import Snapshot, Standing
-from lightning_core.runs.usage import Usage
 from lightning_core.types import Attempt, Rollout, Span
 
 logger = logging.getLogger(__name__)

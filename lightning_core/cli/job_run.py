@@ -5,10 +5,10 @@ from pathlib import Path
 
 import click
 
-from lightning_core.cli import INTERRUPTED
+from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.display import Display, announce, reporting
 from lightning_core.cli.logs import show_warnings
-from lightning_core.cli.summary import print_summary, result_record, write_result
+from lightning_core.cli.summary import more_budget, print_summary, result_record, write_result
 from lightning_core.config import Job
 from lightning_core.errors import ConfigError, LightningError
 from lightning_core.runs import FitResult
@@ -59,12 +59,14 @@ def run_job(
             _say_how_to_resume(display, job, resume)
             raise
         _tell(display, job, result, output)
-        if result.status == "interrupted":
-            _say_how_to_resume(display, job, resume)
+        if result.status in ("interrupted", "budget"):
+            _say_how_to_resume(display, job, resume, result)
         if display.unwritten is not None:
             raise display.unwritten
     if result.status == "interrupted":
         context.exit(INTERRUPTED)
+    if result.status == "budget":
+        context.exit(BUDGET)
     if result.status == "failed":
         context.exit(1)
 
@@ -103,7 +105,6 @@ def _print(display: Display, job: Job, result: FitResult) -> None:
         display.console,
         result,
         job.trainer.initial_resources,
-        usage=display.standing.snapshot().usage,
         store=job.trainer.store,
         folder=None if recording is None else recording.folder.path,
     )
@@ -117,6 +118,7 @@ def has_durable_store() -> bool:
     return any(component.name == DURABLE for component in default_registry().components("stores"))
 
 
-def _say_how_to_resume(display: Display, job: Job, resume: str) -> None:
+def _say_how_to_resume(display: Display, job: Job, resume: str, result: FitResult | None = None) -> None:
     if job.trainer.recording is not None and not isinstance(job.trainer.store, InMemoryLightningStore):
-        display.console.print(f"go on with it: {resume} {job.trainer.recording.folder.run_id}")
+        more = "" if result is None else more_budget(result.budget)
+        display.console.print(f"go on with it: {resume} {job.trainer.recording.folder.run_id}{more}")

@@ -6,13 +6,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from lightning_core.adapter.usage import read_usage
 from lightning_core.algorithm import RolloutOutcome
 from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, hook_lines
 from lightning_core.cli.texts import shortened
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.cli.words import seconds, usage_words
 from lightning_core.runs import FitResult
-from lightning_core.runs.usage import read_usage
 
 _SPAN_FIELDS = {"sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time", "end_time"}
 _SPAN_FIELDS |= {"status", "attributes", "events"}

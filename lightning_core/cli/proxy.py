@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 4748
 
-_KEYS = ("model_list", "store", "host", "port", "key", "public_url", "budget")
+_KEYS = ("model_list", "store", "host", "port", "key", "public_url", "budget", "workers")
 _SWITCHES = ("allow_unattributed", "attribution_header", "capture_content", "capture_tokens", "redact")
 
 
@@ -26,7 +26,12 @@ _SWITCHES = ("allow_unattributed", "attribution_header", "capture_content", "cap
 @click.option(
     "--key", help="The key of the store's server. The variable AGL_KEY is better: a command line can be seen."
 )
-def proxy(config: Path, store_spec: str | None, host: str | None, port: int | None, key: str | None) -> None:
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="How many processes answer calls; 1 unless the config says."
+)
+def proxy(
+    config: Path, store_spec: str | None, host: str | None, port: int | None, key: str | None, workers: int | None
+) -> None:
     """Serve the models of a CONFIG file to agents until SIGTERM or Ctrl-C.
 
     The file has a `model_list` as LiteLLM has it, and may have `store`, `host`, `port`, `budget` and the other options
@@ -42,7 +47,7 @@ def proxy(config: Path, store_spec: str | None, host: str | None, port: int | No
     from lightning_core.config.files import read_config
 
     file = read_config(config)
-    given = {"store": store_spec, "host": host, "port": port, "key": key}
+    given = {"store": store_spec, "host": host, "port": port, "key": key, "workers": workers}
     options = {**_options(file), **{name: value for name, value in given.items() if value is not None}}
     uvloop.run(_serve(options))
 
@@ -53,7 +58,7 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
     Raises:
         ConfigError: Names the key that there is not, and its line.
     """
-    from lightning_core.proxy.service import Settings
+    from lightning_core.proxy.settings import Settings
     from lightning_core.registry import did_you_mean
 
     known = dict.fromkeys((*_KEYS, *_SWITCHES, *Settings.__dataclass_fields__))

@@ -68,6 +68,7 @@ def run(
     from lightning_core.cli.outcome import outcome_record, print_outcome
     from lightning_core.cli.run_inputs import load_agent, module_path, read_resources, read_task, with_prompt
     from lightning_core.config import load_job
+    from lightning_core.config.agents import agent_label
     from lightning_core.trainer import Trainer
 
     if agent is None and config is None:
@@ -81,7 +82,7 @@ def run(
             named = [] if agent is None else [f"agent={module_path(agent)}"]
             job = load_job(config, overrides=[*unused, *named])
             trainer, loaded = job.trainer, job.agent
-            agent = agent or job.config.agent
+            agent = agent or agent_label(job.config.agent)
         else:
             assert agent is not None
             trainer, loaded = Trainer(), load_agent(module_path(agent))

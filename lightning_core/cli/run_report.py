@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, comparison_line
+from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
 from lightning_core.cli.texts import shortened, visible
-from lightning_core.cli.words import metric_words, seconds
+from lightning_core.cli.words import seconds
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.best import read_best
 from lightning_core.runs.folder import RunFolder, Standing, runs_in
@@ -31,6 +31,12 @@ class LoadedRun(NamedTuple):
     standing: Standing
     metrics: dict[str, float]
     """The newest value of each metric."""
+
+    @property
+    def ended_by(self) -> str | None:
+        """The limit of the budget that ended it; None when none did."""
+        result = self.manifest.result
+        return None if result is None or result.budget is None else result.budget.ended_by
 
     @property
     def duration_seconds(self) -> float | None:
@@ -84,6 +90,7 @@ def run_record(run: LoadedRun) -> dict[str, Any]:
         "id": run.folder.run_id,
         "algorithm": run.manifest.algorithm,
         "outcome": run.standing,
+        "ended_by": run.ended_by,
         "reward_before": before,
         "reward": before if after is None else after,
         "rollouts": None if result is None else result.rollouts,
@@ -126,7 +133,10 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         rows.append(("error", shortened(manifest.error, MAX_CAUSE_CHARACTERS)))
     if result is not None and result.comparison is not None:
         rows.append(("reward", comparison_line(result.comparison).removeprefix("reward ")))
-    rows += [("metric", f"{name}: {words}") for name, words in metric_words(run.metrics).items()]
+    rows += [("metric", line) for line in metric_lines(run.metrics, None if result is None else result.comparison)]
+    if result is not None:
+        rows += [("usage", line) for line in usage_lines(result.usage)]
+        rows += [("budget", str(result.budget))] if result.budget is not None else []
     rows += [
         ("failed", f"{each.count}x: {shortened(each.cause, MAX_CAUSE_CHARACTERS)}")
         for each in (() if result is None else result.failures)
@@ -150,7 +160,9 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
             console.print(visible(resource.template))
     if run.standing not in ("running", "succeeded"):
         console.print()
-        console.print(f"go on with it: agl resume {folder.run_id}")
+        console.print(
+            f"go on with it: agl resume {folder.run_id}{'' if result is None else more_budget(result.budget)}"
+        )
 
 
 def _row(run: LoadedRun) -> tuple[str, ...]:
@@ -158,7 +170,7 @@ def _row(run: LoadedRun) -> tuple[str, ...]:
     return (
         run.folder.run_id,
         run.manifest.algorithm,
-        run.standing,
+        run.standing if run.ended_by is None else f"{run.standing} ({run.ended_by})",
         _reward_words(*run.rewards),
         "-" if result is None else _rollout_words(result.rollouts),
         run.manifest.start.astimezone().strftime("%Y-%m-%d %H:%M:%S"),

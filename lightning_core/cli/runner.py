@@ -1,14 +1,10 @@
 """`agl runner`: work for a run whose store is served somewhere else."""
 
-import signal
 from pathlib import Path
 
 import click
 
-from lightning_core.errors import ConfigError
-
-TERMINATED = 143
-"""The exit status that shells know as ended by SIGTERM."""
+from lightning_core.errors import ConfigError, RunEnded
 
 
 @click.command()
@@ -72,9 +68,8 @@ def runner(
     job = load_job(config, overrides=[*overrides, *datasets, *others])
     counted = "1 process" if n_runners == 1 else f"{n_runners} processes"
 
-    async def join() -> bool:
-        """Return whether it was told to end."""
-        joining = asyncio.create_task(
+    try:
+        asyncio.run(
             join_run(
                 job.trainer.runners_side(job.agent),
                 url,
@@ -86,23 +81,7 @@ def runner(
                 on_joined=lambda run_id: click.echo(f"joined run {run_id} at {url} with {counted}"),
             )
         )
-        loop = asyncio.get_running_loop()
-        told = asyncio.Event()
-
-        def end() -> None:
-            told.set()
-            joining.cancel()
-
-        loop.add_signal_handler(signal.SIGTERM, end)
-        try:
-            await joining
-        except asyncio.CancelledError:
-            if not told.is_set():
-                raise
-        finally:
-            loop.remove_signal_handler(signal.SIGTERM)
-        return told.is_set()
-
-    if asyncio.run(join()):
-        context.exit(TERMINATED)
+    except RunEnded as exc:
+        click.echo(str(exc))
+        return
     click.echo("the run has ended")

@@ -1,8 +1,11 @@
 """`agl store`: serve a store to other processes and machines."""
 
+import math
+import re
+
 import click
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, StoreError
 
 DEFAULT_PORT = 4747
 """The port of agentlightning 0.3's store."""
@@ -51,15 +54,21 @@ def store(
     from lightning_core.store.base import LightningStore
     from lightning_core.store.http.server import LightningStoreServer
 
-    for name, given in (("--key", key), ("--runner-key", runner_key)):
+    for name, given, kind in (("--key", key, "key"), ("--runner-key", runner_key, "key"), ("--run", run_id, "run")):
         if given == "":
-            raise ConfigError(f"{name} is empty; give a key, or leave {name} out")
-    if drain_seconds < 0:
-        raise ConfigError(f"--drain-seconds is {drain_seconds:g}; it is 0 or more")
+            raise ConfigError(f"{name} is empty; give a {kind}, or leave {name} out")
+    if not 0 <= drain_seconds < math.inf:
+        raise ConfigError(f"--drain-seconds is {drain_seconds:g}; it is a number of seconds, 0 or more")
+    for origin in cors_origin:
+        if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
+            raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
     options = {name: value for name, value in (("path", path), ("run_id", run_id)) if value is not None}
 
     async def serve() -> None:
-        served = default_registry().build("stores", {"name": backend, **options}, expected=LightningStore)
+        try:
+            served = default_registry().build("stores", {"name": backend, **options}, expected=LightningStore)
+        except StoreError as exc:  # such as a path that is no database
+            raise ConfigError(str(exc)) from exc
         try:
             server = LightningStoreServer(
                 served,

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from lightning_core.cli.json_lines import plain
 from lightning_core.cli.texts import shortened, visible
 from lightning_core.cli.words import metric_words, usage_words
 from lightning_core.errors import LightningError
-from lightning_core.runs import Comparison, Failure, FitResult
-from lightning_core.runs.usage import Usage
+from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
+from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.types import NamedResources, PromptTemplate, Resource
 
 _SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
+
+_ENDS = ("", "_initial", "_low", "_high")
 
 MAX_FAILURES_SHOWN = 5
 """How many causes the summary lists."""
@@ -35,7 +37,6 @@ def print_summary(
     result: FitResult,
     initial: NamedResources | None,
     *,
-    usage: Usage | None = None,
     store: LightningStore | None = None,
     folder: Path | None = None,
 ) -> None:
@@ -45,7 +46,6 @@ def print_summary(
         console: See `plain_console`.
         result: What is told.
         initial: What the run started from.
-        usage: What the agent asked of models, where it is known.
         store: Where the run was kept.
         folder: The run's folder, where it has one.
     """
@@ -53,10 +53,12 @@ def print_summary(
     console.print(Text(result.status, style="bold"), _counts(result), sep="")
     if result.comparison is not None:
         console.print("  " + comparison_line(result.comparison))
-    for name, words in metric_words(_untold_metrics(result)).items():
-        console.print(f"  {visible(name)}: {words}")
-    if usage is not None and usage.calls:
-        console.print(f"  the agent made {usage_words(usage)}")
+    for line in metric_lines(result.metrics, result.comparison):
+        console.print(f"  {line}")
+    for line in usage_lines(result.usage):
+        console.print(f"  {line}")
+    if result.budget is not None:
+        console.print(f"  {result.budget}")
     for line in failure_lines(result.failures):
         console.print(Text(f"  {line}", style="red"))
     for line in hook_lines(result):
@@ -83,6 +85,34 @@ def comparison_line(comparison: Comparison) -> str:
     if comparison.before is not None and comparison.after is not None:
         return f"reward on different {samples}: {comparison.before} → {comparison.after}{caveat}"
     return f"reward on {samples}: {comparison.before or comparison.after}"
+
+
+def metric_lines(metrics: Mapping[str, float], comparison: Comparison | None) -> list[str]:
+    """Return a line for each metric that says something else than the comparison does, which tells it better."""
+    mode = None if comparison is None else comparison.mode
+    told = {*USAGE_METRICS, *(f"{mode}_{name}{end}" for name in ("reward", "gain") for end in _ENDS)}
+    if mode == "test":
+        told |= {f"val_gain{end}" for end in _ENDS}  # `val_reward` has it, with both values
+    if mode is None:
+        told = set(USAGE_METRICS)
+    words = metric_words({name: value for name, value in metrics.items() if name not in told})
+    notes = {"val_reward": " (the best was chosen by this; the held-out samples tell how good it is)"}
+    if mode != "test" or "val_reward_initial" not in metrics:
+        notes = {}
+    return [f"{visible(name)}: {text}{notes.get(name, '')}" for name, text in words.items()]
+
+
+def usage_lines(usage: RunUsage) -> list[str]:
+    """Say what the agent, and the algorithm itself, asked of models."""
+    parts = (("the agent", usage.agent), ("the algorithm itself", usage.algorithm))
+    return [f"{who} made {usage_words(used)}" for who, used in parts if used.calls]
+
+
+def more_budget(budget: BudgetUse | None) -> str:
+    """Return the option that lets a run go on that its budget has ended; empty for other runs."""
+    if budget is None or budget.ended_by is None:
+        return ""
+    return f" --set budget.{budget.ended_by}=MORE (more than {budget.limits[budget.ended_by]:g})"
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:
@@ -152,15 +182,6 @@ def write_result(path: Path, result: FitResult) -> None:
 
 
 _STYLES = {"+": "green", "-": "red", " ": ""}
-
-
-def _untold_metrics(result: FitResult) -> dict[str, float]:
-    """Return the metrics that say something else than the comparison does, which tells it better."""
-    if result.comparison is None or result.comparison.mode is None:
-        return result.metrics
-    mode = result.comparison.mode
-    told = {f"{mode}_{name}{end}" for name in ("reward", "gain") for end in ("", "_initial", "_low", "_high")}
-    return {name: value for name, value in result.metrics.items() if name not in told}
 
 
 def _print_prompt(console: Console, name: str, before: Resource | None, best: PromptTemplate) -> None:

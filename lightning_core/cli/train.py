@@ -45,13 +45,15 @@ def train(
 ) -> None:
     """Make the agent of a CONFIG file better.
 
-    The exit status is 0 when the run succeeded, 1 when it failed, 2 when the command or the config is wrong, 130
-    when it was interrupted; then the best so far is shown. The run has a folder, from which agl resume goes on.
+    The exit status is 0 when the run succeeded, 1 when it failed, 2 when the command or the config is wrong, 3 when
+    its budget was used up, 130 when it was interrupted; then the best so far is shown. The run has a folder, from
+    which agl resume goes on.
 
     \b
     Example:
       agl train config.yaml
       agl train config.yaml --set algorithm.beam_width=2 --set n_runners=16
+      agl train config.yaml --set budget.usd=5 --set budget.seconds=3600
       agl train config.yaml --dry-run
       agl train config.yaml --json > events.jsonl
     """

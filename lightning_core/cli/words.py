@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lightning_core.runs.usage import Usage
+from lightning_core.adapter.usage import Usage
 
 
 def seconds(value: float) -> str:

@@ -99,10 +99,11 @@ def _check(file: ConfigFile, key: str, spec: str | dict[str, Any]) -> tuple[Opti
     require_buildable(label, source, EXPECTED[key])
     options = Options(source if is_factory(source) else None)
     given = {} if isinstance(spec, str) else {option: value for option, value in spec.items() if option != "name"}
-    return options, list(_faults(file, key, label, options, given))
+    return options, list(option_faults(file, key, label, options, given))
 
 
-def _faults(file: ConfigFile, key: str, label: str, options: Options, given: Mapping[str, Any]) -> Iterator[str]:
+def option_faults(file: ConfigFile, key: str, label: str, options: Options, given: Mapping[str, Any]) -> Iterator[str]:
+    """Say of each option what is wrong with it, if anything is: it is not taken, or has a value of another type."""
     for option, value in given.items():
         where = file.where((key, option))
         if not options.takes(option):

@@ -8,12 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from lightning_core.agent import Grader, LitAgent
+from lightning_core.config.agents import load_agent
 from lightning_core.config.components import build_component, check_components, place_of
 from lightning_core.config.datasets import load_dataset
 from lightning_core.config.faults import explain, in_order
 from lightning_core.config.files import ConfigFile, read_config
 from lightning_core.config.hub import Hub
-from lightning_core.config.imports import check_origin, load_named, raised_at, search_first
+from lightning_core.config.imports import load_named, raised_at, search_first
 from lightning_core.config.model import DATASETS, Config
 from lightning_core.config.options import Options
 from lightning_core.config.overrides import override
@@ -22,6 +23,7 @@ from lightning_core.plugins import Hooks
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.plans import plan_of
 from lightning_core.trainer import Trainer
+from lightning_core.trainer.proxies import is_remote
 from lightning_core.types import Dataset
 
 
@@ -53,6 +55,9 @@ class Job:
             return None
         if initial is not None:
             algorithm.set_initial_resources(initial)
+        if not is_remote(self.trainer.llm_proxy):  # nobody knows yet which models that has
+            algorithm.set_llm_proxy(self.trainer.llm_proxy)
+            algorithm.set_budget(self.trainer.next_budget())
         try:
             return plan_of(algorithm, self.train_dataset, self.val_dataset)
         except InvalidInput as exc:
@@ -92,7 +97,7 @@ def load_job(
     folder = file.path.resolve().parent
     search_first(folder)
     config = _validate(file)
-    agent = _agent(file, config.agent)
+    agent = load_agent(file, config.agent, has_grader=config.reward is not None)
     options, faults = check_components(file)
     if faults:
         raise ConfigError("\n".join(in_order(file, faults)))
@@ -114,6 +119,8 @@ def load_job(
             reward=reward,
             hooks=[*(hooks or ()), *plugins],
             run_dir=None if dry_run else run_dir,
+            llm_proxy=config.llm_proxy,
+            budget=config.budget,
         )
     except Exception as exc:
         _check_plugins(file, config, plugins)
@@ -132,18 +139,6 @@ def _validate(file: ConfigFile) -> Config:
         faults = [explain(file, fault, Config.model_fields) for fault in exc.errors()]
         faults += check_components(file)[1]
         raise ConfigError("\n".join(in_order(file, faults))) from exc
-
-
-def _agent(file: ConfigFile, path: str) -> LitAgent[Any]:
-    agent = load_named(file, ("agent",), path)
-    check_origin(file, ("agent",), path)
-    if not isinstance(agent, LitAgent):
-        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
-        raise ConfigError(
-            f"{file.where(('agent',))}: agent {path!r} is {what}; "
-            "decorate the function with @rollout, or name an instance of a LitAgent"
-        )
-    return agent
 
 
 def _check_plugins(file: ConfigFile, config: Config, plugins: Sequence[object]) -> None:

@@ -27,6 +27,12 @@ Component = Annotated[
 ]
 """A name, `"package.module:Class"`, or a mapping with a `name` and options."""
 
+AgentSpec = Annotated[
+    str | dict[str, Any],
+    _one_of(str, dict, wanted="'module:name', {command: [program, argument, ...]} or {url: 'http://...'}"),
+]
+"""`"module:name"`, or a mapping with `command` or `url`, and options."""
+
 
 def _kind_of_source(value: Any) -> str:
     return "mapping" if isinstance(value, dict | Hub) else "samples" if isinstance(value, list) else "text"
@@ -47,8 +53,10 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    agent: str
-    """`"module:name"` of a `LitAgent`. Modules are looked for in the config file's folder first."""
+    agent: AgentSpec
+    """`"module:name"` of a `LitAgent`, or the options of a `CommandAgent` or an `HttpAgent`.
+
+    Modules are looked for in the config file's folder first, and programs run in it."""
     algorithm: Component
     store: Component = "memory"
     tracer: Component = "otel"
@@ -59,6 +67,13 @@ class Config(BaseModel):
     max_rollouts: Count | None = None
     initial_resources: NamedResources | None = None
     rollout_config: RolloutConfig | None = None
+    llm_proxy: Annotated[
+        str | bool | dict[str, Any] | None,
+        _one_of(str, bool, dict, type(None), wanted="a mapping with a model_list, the URL of a proxy, or true"),
+    ] = None
+    """Options of `LLMProxy`, the URL of one that runs by itself, or true for one whose models come later."""
+    budget: dict[str, Any] | None = None
+    """What the run may use: `usd`, `tokens`, `calls`, `seconds`."""
     reward: str | None = None
     """`"module:name"` of a grader: a function that scores what the agent returned."""
     train_dataset: Source | None = None

@@ -43,6 +43,8 @@ def _resolved(job: Job, key: str) -> Any:
         value = _component(job, key, value)
     elif key == "n_runners":
         value = getattr(job.trainer.strategy, "n_runners", value)
+    elif key == "llm_proxy" and isinstance(value, dict) and value.get("key"):
+        value = {**value, "key": "***"}
     return without_secrets(key, value)
 
 

@@ -11,18 +11,17 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from typing import Any
 
-from lightning_core.errors import AccessDenied, InvalidTransition, StoreUnavailable
+from lightning_core.errors import AccessDenied, RunEnded, StoreError, StoreUnavailable
 from lightning_core.execution.base import RunnerBundle
-from lightning_core.execution.observed import RunEnded
+from lightning_core.execution.line import Ending, Line, Report
+from lightning_core.execution.reporting import ReportingStore
 from lightning_core.execution.sending import unpacked
+from lightning_core.logs.carried import LogLevels, carry_logs
 from lightning_core.runner.naming import worker_prefix
 from lightning_core.store import LightningStore
-from lightning_core.store.http.forwarding import ForwardingStore
-from lightning_core.types import AttemptedRollout
 
 STOP = b"stop"
 """What a runner process is told when it is to end."""
@@ -39,22 +38,11 @@ ORPHAN_SECONDS = 1.0
 ORPHANED = 3
 """The exit status then."""
 
-Ending = Literal["over", "broken", "hopeless", "failed"]
-"""`over`: the run has ended. `broken`: it could not begin, and no other one could. `hopeless`: it has failed, and so
-will others."""
+TELL_SECONDS = 0.5
+"""How long the last words of a process on its plugins may hold up its end: somebody waits for that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a runner process says of itself: that it is ready, or why it ends."""
-
-    kind: Literal["ready"] | Ending
-    error: str = ""
-    """In one line."""
-    trace: str = ""
-
-
-def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Sequence[str]) -> None:
+def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Sequence[str], levels: LogLevels) -> None:
     """Run runners in this process until they have ended, and then leave it, whatever still runs in it.
 
     Args:
@@ -63,6 +51,7 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
         token: Is part of the ids of the workers here.
         numbers: Of the workers; they run at the same time.
         secrets: Environment variables that are not for agents.
+        levels: Which log records the process that started this one wants to show.
     """
     # Ctrl-C is for the one that started this one. It is ignored by a handler of our own, as that is not passed on to
     # the programs that agents start.
@@ -71,6 +60,8 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for name in secrets:
         os.environ.pop(name, None)
+    line = Line(connection)
+    logs = carry_logs(levels, line.tell)
     # It tells of each retry, and not what of; an outage that lasts is an error.
     logging.getLogger("stamina").setLevel(logging.ERROR)
     status = 1
@@ -79,9 +70,10 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
     except EOFError:
         status = ORPHANED
     except BaseException as exc:
-        _tell(connection, _report("broken", exc))
+        line.tell(_report("broken", exc))
     else:
-        status = _work(connection, runner, store, prefix=worker_ids(token), numbers=numbers)
+        logs.run_id = store.run_id
+        status = _work(connection, line, runner, store, prefix=worker_ids(token), numbers=numbers)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
             stream.flush()
@@ -113,8 +105,7 @@ async def run_here(
     Raises:
         Exception: What one of them raised; the others are ended.
     """
-    shown = _UntilTheEnd(store)
-    left = {asyncio.create_task(runner(shown, number), name=f"runner {number}") for number in numbers}
+    left = {asyncio.create_task(runner(store, number), name=f"runner {number}") for number in numbers}
     stopping = asyncio.create_task(stop.wait(), name="stop")
     is_over: asyncio.TimerHandle | None = None
     try:
@@ -136,26 +127,14 @@ async def run_here(
         await asyncio.wait((*left, stopping), timeout=END_SECONDS)
 
 
-class _UntilTheEnd(ForwardingStore):
-    """A store that raises `RunEnded` when it is asked for work of a run that has ended."""
-
-    def __init__(self, store: LightningStore) -> None:
-        self._store = store
-
-    def target(self) -> LightningStore:
-        return self._store
-
-    async def dequeue_rollout(
-        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
-    ) -> AttemptedRollout | None:
-        try:
-            return await self._store.dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id=request_id)
-        except InvalidTransition as exc:  # the only one that a claim knows
-            raise RunEnded(str(exc)) from exc
-
-
 def _work(
-    connection: Connection, runner: RunnerBundle, store: LightningStore, *, prefix: str, numbers: Sequence[int]
+    connection: Connection,
+    line: Line,
+    runner: RunnerBundle,
+    store: LightningStore,
+    *,
+    prefix: str,
+    numbers: Sequence[int],
 ) -> int:
     ended = threading.Event()
 
@@ -170,10 +149,14 @@ def _work(
         )
         watch.start()
         worker_prefix.set(prefix)
-        _tell(connection, Report("ready"))
+        line.tell(Report("ready"))
+        reporting = ReportingStore(store, lambda: getattr(runner, "failed_hooks", ()))
         try:
-            await run_here(runner, store, numbers, stop, on_over=lambda: _tell(connection, Report("over")))
+            await run_here(runner, reporting, numbers, stop, on_over=lambda: line.tell(Report("over")))
         finally:
+            with suppress(StoreError, TimeoutError):  # why it is out of reach is told by what ended this
+                async with asyncio.timeout(TELL_SECONDS):
+                    await reporting.tell()
             await store.aclose()
 
     try:
@@ -181,7 +164,7 @@ def _work(
         asyncio.Runner(loop_factory=_loop_factory()).run(work())
     except BaseException as exc:
         hopeless = isinstance(exc, StoreUnavailable | AccessDenied)
-        _tell(connection, _report("hopeless" if hopeless else "failed", exc))
+        line.tell(_report("hopeless" if hopeless else "failed", exc))
         return 1
     finally:
         ended.set()
@@ -212,11 +195,6 @@ def _parent() -> list[Any]:
         return [os.pidfd_open(parent.pid)]
     except OSError:  # it has died already, or the system has no such thing: the connection tells as well
         return []
-
-
-def _tell(connection: Connection, report: Report) -> None:
-    with suppress(OSError):  # nobody is there any more
-        connection.send(report)
 
 
 def _report(kind: Ending, error: BaseException) -> Report:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.context import BaseContext
 
-from lightning_core.errors import AccessDenied, ConfigError, StoreError, StoreUnavailable
+from lightning_core.errors import AccessDenied, ConfigError, RunEnded, StoreError, StoreUnavailable
 from lightning_core.execution.base import RunnerBundle
 from lightning_core.execution.pool import RunnerPool
 from lightning_core.execution.releasing import release
@@ -49,12 +49,16 @@ async def join_run(
         on_joined: Is told the run, before the first process starts.
 
     Raises:
+        RunEnded: When it had ended before anything was started here.
         ConfigError: When nothing is served there, or it wants another key.
         ExecutionError: When the processes cannot begin, or too many of them have died, or the store was lost.
     """
     try:
         async with http.LightningStoreClient(url, key=key, retry_seconds=CONNECT_SECONDS) as found:
+            await found.dequeue_many_rollouts(limit=0)  # no work, but the word of a run that has ended
             run_id = found.run_id
+    except RunEnded:
+        raise
     except (StoreUnavailable, AccessDenied) as exc:
         raise ConfigError(f"{exc}{_advice(exc)}") from exc
     except StoreError as exc:

@@ -3,11 +3,13 @@
 import asyncio
 from typing import Any
 
-from lightning_core.errors import ExecutionError
+from lightning_core.errors import ExecutionError, StoreClosed
 from lightning_core.lifecycle import QUEUED
-from lightning_core.runner.reports import give_back
 from lightning_core.store import LightningStore
 from lightning_core.types import Rollout
+
+LOOK_SECONDS = 0.2
+"""How often to look for work that nobody is left to do: one query each time, once all runners have ended."""
 
 
 def raise_failure(task: "asyncio.Task[Any]") -> None:
@@ -26,25 +28,23 @@ def raise_failure(task: "asyncio.Task[Any]") -> None:
 async def lead_without_runners(leader: "asyncio.Task[None]", store: LightningStore, n_runners: int) -> None:
     """Let the algorithm come to its end, unless it queues work that nobody is left to do.
 
+    Such work stays in the queue, for runners that come later.
+
     Raises:
-        ExecutionError: Then.
+        ExecutionError: Then; within moments.
     """
-    waiting = await store.query_rollouts(status_in=tuple(QUEUED), limit=1)
-    if waiting and not leader.done():
-        raise _nobody_left(waiting[0], n_runners)
-    # A store tells of new work only to those who claim it. What is claimed here goes back into the queue at once.
-    claim = asyncio.create_task(store.dequeue_rollout(wait_seconds=None), name="unclaimed work")
-    try:
-        await asyncio.wait({leader, claim}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        claim.cancel()
-        await asyncio.wait((claim,))
-        if not claim.cancelled() and claim.exception() is None and (claimed := claim.result()) is not None:
-            await give_back(store, claimed, may_requeue=True, reason="no runner is left")
-    if not leader.done():
-        rollout = claim.result()
-        assert rollout is not None
-        raise _nobody_left(rollout, n_runners)
+    while not leader.done():
+        # A store tells of new work only to those who claim it, and what is claimed here nobody would do.
+        try:
+            waiting = await store.query_rollouts(status_in=tuple(QUEUED), limit=1)
+        except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
+            await asyncio.wait({leader}, timeout=LOOK_SECONDS)
+            if not leader.done():
+                raise
+            return
+        if waiting and not leader.done():
+            raise _nobody_left(waiting[0], n_runners)
+        await asyncio.wait({leader}, timeout=LOOK_SECONDS)
 
 
 def _nobody_left(rollout: Rollout, n_runners: int) -> ExecutionError:

@@ -12,14 +12,14 @@ from lightning_core.superseded import superseded
 
 logger = logging.getLogger(__name__)
 
-END_GRACE_SECONDS = 1.5
+END_GRACE_SECONDS = 1.2
 """How long a cancelled algorithm or runner may take to end. An interrupted run should end within 2 s."""
 
 
 class LocalStrategy(ExecutionStrategy):
     """Runs the algorithm and the runners as tasks of the calling event loop.
 
-    One that does not let itself be cancelled is abandoned after 1.5 s, and logged.
+    One that does not let itself be cancelled is abandoned after 1.2 s, and logged.
 
     Args:
         n_runners: How many rollouts run at the same time.
@@ -37,11 +37,12 @@ class LocalStrategy(ExecutionStrategy):
         self.n_runners = n_runners
 
     async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
-        leader = asyncio.create_task(algorithm(store), name="algorithm")
+        # In this order: what runners do first (instrumenting a client library may import it) blocks the event loop.
         runners = [
             asyncio.create_task(runner(store, worker_id), name=f"runner {worker_id}")
             for worker_id in range(self.n_runners)
         ]
+        leader = asyncio.create_task(algorithm(store), name="algorithm")
         try:
             await self._watch(leader, set(runners))
             if not leader.done():

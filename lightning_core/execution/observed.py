@@ -4,16 +4,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from lightning_core.errors import InvalidTransition
+from lightning_core.errors import RunEnded
 from lightning_core.lifecycle import ACTIVE_ATTEMPT
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
 from lightning_core.store.http.forwarding import ForwardingStore
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus
-
-
-class RunEnded(InvalidTransition):
-    """A runner asked for work of a run that has ended."""
 
 
 class RolloutObserver(Protocol):

@@ -12,10 +12,15 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from lightning_core.execution import child
-from lightning_core.execution.child import STOP, Report
+from lightning_core.execution.child import STOP
+from lightning_core.execution.line import Report
+from lightning_core.logs.carried import CarriedRecord, LogLevels
 from lightning_core.runner.calls import in_daemon_thread
 
 logger = logging.getLogger(__name__)
+
+WORDS_AT_ONCE = 100
+"""How much that a process says is taken in before others have their turn: it may log a lot."""
 
 
 class RunnerProcess:
@@ -48,7 +53,7 @@ class RunnerProcess:
         process: Any = context
         self._process = process.Process(
             target=child.main,
-            args=(theirs, self.token, numbers, secret_variables),
+            args=(theirs, self.token, numbers, secret_variables, LogLevels.here()),
             name=f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}",
         )
         self._theirs = theirs
@@ -87,7 +92,7 @@ class RunnerProcess:
         finally:
             self._theirs.close()
         self._loop.add_reader(self._process.sentinel, self._on_end)
-        self._loop.add_reader(self._connection.fileno(), self._on_report)
+        self._loop.add_reader(self._connection.fileno(), self._on_word)
         # It may be more than a pipe holds, and the process takes it when it has started.
         self._sent = in_daemon_thread(lambda: _send(self._connection, self._payload), name="runner's payload")
 
@@ -125,17 +130,30 @@ class RunnerProcess:
             self._process.join()
             self._on_end()
 
-    def _on_report(self) -> None:
+    def _on_word(self) -> None:
+        for _ in range(WORDS_AT_ONCE):
+            if not self._hear():
+                return
+
+    def _hear(self) -> bool:
+        """Take in what it said next; return whether there was anything."""
         try:
-            while self._connection.poll():
-                report = self._connection.recv()
-                self.report = report
+            if not self._connection.poll():
+                return False
+            said = self._connection.recv()
         except (EOFError, OSError):
             self._loop.remove_reader(self._connection.fileno())
+            return False
+        if isinstance(said, CarriedRecord):
+            said.show()
+        else:
+            self.report = said
+        return True
 
     def _on_end(self) -> None:
         self._loop.remove_reader(self._process.sentinel)
-        self._on_report()
+        while self._hear():
+            continue
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
         self._process.join()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from lightning_core.errors import ConfigError, ExecutionError
+from lightning_core.errors import ConfigError, ExecutionError, RunEnded
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.child import run_here, worker_ids
 from lightning_core.execution.joining import KEY_VARIABLES, join_run
@@ -120,6 +120,11 @@ class ProcessesStrategy(ExecutionStrategy):
         self.start_method = start_method
         self.max_restarts = max_restarts
 
+    def serves(self, store: LightningStore) -> bool:
+        """Whether this process serves a store to its runners, who then get the keys of attempts with their claims."""
+        is_reachable = isinstance(store, http.LightningStoreClient | http.LightningStoreServer)
+        return self.managed_store is True or (self.managed_store is None and not is_reachable)
+
     async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         """See `ExecutionStrategy.execute`. With the role `runner` the algorithm is not called, nor the store used.
 
@@ -132,16 +137,19 @@ class ProcessesStrategy(ExecutionStrategy):
         _refuse_unguarded_program()
         if self.role == "runner":
             host = f"[{self.server_host}]" if ":" in self.server_host else self.server_host
-            await join_run(
-                runner,
-                f"http://{host}:{self.server_port}",
-                n_runners=self.n_runners,
-                concurrency=self.concurrency,
-                max_restarts=self.max_restarts,
-                context=multiprocessing.get_context(self.start_method),
-                graceful_seconds=min(self.graceful_timeout, INTERRUPTED_SECONDS),
-                terminate_seconds=0.0,
-            )
+            try:
+                await join_run(
+                    runner,
+                    f"http://{host}:{self.server_port}",
+                    n_runners=self.n_runners,
+                    concurrency=self.concurrency,
+                    max_restarts=self.max_restarts,
+                    context=multiprocessing.get_context(self.start_method),
+                    graceful_seconds=min(self.graceful_timeout, INTERRUPTED_SECONDS),
+                    terminate_seconds=0.0,
+                )
+            except RunEnded as exc:
+                logger.info("lightning.nothing_to_join: %s", exc)
             return
         async with self._shared(store, runner) as shared:
             runners = self._runners(runner, shared)
@@ -193,6 +201,7 @@ class ProcessesStrategy(ExecutionStrategy):
             leading = asyncio.create_task(end_tasks([leader], raised=raised), name="end of the algorithm")
             await runners.stop(graceful_seconds=graceful, terminate_seconds=terminate, has_to_be_told=has_to_be_told)
             await leading
+            shared.forget(runners.tokens)
             # Those who have claimed something elsewhere hear of the end when they come back.
             await shared.all_told(graceful)
         finally:
@@ -217,8 +226,7 @@ class ProcessesStrategy(ExecutionStrategy):
     @asynccontextmanager
     async def _shared(self, store: LightningStore, runner: RunnerBundle) -> "AsyncIterator[_Shared]":
         """Make the store one that runners reach, during the block."""
-        is_reachable = isinstance(store, http.LightningStoreClient | http.LightningStoreServer)
-        if self.managed_store is False or (self.managed_store is None and is_reachable):
+        if not self.serves(store):
             yield _Shared(store, None, store)
             return
         from lightning_core.store.http.loopback import is_loopback  # late: runner processes have no use for a server
@@ -229,13 +237,16 @@ class ProcessesStrategy(ExecutionStrategy):
                 f"server_host {self.server_host} can be reached from other machines, so the store needs a key: set "
                 f"{KEY_VARIABLE} here, and {RUNNER_KEY_VARIABLE} for the key of runners, or serve on 127.0.0.1"
             )
-        observed = ObservedStore(store, getattr(runner, "observer", None))
+        # A runner in this process tells the plugins that stay here by itself.
+        observer = None if self.main_process == "runner" else getattr(runner, "observer", None)
+        observed = ObservedStore(store, observer)
         runner_key = runner_key or secrets.token_urlsafe(32)
         server = http.LightningStoreServer(
             observed,
             self.server_host,
             self.server_port,
-            key=given or secrets.token_urlsafe(32),
+            # Of the proxy's key, where there is one: what comes with a claim has to open model calls.
+            key=given or getattr(runner, "key", None) or secrets.token_urlsafe(32),
             runner_key=runner_key,
         )
         async with server:
@@ -270,6 +281,12 @@ class _Shared:
     def has_to_be_told(self, token: str) -> bool:
         """Whether workers do not soon hear of the end from the store."""
         return self.observed is None or self.observed.is_executing(token)
+
+    def forget(self, tokens: Iterable[str]) -> None:
+        """Take note that these workers have ended: nobody waits for them to come back."""
+        if self.observed is not None:
+            for token in tokens:
+                self.observed.forget(token)
 
     async def all_told(self, seconds: float) -> None:
         if self.observed is not None:

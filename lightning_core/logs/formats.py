@@ -70,6 +70,8 @@ def _parts(record: logging.LogRecord) -> dict[str, Any]:
         parts["text"] = hide_in_text(structure.text)
     if record.exc_info and record.exc_info[0] is not None:
         parts["exception"] = hide_in_text(logging.Formatter().formatException(record.exc_info))
+    elif record.exc_text:  # of another process
+        parts["exception"] = hide_in_text(record.exc_text)
     return parts
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,9 +25,10 @@ from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner, T_task
 from lightning_core.runner.calls import Limits, call_agent
 from lightning_core.runner.heartbeats import Heartbeats
+from lightning_core.runner.model_calls import take_in_calls, with_key
 from lightning_core.runner.naming import worker_name
 from lightning_core.runner.outcome import Outcome, describe, is_fault
-from lightning_core.runner.reports import give_back, has_succeeded_by, report
+from lightning_core.runner.reports import give_back, give_back_claimed, has_succeeded_by, report
 from lightning_core.runner.results import check_rewards, record_result, spans_of
 from lightning_core.runner.stop_event import StopEvent, stop_of
 from lightning_core.store import LightningStore
@@ -98,6 +100,10 @@ class LitAgentRunner(Runner[T_task]):
         self._hooks: Hooks | None = None
         self._store: LightningStore | None = None
         self._heartbeats: Heartbeats | None = None
+
+    mint_key: Callable[[str, str], str | None] | None = None
+    """Makes the key of an attempt, by the ids of its rollout and of itself, where this process can. Else the store's
+    server gives it with the claim."""
 
     def init(self, agent: LitAgent[T_task], *, hooks: object = None) -> None:
         self._agent = agent
@@ -196,28 +202,36 @@ class LitAgentRunner(Runner[T_task]):
     async def _claim(self, stop: "asyncio.Future[Any] | None") -> AttemptedRollout | None:
         """Return the next rollout; None when it is time to stop."""
         while stop is None or not stop.done():
-            claim = self.store.dequeue_rollout(self.worker_id, wait_seconds=None)
-            claimed = await claim if stop is None else await self._unless(stop, asyncio.ensure_future(claim))
+            request_id = secrets.token_hex(12)
+            claim = asyncio.ensure_future(
+                self.store.dequeue_rollout(self.worker_id, wait_seconds=None, request_id=request_id)
+            )
+            try:
+                await asyncio.wait((claim,) if stop is None else (claim, stop), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                try:
+                    claimed = await self._cancelled(claim, request_id)
+                except Exception as exc:  # it must not take the place of the cancellation
+                    logger.warning("lightning.claim_failed worker_id=%s", self.worker_id, exc_info=exc)
+                    claimed = None
+                if claimed is not None:
+                    await give_back(self.store, claimed, may_requeue=True)
+                raise
+            claimed = claim.result() if claim.done() else await self._cancelled(claim, request_id)
             if claimed is not None:
                 return claimed
         return None
 
-    async def _unless(
-        self, stop: "asyncio.Future[Any]", claim: "asyncio.Task[AttemptedRollout | None]"
+    async def _cancelled(
+        self, claim: "asyncio.Task[AttemptedRollout | None]", request_id: str
     ) -> AttemptedRollout | None:
-        """Return what was claimed, None when it was time to stop before."""
-        try:
-            await asyncio.wait((claim, stop), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            try:
-                claimed = await _cancelled(claim)
-            except Exception as exc:  # it must not take the place of the cancellation
-                logger.warning("lightning.claim_failed worker_id=%s", self.worker_id, exc_info=exc)
-                claimed = None
-            if claimed is not None:
-                await give_back(self.store, claimed, may_requeue=True)
-            raise
-        return await _cancelled(claim)
+        """Cancel a claim that is still under way, and return what it has come to."""
+        claim.cancel()
+        await asyncio.wait((claim,))
+        if not claim.cancelled():
+            return claim.result()
+        await give_back_claimed(self.store, self.worker_id, request_id)
+        return None
 
     async def _run(self, rollout: AttemptedRollout, *, may_requeue: bool = True) -> Outcome:
         assignment = Assignment(rollout, self.store)
@@ -253,7 +267,9 @@ class LitAgentRunner(Runner[T_task]):
                 await self._tell("lightning_trace_end", rollout, rollout.attempt, tracer=self.tracer)
             outcome.spans = await self._in_order([*trace.spans, *outcome.spans], rollout.attempt)
             if self.reward is not None and outcome.error is None:
+                await take_in_calls(self.store, resources, rollout, outcome, end=False)
                 await self._grade(self.reward, rollout, trace, limits, outcome)
+            await take_in_calls(self.store, resources, rollout, outcome, end=True)
         except Exception as exc:
             # Not the agent's: what it raised is in the outcome by now. If the store is gone, reporting this fails as
             # well, and the runner ends.
@@ -333,13 +349,18 @@ class LitAgentRunner(Runner[T_task]):
             trace.attempt_id,
         )
 
-    async def _resources(self, rollout: Rollout) -> NamedResources:
+    async def _resources(self, rollout: AttemptedRollout) -> NamedResources:
         if rollout.resources_id is None:
             return {}
         update = await self.store.get_resources_by_id(rollout.resources_id)
         if update is None:
             raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are gone")
-        return update.resources
+        return with_key(update.resources, self._attempt_key(rollout.attempt))
+
+    def _attempt_key(self, attempt: Attempt) -> str | None:
+        if self.mint_key is not None:
+            return self.mint_key(attempt.rollout_id, attempt.attempt_id)
+        return self.store.attempt_key(attempt.attempt_id)
 
     async def _tell_end(self, rollout_id: str, attempt: Attempt, outcome: Outcome) -> None:
         if self._hooks is None or not self._hooks.has("lightning_rollout_end"):
@@ -379,10 +400,3 @@ def _grader_error(grader: Grader, error: Exception) -> GraderError:
     failed = GraderError(f"grader {grader.name}: {described['type']}: {described['message']}")
     failed.__cause__ = error
     return failed
-
-
-async def _cancelled(claim: "asyncio.Task[AttemptedRollout | None]") -> AttemptedRollout | None:
-    """Cancel a claim that is still under way, and return what it has come to."""
-    claim.cancel()
-    await asyncio.wait((claim,))
-    return None if claim.cancelled() else claim.result()

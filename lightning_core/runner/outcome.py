@@ -4,6 +4,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.errors import AgentTimeout, AttemptStopped, Fault
 from lightning_core.types import AttemptStatus, Span
 from lightning_core.types.text import well_formed
@@ -34,6 +35,11 @@ class Outcome:
         self.error = error
         self.status = "timeout" if isinstance(error, AgentTimeout) else "failed"
         self.is_fault = is_fault(error)
+
+    @property
+    def usage(self) -> Usage:
+        """What its model calls used."""
+        return read_usage(self.spans)
 
     @property
     def was_stopped(self) -> bool:

@@ -4,6 +4,8 @@ import asyncio
 import logging
 from typing import Any
 
+from lightning_core.adapter.usage import METADATA as USAGE
+from lightning_core.adapter.usage import as_metadata
 from lightning_core.errors import InvalidTransition, NotFound
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import UNSET, LightningStore
@@ -39,7 +41,11 @@ async def report(
                 "lightning.fault rollout_id=%s attempt_id=%s", rollout_id, attempt_id, exc_info=outcome.error
             )
             return await _fault(store, rollout, f"{failure['type']}: {failure['message']}", may_requeue=may_requeue)
-        metadata = UNSET if failure is None else {**await _metadata(store, rollout), "failure": failure}
+        told: dict[str, Any] = {} if failure is None else {"failure": failure}
+        usage = outcome.usage
+        if usage.calls:
+            told[USAGE] = as_metadata(usage)
+        metadata = {**await _metadata(store, rollout), **told} if told else UNSET
         attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
     except (InvalidTransition, NotFound) as exc:
         logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
@@ -85,6 +91,21 @@ async def give_back(
         return
     except Exception as exc:
         logger.warning("lightning.rollout_not_given_back rollout_id=%s", rollout.rollout_id, exc_info=exc)
+
+
+async def give_back_claimed(store: LightningStore, worker_id: str, request_id: str) -> None:
+    """Give back what a claim that was cancelled may have got all the same: the store may have answered in vain.
+
+    Nobody else would know of it until its lease is lost.
+    """
+    try:
+        async with asyncio.timeout(LAST_WORDS_SECONDS):
+            claimed = await store.dequeue_rollout(worker_id, request_id=request_id)
+    except Exception as exc:  # such as a store that is gone: then the lease has to do
+        logger.info("lightning.claim_not_given_back worker_id=%s: %s", worker_id, exc)
+        return
+    if claimed is not None:
+        await give_back(store, claimed, may_requeue=True)
 
 
 async def _fault(store: LightningStore, rollout: AttemptedRollout, reason: str, *, may_requeue: bool) -> Attempt:

@@ -5,9 +5,10 @@ from lightning_core.runs.failed_hooks import FailedHook
 from lightning_core.runs.failures import Failure
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.progress import Progress
-from lightning_core.runs.result import FitResult, RolloutCounts, RunStatus, count_rollouts
+from lightning_core.runs.result import BudgetUse, FitResult, RolloutCounts, RunStatus, RunUsage, count_rollouts
 
 __all__ = [
+    "BudgetUse",
     "Comparison",
     "FailedHook",
     "Failure",
@@ -16,6 +17,7 @@ __all__ = [
     "RolloutCounts",
     "RunFolder",
     "RunStatus",
+    "RunUsage",
     "compare",
     "count_rollouts",
 ]

@@ -14,7 +14,8 @@ MAX_CHARACTERS = 40
 def changes_since(before: Origin, now: Origin) -> list[str]:
     """Say what has changed, each in a few words: values of the config, files, versions, the repository.
 
-    What `before` does not know is no change: a module may be loaded later.
+    What `before` does not know is no change: a module may be loaded later. Nor is another budget: it is how a run goes
+    on that has used up its own.
     """
     return [
         *_config_changes("", _as_json(before), _as_json(now)),
@@ -25,7 +26,11 @@ def changes_since(before: Origin, now: Origin) -> list[str]:
 
 
 def _as_json(origin: Origin) -> Any:
-    return Origin.model_validate_json(origin.model_dump_json()).config
+    config = Origin.model_validate_json(origin.model_dump_json()).config
+    proxy = config.get("llm_proxy")
+    if isinstance(proxy, dict):
+        config["llm_proxy"] = {name: value for name, value in proxy.items() if name != "budget"}
+    return {name: value for name, value in config.items() if name != "budget"}
 
 
 def _config_changes(place: str, before: Any, now: Any) -> Iterator[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
+from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.emitter import find_final_reward
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode, sample_key
@@ -46,7 +47,8 @@ async def compare(
     Returns:
         What is known; None when no rollout with these resources gave a reward.
     """
-    ended = await store.query_rollouts(status_in=["succeeded", "failed"])
+    found = await store.query_rollouts(status_in=["succeeded", "failed"])
+    ended = [rollout for rollout in found if not is_of_algorithm(rollout)]
     versions = await store.query_resources() if initial is not None or best is not None else ()
     with_initial = {each.resources_id for each in versions if each.resources == initial}
     with_best = {each.resources_id for each in versions if each.resources == best}

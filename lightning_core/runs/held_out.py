@@ -8,7 +8,15 @@ from typing import Any
 from lightning_core.algorithm import require_rewards, run_batch
 from lightning_core.algorithm.continued import continued
 from lightning_core.store import LightningStore
-from lightning_core.types import Dataset, NamedResources, ResourcesUpdate, RolloutConfig, samples_of
+from lightning_core.types import (
+    Dataset,
+    NamedResources,
+    ProxyLLM,
+    Resource,
+    ResourcesUpdate,
+    RolloutConfig,
+    samples_of,
+)
 
 
 async def measure_held_out(
@@ -83,9 +91,14 @@ async def _latest(store: LightningStore, key: str) -> ResourcesUpdate | None:
     return latest
 
 
+def _without_address(resource: Resource) -> Resource:
+    """Where a run's proxy is changes when the run is taken up again; what is behind it does not."""
+    return resource.model_copy(update={"endpoint": ""}) if isinstance(resource, ProxyLLM) else resource
+
+
 def _digest(resources: NamedResources | None) -> str:
     """Tell bundles apart in a few characters: a run that is continued may have found another best one."""
     if resources is None:
         return "as it is"
-    text = "\n".join(f"{name} {resources[name].model_dump_json()}" for name in sorted(resources))
+    text = "\n".join(f"{name} {_without_address(resources[name]).model_dump_json()}" for name in sorted(resources))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lightning_core.errors import RunFolderError
 from lightning_core.runs.atomic import write_atomically
 from lightning_core.runs.comparison import Comparison
-from lightning_core.runs.result import RunStatus
+from lightning_core.runs.result import BudgetUse, RunStatus, RunUsage
 
 Outcome = RunStatus | Literal["running"]
 """`running` stays where the process was killed."""
@@ -63,6 +63,10 @@ class Summary(BaseModel):
     comparison: Comparison | None = None
     """The rewards of the initial resources and of the best."""
     failures: list[Cause] = Field(default_factory=list)
+    usage: RunUsage = Field(default_factory=RunUsage)
+    """What model calls used."""
+    budget: BudgetUse | None = None
+    """What the run might use, and which limit ended it."""
     duration_seconds: float
     """How long the process worked that ended it; those that were killed before are not counted."""
 

@@ -14,7 +14,7 @@ from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.manifest import Cause, Continuation, Manifest, Origin, Summary, now
 from lightning_core.runs.metrics import MetricsFile
 from lightning_core.runs.result import FitResult, RunStatus
-from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.store import InMemoryLightningStore, LightningStore, http
 from lightning_core.types import NamedResources
 
 logger = logging.getLogger(__name__)
@@ -127,8 +127,11 @@ class Recording:
         self._manifest.write(folder.manifest_file)
 
     async def take_over(self, store: LightningStore) -> None:
-        """Queue again what ran when the process before this one was killed."""
-        if self.is_resumed:
+        """Queue again what ran when the process before this one was killed.
+
+        Not in a store that is served by somebody else: its runners may be alive, and know by their leases.
+        """
+        if self.is_resumed and not isinstance(store, http.LightningStoreClient):
             ended = await store.report_dead_workers("the process that ran it was killed")
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
 
@@ -212,6 +215,8 @@ def summary_of(result: FitResult) -> Summary:
         rollouts=asdict(result.rollouts),
         comparison=result.comparison,
         failures=[Cause(cause=hide_in_text(each.cause), count=each.count) for each in result.failures],
+        usage=result.usage,
+        budget=result.budget,
         duration_seconds=result.duration_seconds,
     )
 

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lightning_core.adapter.usage import Usage, usage_in
+from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.runs.comparison import Comparison
 from lightning_core.runs.failed_hooks import FailedHook
 from lightning_core.runs.failures import Failure, group_failures
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
+
+USAGE_METRICS = ("model_calls", "input_tokens", "output_tokens", "cost_usd")
+"""What a run reports at its end of all of its model calls together; the last in US dollars."""
 
 RunStatus = Literal["succeeded", "failed", "interrupted", "budget"]
 """`budget`: it stopped because it had used up what it was given."""
@@ -25,6 +30,47 @@ class RolloutCounts:
     """Queued or running when the run ended."""
     retried: int = 0
     """How many of all of them needed more than one attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """What model calls of a run used, as far as their spans tell."""
+
+    agent: Usage = field(default_factory=Usage)
+    """Those of the agent and of its grader, in all attempts that were reported."""
+    algorithm: Usage = field(default_factory=Usage)
+    """Those of the algorithm itself that went through the model proxy."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The sums of both, as metrics; none of what is not known, or not there at all."""
+        whole = self.agent + self.algorithm
+        sums = (whole.calls, whole.input_tokens, whole.output_tokens, whole.cost)
+        known = zip(USAGE_METRICS, sums, strict=True) if whole.calls else ()
+        return {name: float(value) for name, value in known if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What a run might use, and what it used, by limit: `usd`, `tokens`, `calls`, `seconds`. Its text is one line."""
+
+    limits: dict[str, float]
+    used: dict[str, float]
+    ended_by: str | None = None
+    """The limit that ended the run; None when none did."""
+    unpriced_calls: int = 0
+    """Calls that count nothing in `usd`, because nobody said what they cost."""
+
+    def __str__(self) -> str:
+        name = self.ended_by
+        if name is not None:
+            words = f"the run's budget of {self.limits[name]:g} {name} is used up ({self.used[name]:.4g} {name} by now)"
+        else:
+            stands = [f"{self.used[each]:.4g} of {limit:g} {each}" for each, limit in self.limits.items()]
+            words = f"used of the budget: {', '.join(stands) or 'no limits'}"
+        if "usd" in self.limits and self.unpriced_calls:
+            words += f"; {self.unpriced_calls:,} calls had no price, and count nothing in usd"
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +95,10 @@ class FitResult:
     """Plugins that raised when they were told something, in the order of their first failures."""
     comparison: Comparison | None = None
     """The rewards of the initial resources and of the best, with their uncertainty; None when there were none."""
+    usage: RunUsage = field(default_factory=RunUsage)
+    """What model calls used."""
+    budget: BudgetUse | None = None
+    """What the run might use, and which limit ended it; None without a budget."""
 
 
 async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Failure]]:
@@ -56,8 +106,27 @@ async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Fai
     counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0}
     failed = []
     for rollout in await store.query_rollouts():
+        if is_of_algorithm(rollout):
+            continue
         counts[rollout.status if rollout.status in counts else "unfinished"] += 1
         counts["retried"] += isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id > 1
         if rollout.status == "failed":
             failed.append(rollout)
     return RolloutCounts(**counts), group_failures(failed)
+
+
+async def sum_usage(store: LightningStore) -> RunUsage:
+    """Add up what the attempts of a run used, as their metadata have it."""
+    agent = algorithm = Usage()
+    for rollout in await store.query_rollouts():
+        if not isinstance(rollout, AttemptedRollout):
+            continue
+        attempts = [rollout.attempt]
+        if rollout.attempt.sequence_id > 1:
+            attempts = list(await store.query_attempts(rollout.rollout_id))
+        used = sum((usage_in(attempt.metadata) for attempt in attempts), Usage())
+        if is_of_algorithm(rollout):
+            algorithm += used
+        else:
+            agent += used
+    return RunUsage(agent, algorithm)

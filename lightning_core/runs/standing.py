@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.runs.failures import Failure, group_failures
 from lightning_core.runs.metrics import merged
-from lightning_core.runs.usage import Usage, read_usage
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span, sample_key
 
 RECENT_REWARDS = 1000

@@ -90,6 +90,10 @@ class LightningStore(ABC):
     def run_id(self) -> str:
         """The run whose records this store shows; it neither sees nor touches those of another."""
 
+    def find_run_id(self) -> str:
+        """Return `run_id`, and ask for it first where the store is somewhere else. That blocks the caller."""
+        return self.run_id
+
     @abstractmethod
     def for_run(self, run_id: str) -> "LightningStore":
         """Return a view of the same data for another run. Closing the view leaves the data open."""
@@ -108,6 +112,13 @@ class LightningStore(ABC):
 
         A store that stood still itself, with its process, takes nothing away at once: who was late because of it has a
         third of a lease, at most five seconds, to give a sign of life.
+        """
+        return None
+
+    def attempt_key(self, attempt_id: str) -> str | None:
+        """Return the key that came with the claim of an attempt: it opens what is that attempt's, and nothing else.
+
+        None where the store gives no keys: it is in this process, or its server wants none.
         """
         return None
 

@@ -1,11 +1,12 @@
 """Copies at the store's edge, so that neither side can change what the other holds."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span
+from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
 from lightning_core.types.clone import clone, construct
 from lightning_core.types.span import plain_attributes
 
@@ -19,6 +20,8 @@ def copy_value(value: Any) -> Any:
         InvalidRequest: When it contains itself, is nested deeper than Python can follow, or has something in it that
             cannot be copied, such as a lock or a generator.
     """
+    if type(value) in _IMMUTABLE:
+        return value
     try:
         return _copied(value)
     except RecursionError as exc:
@@ -46,12 +49,16 @@ def _copied(value: Any) -> Any:
 
 def copy_config(config: RolloutConfig) -> RolloutConfig:
     """Copy a rollout's limits."""
-    return clone(config, retry_condition=config.retry_condition.copy())
+    fields = config.__dict__.copy()
+    fields["retry_condition"] = config.retry_condition.copy()
+    return construct(RolloutConfig, fields, config.__pydantic_fields_set__.copy())
 
 
 def copy_attempt(attempt: Attempt) -> Attempt:
     """Copy an attempt."""
-    return clone(attempt, metadata=copy_value(attempt.metadata))
+    fields = attempt.__dict__.copy()
+    fields["metadata"] = copy_value(attempt.metadata)
+    return construct(Attempt, fields, attempt.__pydantic_fields_set__.copy())
 
 
 def copy_rollout(record: RolloutRecord) -> Rollout:
@@ -68,45 +75,39 @@ def copy_attempted(record: RolloutRecord, attempt: Attempt) -> AttemptedRollout:
     return construct(AttemptedRollout, fields, record.rollout.__pydantic_fields_set__ | {"attempt"})
 
 
-def own_span(span: Span) -> Span:
-    """Copy a span that comes in. What cannot be changed is shared.
+def copy_worker(worker: Worker) -> Worker:
+    """Copy a worker's record."""
+    return clone(worker, heartbeat_stats=copy_value(worker.heartbeat_stats))
+
+
+def own_spans(spans: Iterable[Span]) -> list[Span]:
+    """Copy spans that come in. What cannot be changed is shared. The copies are to be treated as frozen.
 
     Raises:
         ValueError: When an attribute was given a value that spans do not take.
     """
-    return construct(Span, _own_fields(span.__dict__), _SPAN_FIELDS, _own_extra(span.__pydantic_extra__))
+    return [_span(span.__dict__, span.__pydantic_extra__, _SPAN_FIELDS) for span in spans]
 
 
-def span_of(fields: dict[str, Any], extra: dict[str, Any] | None) -> Span:
+def span_of(fields: dict[str, Any], extra: dict[str, Any] | None = None) -> Span:
     """Make a span of the fields of one that is kept, for whoever asked for it."""
-    return construct(Span, _own_fields(fields), set(_SPAN_FIELDS), _own_extra(extra))
-
-
-def numbered(span: Span, sequence_id: int) -> Span:
-    """Return the span with this sequence id: itself where it has it, else a copy that shares its parts."""
-    return span if span.sequence_id == sequence_id else clone(span, sequence_id=sequence_id)
+    return _span(fields, extra, _SPAN_FIELDS.copy())
 
 
 def _own_rollout(rollout: Rollout) -> dict[str, Any]:
-    return {
-        **rollout.__dict__,
-        "input": copy_value(rollout.input),
-        "config": copy_config(rollout.config),
-        "metadata": copy_value(rollout.metadata),
-    }
+    fields = rollout.__dict__.copy()
+    fields["input"] = copy_value(rollout.input)
+    fields["config"] = copy_config(rollout.config)
+    fields["metadata"] = copy_value(rollout.metadata)
+    return fields
 
 
-def _own_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        **fields,
-        "attributes": plain_attributes(fields["attributes"]),
-        "events": [*fields["events"]],
-        "links": [*fields["links"]],
-    }
-
-
-def _own_extra(extra: dict[str, Any] | None) -> dict[str, Any]:
-    return copy.deepcopy(extra) if extra else {}
+def _span(fields: dict[str, Any], extra: dict[str, Any] | None, fields_set: set[str]) -> Span:
+    own = fields.copy()
+    own["attributes"] = plain_attributes(fields["attributes"])
+    own["events"] = [*fields["events"]]
+    own["links"] = [*fields["links"]]
+    return construct(Span, own, fields_set, copy.deepcopy(extra) if extra else {})
 
 
 # A span that the store has taken has all of its fields, wherever it came from.

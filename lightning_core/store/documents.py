@@ -45,60 +45,46 @@ class Documents:
         self,
         kind: DocumentKind,
         key: str,
-        model: type[M],
-        change: Callable[[M | None], M],
+        change: Callable[[Any], Any],
         *,
         request_id: str | None = None,
         known: Document | None = None,
-    ) -> M:
-        """Write what `change` makes of the document (None when there is none), by compare-and-set.
+    ) -> Any:
+        """Write what `change` makes of the document's value (None when there is none), by compare-and-set.
 
         Args:
             kind: The document's kind.
             key: Its key.
-            model: What it is read as.
-            change: Returns what it is to become; the same object for no change.
+            change: Returns the value that follows, which is the document's from then on and may share parts with the
+                one before; the same object for no change.
             request_id: Makes the change once, however often it is asked for in a row.
             known: The document as it was a moment ago, which saves reading it. Only for a change that changes something
                 whatever it finds.
 
         Returns:
-            The document as it is now.
+            The value as it is now. It is not to be changed.
         """
         document = await self.find(kind, key) if known is None else known
         while True:
-            present = None if document is None else _read(document, model)
-            if present is not None and document is not None and request_id in document.requests:
+            present = None if document is None else document.value
+            if document is not None and request_id in document.requests:
                 return present
             changed = change(present)
-            if changed is present and request_id is None:
+            if document is not None and changed is present and request_id is None:
                 return present
-            if await self._write(kind, key, copy_value(changed.model_dump()), document, request_id):
+            revision, requests = (0, ()) if document is None else (document.revision, document.requests)
+            if request_id is not None:
+                requests = (*requests, request_id)[-MAX_REQUESTS:]
+            written = await self._backend.put_document(
+                self._run_id, kind, key, changed, revision=revision, requests=requests
+            )
+            if written is not None:
                 return changed
             document = await self.find(kind, key)
 
     async def put(self, kind: DocumentKind, key: str, value: Any, *, request_id: str | None = None) -> None:
         """Write a document, whatever was there; once for each request."""
-        while True:
-            document = await self.find(kind, key)
-            if document is not None and request_id in document.requests:
-                return
-            if await self._write(kind, key, value, document, request_id):
-                return
-
-    async def _write(
-        self, kind: DocumentKind, key: str, value: Any, present: Document | None, request_id: str | None
-    ) -> bool:
-        requests = () if present is None else present.requests
-        written = await self._backend.put_document(
-            self._run_id,
-            kind,
-            key,
-            value,
-            revision=0 if present is None else present.revision,
-            requests=requests if request_id is None else (*requests, request_id)[-MAX_REQUESTS:],
-        )
-        return written is not None
+        await self.change(kind, key, lambda _: value, request_id=request_id)
 
 
 def _read(document: Document, model: type[M]) -> M:

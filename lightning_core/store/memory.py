@@ -41,21 +41,22 @@ class _Spans:
         Returns:
             Its sequence id, or None when there is one of this id already.
         """
-        if span.span_id in self.fields:
-            return None
         kept = span.__dict__
-        number = span.sequence_id
+        span_id: str = kept["span_id"]
+        if span_id in self.fields:
+            return None
+        number: int = kept["sequence_id"]
         if number == 0:
             number = kept["sequence_id"] = self.last_sequence_id + 1
         if number > self.last_sequence_id:
             self.last_sequence_id = number
-        if not span.events:
+        if not kept["events"]:
             kept["events"] = ()
-        if not span.links:
+        if not kept["links"]:
             kept["links"] = ()
         if span.__pydantic_extra__:
-            self.extra[span.span_id] = span.__pydantic_extra__
-        self.fields[span.span_id] = kept
+            self.extra[span_id] = span.__pydantic_extra__
+        self.fields[span_id] = kept
         return number
 
 
@@ -88,24 +89,26 @@ class _Run:
 
     def write(self, record: RolloutRecord) -> Change:
         """Keep a record, and what follows from it for the queue and the deadlines."""
-        rollout_id = record.rollout.rollout_id
+        rollout_id, status = record.rollout.rollout_id, record.rollout.status
         before = self.records.get(rollout_id)
         if before is None:
             self.created += 1
             self.ordinals[rollout_id] = self.created
         self.attempt_count += len(record.attempts) - (len(before.attempts) if before else 0)
         self.records[rollout_id] = record
-        if record.rollout.status not in lifecycle.QUEUED:
+        if status not in lifecycle.QUEUED:
             self.tickets.pop(rollout_id, None)
         elif rollout_id not in self.tickets:
             self.last_ticket += 1
             self.tickets[rollout_id] = self.last_ticket
             self.queue.append((self.last_ticket, rollout_id))
-        due = lifecycle.deadline(record)
-        if due is not None and due[0] < self.timed.get(rollout_id, float("inf")):
-            self.timed[rollout_id] = due[0]
-            heapq.heappush(self.deadlines, (due[0], rollout_id))
-        return Change(record.run_id, rollout_id, record.rollout.status, None if due is None else due[0])
+        deadline = lifecycle.deadline(record)
+        if deadline is None:
+            return Change(record.run_id, rollout_id, status, None)
+        if deadline.at < self.timed.get(rollout_id, float("inf")):
+            self.timed[rollout_id] = deadline.at
+            heapq.heappush(self.deadlines, (deadline.at, rollout_id))
+        return Change(record.run_id, rollout_id, status, deadline.at)
 
     def delete(self, rollout_id: str) -> None:
         """Forget a rollout. What the queue and the deadlines have of it is skipped when it comes up."""
@@ -218,7 +221,7 @@ class MemoryBackend(StoreBackend):
                 if present is None:
                     new.append(record)
             self._check_space("rollouts", len(new), self._max_rollouts)
-            changes = [self._runs.setdefault(record.run_id, _Run()).write(record) for record in new]
+            changes = [self._run_to_write(record.run_id).write(record) for record in new]
         self._announce(changes)
         return kept
 
@@ -234,7 +237,7 @@ class MemoryBackend(StoreBackend):
             present = run.records.get(old.rollout.rollout_id)
             if present is None or present.revision != old.revision:
                 return False
-            change = run.write(new._replace(revision=old.revision + 1))
+            change = run.write(new.at_revision(old.revision + 1))
         self._announce((change,))
         return True
 
@@ -255,7 +258,7 @@ class MemoryBackend(StoreBackend):
                 again = [run.records.get(rollout_id) for rollout_id in run.claims[request_id]]
                 return [record for record in again if record is not None]
             while len(claimed) < limit and (record := run.pop_queued()) is not None:
-                begun = begin(record)._replace(revision=record.revision + 1)
+                begun = begin(record).at_revision(record.revision + 1)
                 changes.append(run.write(begun))
                 claimed.append(begun)
             if request_id is not None and claimed:
@@ -291,16 +294,13 @@ class MemoryBackend(StoreBackend):
             NotFound: When a rollout is gone.
             StoreFull: When they would be more than `max_spans`.
         """
-        stored: list[int | None] = []
         with self._lock:
             run = self._run(run_id)
             run.check_there(run_id, {span.rollout_id for span in spans})
             if self._max_spans is not None:
                 self._check_space("spans", run.count_new(spans), self._max_spans)
-            for span in spans:
-                number = run.spans_of(span.rollout_id, span.attempt_id).keep(span)
-                run.span_count += number is not None
-                stored.append(number)
+            stored = [run.spans_of(span.rollout_id, span.attempt_id).keep(span) for span in spans]
+            run.span_count += len(stored) - stored.count(None)
         return stored
 
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
@@ -323,6 +323,8 @@ class MemoryBackend(StoreBackend):
             by_attempt = self._run(run_id).spans.get(rollout_id, {})
             wanted = [kept for own, kept in by_attempt.items() if attempt_id is None or own == attempt_id]
             found, total = select([fields for kept in wanted for fields in kept.fields.values()], query, get=getitem)
+            if not any(kept.extra for kept in wanted):
+                return [span_of(fields) for fields in found], total
             return [
                 span_of(fields, by_attempt[fields["attempt_id"]].extra.get(fields["span_id"])) for fields in found
             ], total
@@ -342,7 +344,7 @@ class MemoryBackend(StoreBackend):
             present = self._run(run_id).documents[kind].get(key)
             if revision != (present.revision if present else 0):
                 return None
-            run = self._runs.setdefault(run_id, _Run())
+            run = self._run_to_write(run_id)
             document = run.documents[kind][key] = Document(key, value, revision + 1, requests)
             run.latest[kind] = key
         return document
@@ -396,7 +398,7 @@ class MemoryBackend(StoreBackend):
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, until the returned function is called."""
         with self._lock:
-            run = self._runs.setdefault(run_id, _Run())
+            run = self._run_to_write(run_id)
             run.listeners = (*run.listeners, listener)
 
         def stop() -> None:
@@ -416,6 +418,13 @@ class MemoryBackend(StoreBackend):
         """Return the run to read from: an empty one, which is not kept, where nothing was written."""
         run = self._runs.get(run_id)
         return _Run() if run is None else run
+
+    def _run_to_write(self, run_id: str) -> _Run:
+        """Return the run, a new one where nothing was written before."""
+        run = self._runs.get(run_id)
+        if run is None:
+            run = self._runs[run_id] = _Run()
+        return run
 
     def _forget_if_empty(self, run_id: str) -> None:
         run = self._run(run_id)
@@ -437,8 +446,10 @@ class MemoryBackend(StoreBackend):
 
     def _announce(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            for listener in self._run(change.run_id).listeners:
-                listener(change)
+            run = self._runs.get(change.run_id)
+            if run is not None:
+                for listener in run.listeners:
+                    listener(change)
 
 
 class InMemoryLightningStore(StoreFacade):

@@ -122,13 +122,16 @@ def select(items: Iterable[T], query: Query, *, get: Callable[[T, str], Any] = g
     """
     found = [item for item in items if query.matches(item, get)] if query.conditions else list(items)
     if query.sort_by is not None:
-        values: list[Any] = [get(item, query.sort_by) for item in found]
-        if None in values:
-            values = [(value is not None, value) for value in values]
-        order = sorted(range(len(values)), key=values.__getitem__, reverse=query.sort_order == "desc")
-        found = [found[place] for place in order]
+        found = _sorted(found, query.sort_by, get, reverse=query.sort_order == "desc")
     end = None if query.limit == -1 else query.offset + query.limit
     return found[query.offset : end], len(found)
+
+
+def _sorted(items: list[T], field: str, get: Callable[[T, str], Any], *, reverse: bool) -> list[T]:
+    try:
+        return sorted(items, key=lambda item: get(item, field), reverse=reverse)
+    except TypeError:  # None has no place among the others by itself
+        return sorted(items, key=lambda item: ((value := get(item, field)) is not None, value), reverse=reverse)
 
 
 def _is_whole(value: Any) -> bool:

@@ -65,11 +65,19 @@ def _is_silent(record: RolloutRecord) -> bool:
     return deadline is not None and deadline.status == "unresponsive"
 
 
+def _worker(fields: dict[str, Any]) -> Worker:
+    """Return a worker's record, which keeps these very fields; those that another version wrote are checked."""
+    if fields.keys() == _WORKER_FIELDS:
+        return construct(Worker, fields, _WORKER_FIELDS)
+    return Worker.model_validate(fields)
+
+
 def _sends_heartbeats(worker: Document | None) -> bool:
     return worker is not None and worker.value["last_heartbeat_time"] is not None
 
 
 _ROLLOUT_FIELDS = set(Rollout.model_fields)
+_WORKER_FIELDS = set(Worker.model_fields)
 _DEFAULT_CONFIG = RolloutConfig()
 
 
@@ -316,12 +324,18 @@ class Records:
             await self.follow(record, attempt)
 
     async def heartbeat(self, worker_id: str, fields: dict[str, Any], *, request_id: str | None = None) -> Worker:
-        """Record a worker's sign of life, which is one of its attempt, too, and renews the lease on it."""
+        """Record a worker's sign of life, which is one of its attempt, too, and renews the lease on it.
+
+        Returns:
+            The worker's record, which shares its values with what is kept.
+        """
         now = self._clock.now()
-        worker = await self.change_worker(
-            worker_id,
-            lambda worker: evolve(worker, last_heartbeat_time=now, **fields),
-            request_id=request_id,
+        worker = _worker(
+            await self.change_worker(
+                worker_id,
+                lambda worker: evolve(worker, last_heartbeat_time=now, **fields),
+                request_id=request_id,
+            )
         )
         rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
         at = worker.last_heartbeat_time  # of a repeated request that of the first one, which may have got no further
@@ -371,16 +385,20 @@ class Records:
         *,
         request_id: str | None = None,
         known: Document | None = None,
-    ) -> Worker:
-        """Write what `change` makes of a worker's record; of a new one where there is none."""
-        return await self._documents.change(
-            "workers",
-            worker_id,
-            Worker,
-            lambda worker: change(worker or Worker(worker_id=worker_id)),
-            request_id=request_id,
-            known=known,
+    ) -> dict[str, Any]:
+        """Write what `change` makes of a worker's record; of a new one where there is none.
+
+        Returns:
+            The fields of the record as it is now. They are not to be changed: it is they that are kept.
+        """
+
+        def changed(fields: dict[str, Any] | None) -> dict[str, Any]:
+            return change(Worker(worker_id=worker_id) if fields is None else _worker(fields)).__dict__
+
+        fields: dict[str, Any] = await self._documents.change(
+            "workers", worker_id, changed, request_id=request_id, known=known
         )
+        return fields
 
     async def of_attempts(self, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], RolloutRecord]:
         """Return the records of these `(rollout_id, attempt_id)`.

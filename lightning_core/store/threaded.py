@@ -55,6 +55,9 @@ class LightningStoreThreaded(_Complete):
     def lease_seconds(self) -> float | None:
         return self._store.lease_seconds
 
+    def attempt_key(self, attempt_id: str) -> str | None:
+        return self._store.attempt_key(attempt_id)
+
     async def _there(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
         if asyncio.get_running_loop() is self._loop:
             return await method(*args, **kwargs)
@@ -92,7 +95,8 @@ def _forward(name: str) -> Any:
     return call
 
 
-for _name in tuple(LightningStoreThreaded.__abstractmethods__):
+# Besides the abstract ones, that of which a store may have a better one than the interface.
+for _name in (*LightningStoreThreaded.__abstractmethods__, "report_dead_workers"):
     if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
         setattr(LightningStoreThreaded, _name, _forward(_name))
 LightningStoreThreaded.__abstractmethods__ = frozenset()

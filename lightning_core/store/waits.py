@@ -64,6 +64,8 @@ class Waits:
 
     def note(self, change: Change) -> None:
         """Call whoever waits for this change. Returns at once; any thread may call it."""
+        if not (self._work or self._results or self._watchdogs):
+            return  # whoever comes now looks by itself before it waits
         called: list[Ticket] = []
         if change.status in QUEUED:
             self._call_for_work()

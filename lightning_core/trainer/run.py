@@ -3,21 +3,26 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import InvalidAgent, InvalidComponent, LightningError
+from lightning_core.algorithm.own_calls import cancel_own_calls
+from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
 from lightning_core.runs.failed_hooks import failed_hooks
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.overlap import warn_of_overlap
 from lightning_core.runs.provenance import describe_origin
+from lightning_core.runs.result import sum_usage
 from lightning_core.store import LightningStore
-from lightning_core.types import Dataset
+from lightning_core.trainer.budgeting import BudgetOfRun
+from lightning_core.trainer.proxied import proxied, readdressed
+from lightning_core.trainer.proxies import leads, with_model
+from lightning_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:
     from lightning_core.trainer.trainer import Trainer
@@ -55,6 +60,9 @@ class Run:
         self._algorithm = algorithm
         self._agent = agent
         self._test_dataset = test_dataset
+        self._proxy = trainer.llm_proxy if leads(trainer.strategy) else None
+        self._initial: NamedResources | None = None
+        self._budget = BudgetOfRun(trainer.next_budget() if leads(trainer.strategy) else None)
         trainer.result = None
         self._store = trainer.next_store()
         self._recording = trainer.recording
@@ -76,16 +84,18 @@ class Run:
         try:
             if self._recording is not None:
                 await self._recording.take_over(self._store)
-            await hooks.emit("lightning_run_start", run_id=run_id)
-            async with self._progress.telling(hooks):
-                runners = self._trainer.runners_side(self._agent)
-                await self._trainer.strategy.execute(self._run_algorithm, runners, self._store)
-            status = "succeeded"
+                if self._recording.is_resumed:
+                    await cancel_own_calls(self._store)
+            async with self._budget.counting(self._store), proxied(self._proxy, self._store) as moved:
+                self._take_resources(moved)
+                await hooks.emit("lightning_run_start", run_id=run_id)
+                async with self._progress.telling(hooks):
+                    status = await self._work()
         except asyncio.CancelledError:
             status = "interrupted"
             raise
         except Exception as exc:
-            error = exc
+            status, error = "failed", exc
             raise
         finally:
             if self._recording is not None and status != "succeeded":
@@ -95,6 +105,16 @@ class Run:
             if error is not None:
                 await self._failed(error)
         return await self._ended(status)
+
+    async def _work(self) -> RunStatus:
+        try:
+            runners = self._trainer.runners_side(self._agent)
+            await self._trainer.strategy.execute(self._run_algorithm, runners, self._store)
+        except BudgetExhausted:
+            if self._budget.ended_by is None:
+                raise
+            return "budget"
+        return "succeeded"
 
     async def interrupted(self) -> FitResult:
         """Give a run that was interrupted a moment to end, and return what has come of it."""
@@ -127,7 +147,10 @@ class Run:
     async def result(self, status: RunStatus) -> FitResult:
         """Return what has come of the run so far."""
         counts, failures = await count_rollouts(self._store)
-        workers = [worker.heartbeat_stats or {} for worker in await self._store.query_workers()]
+        usage = await sum_usage(self._store)
+        self._progress(usage.metrics)
+        workers = await self._store.query_workers()
+        stats = [worker.heartbeat_stats or {} for worker in workers]
         return FitResult(
             run_id=self._store.run_id,
             status=status,
@@ -136,40 +159,58 @@ class Run:
             rollouts=counts,
             failures=failures,
             duration_seconds=time.monotonic() - self._started,
-            abandoned_agents=sum(stats.get("abandoned_agents", 0) for stats in workers),
-            dropped_spans=sum(stats.get("dropped_spans", 0) for stats in workers),
-            failed_hooks=failed_hooks(self._failed_before, self._trainer.hooks.failures),
+            abandoned_agents=sum(each.get("abandoned_agents", 0) for each in stats),
+            dropped_spans=sum(each.get("dropped_spans", 0) for each in stats),
+            failed_hooks=failed_hooks(self._failed_before, self._trainer.hooks.failures, workers=workers),
             comparison=await compare(
                 self._store,
-                initial=self._algorithm.get_initial_resources(),
+                initial=self._initial,
                 best=self._progress.best_resources,
             ),
+            usage=usage,
+            budget=self._budget.use,
         )
+
+    def _take_resources(self, moved: dict[str, str]) -> None:
+        """Find out what the run starts from: with a model behind the proxy, where it has none."""
+        given = self._trainer.initial_resources
+        self._initial = with_model(self._algorithm.get_initial_resources() if given is None else given, self._proxy)
+        if self._progress.best_resources is not None:
+            self._progress.best_resources = readdressed(self._progress.best_resources, moved)
 
     async def _run_algorithm(self, store: LightningStore) -> None:
         algorithm = self._algorithm
         algorithm.set_trainer(self._trainer)
         algorithm.set_store(store)
         algorithm.set_adapter(self._trainer.adapter)
-        if self._trainer.initial_resources is not None:  # the algorithm may have been given its own
-            algorithm.set_initial_resources(self._trainer.initial_resources)
+        own = algorithm.get_initial_resources()
+        algorithm.set_initial_resources(self._initial)
+        algorithm.set_llm_proxy(self._proxy)
+        algorithm.set_budget(self._budget.budget)
         algorithm.set_rollout_config(self._trainer.rollout_config)
         algorithm.set_reporter(self._progress)
         try:
-            for part, work in (("algorithm", self._call_algorithm), ("held out", partial(self._measure, store))):
-                if self._recording is None:
-                    await work()
-                else:
-                    await self._recording.once(store, part, work)
+            await self._do("algorithm", self._call_algorithm, can_be_cancelled=algorithm.is_async())
+            await self._do("held out", partial(self._measure, store))
         finally:
             algorithm.set_reporter(None)
+            if self._trainer.initial_resources is None:
+                algorithm.set_initial_resources(own)  # the address of the proxy is this run's alone
+
+    async def _do(self, part: str, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool = True) -> None:
+        """Do a part of the run, as far as the budget goes, unless it was done before the run was taken up again."""
+        spend = partial(self._budget.spend, work, can_be_cancelled=can_be_cancelled)
+        if self._recording is None:
+            await spend()
+        else:
+            await self._recording.once(self._store, part, spend)
 
     async def _measure(self, store: LightningStore) -> None:
         if self._test_dataset is not None:
             await measure_held_out(
                 store,
                 self._test_dataset,
-                initial=self._trainer.initial_resources,
+                initial=self._initial,
                 best=self._progress.best_resources,
                 report=self._progress,
                 config=self._trainer.rollout_config,

@@ -1,6 +1,7 @@
 """The runners' side of a run: in this process, or sent to others."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.agent import Grader, LitAgent
@@ -8,8 +9,9 @@ from lightning_core.emitter import find_final_reward
 from lightning_core.execution.sending import packed, unpacked
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry, default_registry
-from lightning_core.runner import Runner
+from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.runner.reports import has_succeeded_by
+from lightning_core.runs.failed_hooks import failed_hooks
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.types import Attempt, AttemptedRollout
@@ -87,14 +89,27 @@ class RunnersSide:
         )
         if self._trainer is not None:
             self._agent.set_trainer(self._trainer)
+            if self._trainer.llm_proxy is not None and isinstance(runner, LitAgentRunner):
+                runner.mint_key = self._trainer.llm_proxy.attempt_key
         with runner.run_context(agent=self._agent, store=store, hooks=self._hooks, worker_id=worker_id):
             await runner.iter()
 
     @property
+    def key(self) -> str | None:
+        """What the keys of attempts are made of, where the model proxy wants such keys."""
+        proxy = None if self._trainer is None else self._trainer.llm_proxy
+        return None if proxy is None else proxy.key
+
+    @property
     def observer(self) -> "_Onlookers | None":
         """Tells plugins that stay here of rollouts that run elsewhere; None where there are none."""
-        staying = [plugin for plugin in self._plugins if _stays(plugin)]
-        return _Onlookers(Hooks(staying), self._agent) if staying else None
+        staying = self._hooks.only(_stays)
+        return _Onlookers(staying, self._agent) if any(map(staying.has, _HOOKS_OF_RUNNERS)) else None
+
+    @property
+    def failed_hooks(self) -> list[dict[str, Any]]:
+        """What plugins have failed at in this process, for its heartbeats; nothing where the trainer sees it itself."""
+        return [] if self._trainer is not None else [asdict(each) for each in failed_hooks([], self._hooks.failures)]
 
     def __reduce__(self) -> Any:
         parts: dict[str, tuple[str, object]] = {
@@ -147,7 +162,7 @@ def _arrived(sent: dict[str, bytes], plugins: Sequence[bytes], max_rollouts: int
     side._max_rollouts = max_rollouts
     side._trainer = None
     side._registry = default_registry()
-    side._hooks = Hooks(side._plugins, load_entry_points=True)
+    side._hooks = Hooks(side._plugins, load_entry_points=True).only(lambda plugin: not _stays(plugin))
     return side
 
 

@@ -13,6 +13,7 @@ from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
 from lightning_core.errors import ConfigError, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.plugins import Hooks
+from lightning_core.proxy.budget import Budget
 from lightning_core.registry import Kind, Registry, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
@@ -23,6 +24,8 @@ from lightning_core.runs.recording import Recording
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.tracer import Tracer
+from lightning_core.trainer.budgeting import budget_of, check_budget
+from lightning_core.trainer.proxies import is_remote, make_proxy
 from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnersSide, make_runner
 from lightning_core.trainer.specs import registry_form
@@ -69,6 +72,14 @@ class Trainer:
         run_dir: The folder in which each run gets a folder of its own, as `runs`; or a `RunFolder`, that of a run that
             was killed, to go on with it. Where no store is given, a run then has a store in its folder, made when it
             starts: of SQLite where lightning-sqlite is installed, else in memory. None to write nothing down.
+        llm_proxy: The model proxy, which runs while a run does, in the algorithm's process: its options such as
+            `{"model_list": [...], "port": 0}`, an `LLMProxy`, or True for one whose models the algorithm gives it. Or
+            the URL of one that runs by itself. Agents whose resources have no model get the first of its models, as
+            `main_llm`. None for none.
+        budget: What each run may use at most, as `{"usd": 5, "tokens": 1_000_000, "calls": 10_000, "seconds": 3600}`,
+            each of which may be left out: the calls of the agent, of its grader and of the algorithm together, as the
+            proxy counts them. The run then ends with its best so far, status `budget`. A `Budget` is that of all runs
+            of this trainer together.
 
     Raises:
         RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
@@ -100,6 +111,8 @@ class Trainer:
         registry: Registry | None = None,
         port: int | None = None,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
+        llm_proxy: object = None,
+        budget: Budget | Mapping[str, Any] | None = None,
     ) -> None:
         # Here, so that whoever imports the trainer does not pay for adapters.
         from lightning_core.adapter import TraceAdapter
@@ -128,10 +141,14 @@ class Trainer:
             name = type(self.strategy).__name__
             warnings.warn(f"port={port} has no effect: {name} serves no store there; leave it out", stacklevel=3)
         self._check_runner()
+        llm_proxy, budget = budget_of(llm_proxy, budget)
+        self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
+        """The model proxy, or None."""
+        self._budget = check_budget(budget, self.llm_proxy)
         is_one = hooks is not None and (isinstance(hooks, str) or not isinstance(hooks, Sequence))
         self._plugins: Sequence[object] = (hooks,) if is_one else tuple(cast(Sequence[object], hooks or ()))
         self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
-        self._first_run_id = self.store.run_id
+        self._first_run_id: str | None = None
         self._recorder = None if run_dir is None else Recorder(run_dir, registry=self._registry)
         self._has_store = store is not None
         self.recording: Recording | None = None
@@ -232,12 +249,21 @@ class Trainer:
 
         That is the trainer's own for its first one, and the same store's next run later; or one in the run's folder.
         """
+        if self._first_run_id is None:
+            self._first_run_id = self.store.find_run_id()
         if self._fits and (self._has_store or self._recorder is None):
             self.store = self.store.for_run(f"{self._first_run_id}-{self._fits + 1}")
         self._fits += 1
         if self._recorder is not None:
             self.recording, self.store = self._recorder.next(self.store if self._has_store else None)
         return self.store
+
+    def next_budget(self) -> Budget | None:
+        """Return what a new run may use."""
+        budget = Budget.of(self._budget)
+        if self.llm_proxy is not None and not self.llm_proxy.is_running() and not is_remote(self.llm_proxy):
+            self.llm_proxy.budget = budget
+        return budget
 
     def _fit(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> FitResult:
         try:

@@ -21,10 +21,10 @@ def construct(model: type[M], fields: dict[str, Any], fields_set: set[str], extr
         extra: The extra fields, of a model that allows them; kept as they are.
     """
     made = _new(model)
-    _set(made, "__dict__", fields)
-    _set(made, "__pydantic_fields_set__", fields_set)
-    _set(made, "__pydantic_extra__", extra)
-    _set(made, "__pydantic_private__", None)
+    _set_fields(made, fields)
+    _set_fields_set(made, fields_set)
+    _set_extra(made, extra)
+    _set_private(made, None)
     return made
 
 
@@ -44,4 +44,8 @@ def clone(model: M, **changed: Any) -> M:
 
 
 _new = object.__new__
-_set = object.__setattr__
+# The four slots of every model, set past `BaseModel.__setattr__`, which would check.
+_set_fields, _set_fields_set, _set_extra, _set_private = (
+    vars(BaseModel)[slot].__set__
+    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)

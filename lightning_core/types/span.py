@@ -66,7 +66,7 @@ def plain_attributes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     if not attributes:
         return {}
-    if not isinstance(attributes, Mapping):
+    if type(attributes) is not dict and not isinstance(attributes, Mapping):
         raise ValueError(f"attributes are a mapping of names to values; got a {type(attributes).__name__}")
     if _SCALARS.issuperset(map(type, attributes.values())):
         return dict(attributes)
@@ -150,6 +150,13 @@ class SpanContext(BaseModel):
 
 
 _CONTEXT_FIELDS = set(SpanContext.model_fields)
+
+
+def _local_context(trace_id: str, span_id: str) -> SpanContext:
+    if type(trace_id) is not str or type(span_id) is not str:
+        return SpanContext(trace_id=trace_id, span_id=span_id)
+    fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": EMPTY}
+    return construct(SpanContext, fields, _CONTEXT_FIELDS)
 
 
 class TraceStatus(BaseModel):
@@ -337,8 +344,8 @@ class Span(BaseModel):
             attributes=dict(attributes),
             start_time=start_time,
             end_time=end_time,
-            context=SpanContext(trace_id=trace_id, span_id=span_id),
-            parent=SpanContext(trace_id=trace_id, span_id=parent_id) if parent_id else None,
+            context=_local_context(trace_id, span_id),
+            parent=_local_context(trace_id, parent_id) if parent_id else None,
             resource=resource or _NO_RESOURCE,
         )
 

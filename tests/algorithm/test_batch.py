@@ -229,6 +229,10 @@ def ended(status: Any, attempt_status: Any = None, *, metadata: Any = None, **co
         (ended("failed", "failed", metadata={"failure": {"type": "E", "message": "a\nb"}}), "E: a b"),
         (ended("failed", "failed"), "rollout failed, its last attempt failed"),
         (ended("failed", "failed", metadata={"fault": "OSError: no\nspace"}), "fault: OSError: no space"),
+        (
+            ended("failed", "failed", metadata={"fault": "killed", "given_up": "given up after 4 faults: …"}),
+            "fault: given up after 4 faults: …",
+        ),
         (ended("cancelled", "failed", metadata={"fault": "stopped"}), "rollout cancelled, its last attempt failed"),
         (ended("failed", "unresponsive"), "rollout failed, its last attempt unresponsive"),
         (ended("failed", "timeout", timeout_seconds=1.5), "AgentTimeout: the agent ran longer than 1.5 s"),

@@ -18,6 +18,7 @@ import pytest
 from rich.console import Console
 
 from lightning_core import emit_annotation, rollout
+from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.estimates import estimate
@@ -26,7 +27,6 @@ from lightning_core.cli.json_lines import JsonLines
 from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
 from lightning_core.runs.standing import Snapshot, Standing
-from lightning_core.runs.usage import Usage
 from lightning_core.store import LightningStore
 from lightning_core.trainer import Trainer
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, PromptTemplate, samples_of

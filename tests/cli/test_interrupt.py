@@ -14,9 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-LIMIT_SECONDS = 6.0
-"""Two are promised, and not kept by a machine with other work to do: this only tells an end from none."""
-"""2 s are promised; the rest is for a busy machine, and for the interpreter to end."""
+LIMIT_SECONDS = 3.0
+"""2 s are promised; the rest is for a busy machine."""
+
+EXIT_SECONDS = 8.0
+"""How long the interpreter may take after `fit` to take itself apart: that is up to it, and to the machine."""
 
 AGENTS = '''
 import asyncio, json, os, pathlib, shutil, signal, subprocess, sys, tempfile, threading, time
@@ -160,13 +162,17 @@ def read_until(process: "subprocess.Popen[str]", line: str, *, times: int = 1) -
 
 
 def interrupt(process: "subprocess.Popen[str]", number: int = signal.SIGINT) -> tuple[list[str], float]:
-    """Send the signal and wait for the end; return the lines that were printed, and how many seconds it took."""
+    """Send the signal and wait for the end; return the lines that were printed, and the seconds until the last one."""
     assert process.stdout is not None
     sent = time.monotonic()
     process.send_signal(number)
-    lines = process.stdout.read().splitlines()
+    lines, seconds = [], 0.0
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        seconds = time.monotonic() - sent
     process.wait()
-    return [line for line in lines if line != "refused"], time.monotonic() - sent
+    assert time.monotonic() - sent < seconds + EXIT_SECONDS
+    return [line for line in lines if line != "refused"], seconds
 
 
 def is_soon_gone(group: int) -> bool:
@@ -269,6 +275,7 @@ def test_interrupt_before_the_run_exits_with_130_too(folder: Path) -> None:
     (folder / "config.yaml").write_text("agent: slow_agent:solve\nalgorithm: baseline\n")
     with started(folder, "-m", "lightning_core", "train", "config.yaml") as process:
         read_until(process, "ready")
-        _, seconds = interrupt(process)
+        sent = time.monotonic()
+        interrupt(process)
     assert process.returncode == 130
-    assert seconds < LIMIT_SECONDS
+    assert time.monotonic() - sent < LIMIT_SECONDS

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from lightning_core.algorithm import run_batch
+from lightning_core.execution.observed import ObservedStore
 from lightning_core.execution.processes import ProcessesStrategy
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.store.http import LightningStoreServer
@@ -118,7 +119,8 @@ async def test_it_works_for_a_run_until_that_ends(folder: Path, monkeypatch: pyt
     assert rewards == [2.0, 4.0, 6.0, 8.0]
     ((status, said, errors),) = ended
     joined = f"joined run {store.run_id} at {servers[0].url} with 2 processes"
-    assert (status, said.splitlines(), errors) == (0, [joined, "the run has ended"], "")
+    assert (status, said.splitlines()) == (0, [joined, "the run has ended"])
+    assert "Error: " not in errors  # a busy machine may have been warned that heartbeats are late
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -138,6 +140,16 @@ async def test_it_gives_back_what_it_works_on_when_it_is_told_to_end(folder: Pat
         assert found is not None
         assert found.status == "requeuing"
     assert still_alive(children, seconds=1.0) == []
+
+
+async def test_run_that_has_ended_is_one_line_and_status_0(folder: Path):
+    store = InMemoryLightningStore()
+    ended = ObservedStore(store)
+    ended.end()
+    await store.enqueue_rollout(1)
+    async with LightningStoreServer(ended, key="", runner_key="") as server:
+        with joining(folder, "--store", server.url) as process:
+            assert await end_of(process) == (0, f"run {store.run_id} has ended; there is no more work\n", "")
 
 
 async def test_too_many_deaths_end_it_with_status_1(folder: Path):
@@ -168,6 +180,8 @@ async def test_wrong_key_is_one_line_and_status_2(folder: Path):
     [
         (["--store", "http://127.0.0.1:1"], "the store at http://127.0.0.1:1 was out of reach for"),
         (["--store", "127.0.0.1:4747"], "'127.0.0.1:4747' is no address of a store"),
+        (["--store", "http://127.0.0.1:99999"], "'http://127.0.0.1:99999' is no address of a store"),
+        (["--store", "http://[::1:80"], "'http://[::1:80' is no address of a store"),
         (["--store", "http://127.0.0.1:1", "--key", ""], "--key is empty"),
         (["--store", "http://127.0.0.1:1", "--n-runners", "0"], "--n-runners is 0; it is a whole number from 1 on"),
         (["--store", "http://127.0.0.1:1", "--concurrency", "-1"], "--concurrency is -1"),

@@ -107,7 +107,8 @@ def test_run_is_shown_with_what_it_was_made_of(run: Agl, runs_dir: Path) -> None
     shown = run("runs", "show", folder.run_id[:8]).stdout
     assert shown.startswith(f"{folder.run_id}  succeeded\n  algorithm  listed_agent:search\n")
     assert "  rollouts   4\n" in shown
-    assert "  metric     train_reward: 0.5\n" in shown
+    assert "  reward     on training samples: 0.50 " in shown
+    assert "train_reward" not in shown, "the same again"
     assert f"  config     {Path('config.yaml').resolve()} --set n_runners=2\n" in shown
     assert shown.endswith("main_prompt, the best found:\n[red]please[/red]\n")
     manifest: dict[str, Any] = json.loads(run("runs", "show", folder.run_id, "--json").stdout)

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate, paired_difference
-from lightning_core.cli.summary import print_summary, prompt_diff, result_record, write_result
+from lightning_core.cli.summary import more_budget, print_summary, prompt_diff, result_record, write_result
 from lightning_core.errors import LightningError
-from lightning_core.runs import Comparison, FailedHook, Failure, FitResult, RolloutCounts
-from lightning_core.runs.usage import Usage
+from lightning_core.runs import BudgetUse, Comparison, FailedHook, Failure, FitResult, RolloutCounts, RunUsage
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.types import LLM, NamedResources, PromptTemplate
 
@@ -143,13 +143,41 @@ def test_plugins_that_failed_are_shown() -> None:
 
 
 def test_use_of_models_and_where_everything_is_kept_are_told_where_they_are_known() -> None:
-    lines = printed(result_with(), usage=Usage(1, 1200, 30, 2.5), store=InMemoryLightningStore(run_id="run-1"))
+    usage = RunUsage(Usage(1, 1200, 30, 2.5), Usage(4, 10, 20))
+    result = result_with(usage=usage, metrics=usage.metrics)
+    lines = printed(result, store=InMemoryLightningStore(run_id="run-1"))
     assert lines[2:] == [
         "  the agent made 1 model call, 1,200 tokens in, 30 out, $2.50",
+        "  the algorithm itself made 4 model calls, 10 tokens in, 20 out",
         "",
         "run run-1 was kept in memory, and is gone when this process ends",
     ]
-    assert printed(result_with(), usage=Usage()) == printed(result_with())
+    assert usage.metrics == {"model_calls": 5, "input_tokens": 1210, "output_tokens": 50, "cost_usd": 2.5}
+    assert printed(result_with(usage=RunUsage())) == printed(result_with())
+
+
+def test_which_limit_ended_a_run_is_told() -> None:
+    used = {"usd": 5.02, "calls": 7.0, "tokens": 0.0, "seconds": 60.0}
+    limits = {"usd": 5.0, "seconds": 100.0}
+    ended = BudgetUse(limits, used, ended_by="usd", unpriced_calls=2)
+    assert printed(result_with(budget=ended))[2] == (
+        "  the run's budget of 5 usd is used up (5.02 usd by now); 2 calls had no price, and count nothing in usd"
+    )
+    assert more_budget(ended) == " --set budget.usd=MORE (more than 5)"
+    left = BudgetUse(limits, used)
+    assert printed(result_with(budget=left))[2] == "  used of the budget: 5.02 of 5 usd, 60 of 100 seconds"
+    assert more_budget(left) == more_budget(None) == ""
+    assert result_record(result_with(budget=ended))["budget"]["ended_by"] == "usd"
+
+
+def test_reward_by_which_the_best_was_chosen_is_not_taken_for_that_on_held_out_samples() -> None:
+    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]
+    comparison = Comparison("test", estimate(before), estimate(after), paired_difference(before, after))
+    metrics = {"test_reward": 0.75, "val_reward_initial": 0.5, "val_reward": 1.0, "val_gain": 0.5, "val_samples": 9.0}
+    assert printed(result_with(comparison=comparison, metrics=metrics))[3:] == [
+        "  val_reward: 0.500 → 1.000 (+0.500) (the best was chosen by this; the held-out samples tell how good it is)",
+        "  val_samples: 9",
+    ]
 
 
 def test_interrupted_run_tells_what_was_left() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lightning_core.adapter.usage import Usage
 from lightning_core.cli.words import counted, metric_words, seconds, usage_words
-from lightning_core.runs.usage import Usage
 
 
 @pytest.mark.parametrize(

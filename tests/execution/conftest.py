@@ -8,13 +8,14 @@ import pytest
 
 AGENTS = '''
 import asyncio
+import logging
 import os
 import signal
 import threading
 import time
 from pathlib import Path
 
-from lightning_core import emit_message, rollout
+from lightning_core import emit_message, emit_reward, rollout
 from lightning_core.agent import LitAgent
 
 
@@ -50,6 +51,9 @@ def die_once(task):
 
 @rollout
 def die(task):
+    """Die after a reward, which is none."""
+    emit_reward(5.0)
+    time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -128,6 +132,52 @@ class Tally:
 
 class StayingTally(Tally):
     stays_with_algorithm = True
+
+
+class Failing:
+    """Fail at what is told of rollouts; and of the run, to see that this is told once."""
+
+    def lightning_rollout_start(self, rollout, attempt, agent, runner):
+        raise LookupError(f"no {rollout.input}") if rollout.input == 2 else OSError("no")
+
+    def lightning_rollout_end(self, rollout, attempt, agent, runner, reward, spans):
+        if reward == 4.0:
+            raise ValueError(f"reward {reward}, spans {len(spans)}, {attempt.status}, {rollout.status}")
+
+    def lightning_run_end(self, run_id, status):
+        raise RuntimeError(status)
+
+
+class StayingFailing(Failing):
+    stays_with_algorithm = True
+
+
+logger = logging.getLogger(__name__)
+
+
+@rollout
+def log(task):
+    """Log what others may want to see, and what they may not."""
+    logger.debug("not shown")
+    logger.info("lightning.told task=%s number=%d; in a thread", Path(task), 3)
+    try:
+        raise KeyError("api_key=abcdefghijk")
+    except KeyError:
+        logger.warning("it went wrong", exc_info=True)
+    return 1.0
+
+
+@rollout
+def log_from_a_fork(task):
+    forked = os.fork()
+    if forked == 0:
+        try:
+            logger.warning("from a fork")
+        finally:
+            os._exit(0)
+    os.waitpid(forked, 0)
+    logger.warning("from here")
+    return 1.0
 
 
 def grade(task, result):

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from lightning_core.errors import StoreClosed
-from lightning_core.execution.observed import ObservedStore, RunEnded
+from lightning_core.errors import RunEnded, StoreClosed
+from lightning_core.execution.observed import ObservedStore
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import Attempt, AttemptedRollout
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import rollout
-from lightning_core.algorithm import algo, run_batch
-from lightning_core.errors import ConfigError, ExecutionError, InvalidComponent
+from lightning_core.algorithm import algo, describe_failure, run_batch
+from lightning_core.errors import ConfigError, ExecutionError, InvalidComponent, RunEnded
 from lightning_core.execution import child
 from lightning_core.execution.processes import ProcessesStrategy
 from lightning_core.store import InMemoryLightningStore, LightningStore
@@ -179,6 +179,9 @@ def test_a_rollout_that_kills_its_runners_is_given_up_in_the_end():
     assert rollout.status == "failed"
     assert isinstance(rollout, AttemptedRollout)
     assert rollout.attempt.sequence_id == 4
+    killed = r"attempt \d on \S+-0: runner 0 \(process \d+\) ended with signal SIGKILL"
+    told = f"fault: given up after 4 faults, none of which is the agent's failure: {'; '.join([killed] * 4)}"
+    assert re.fullmatch(told, describe_failure(rollout))
 
 
 async def _rollouts(store: LightningStore) -> list[Rollout]:
@@ -224,6 +227,21 @@ async def test_cancelled_run_ends_its_runners(tmp_path: Path):
     with pytest.raises(asyncio.CancelledError):
         await run
     assert time.monotonic() - cancelled < 3
+
+
+async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp_path: Path):
+    import process_agents
+
+    ended: list[float] = []
+
+    @algo
+    async def leave(store: LightningStore) -> None:
+        await store.enqueue_rollout(str(tmp_path / "here"))
+        await appears(tmp_path / "here")
+        ended.append(time.monotonic())
+
+    await Trainer(algorithm=leave, strategy=ProcessesStrategy(graceful_timeout=60)).fit_async(process_agents.hang)
+    assert time.monotonic() - ended[0] < 10
 
 
 async def test_run_that_is_cancelled_while_runners_start_leaves_nothing():
@@ -292,9 +310,9 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, mon
     async def runner() -> str:
         await go_on.wait()
         async with LightningStoreClient(f"http://127.0.0.1:{port}", retry_seconds=0.1) as client:
-            with pytest.raises(ValueError, match=r"run \S+ has ended; there is no more work") as raised:
+            with pytest.raises(RunEnded, match=r"run \S+ has ended; there is no more work"):
                 await client.dequeue_rollout("elsewhere", wait_seconds=None)
-        return type(raised.value).__name__
+        return "heard"
 
     strategy = ProcessesStrategy("algorithm", server_port=port, graceful_timeout=20)
     run = asyncio.create_task(Trainer(algorithm=algorithm, strategy=strategy).fit_async(_agent))
@@ -303,7 +321,7 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, mon
     await asyncio.sleep(0)
     assert not run.done()
     go_on.set()
-    assert await elsewhere == "InvalidTransition"
+    assert await elsewhere == "heard"
     assert (await run).status == "succeeded"
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.runs.standing import Snapshot, Standing
-from lightning_core.runs.usage import Usage
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, RolloutMode, RolloutStatus, Span
 
 

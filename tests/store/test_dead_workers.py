@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from lightning_core import InMemoryLightningStore, LightningStore
+from lightning_core.execution.observed import ObservedStore
 from lightning_core.lifecycle import MAX_FAULTS
+from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.testing import FakeClock
 from lightning_core.types import RolloutConfig
 
@@ -60,6 +62,19 @@ async def test_time_that_passed_since_the_kill_is_no_timeout(clock: FakeClock) -
     await store.dequeue_rollout("worker-0")
     await clock.advance(3600)
     assert await store.report_dead_workers("killed") == 1
+    found = await store.get_rollout_by_id(rollout.rollout_id)
+    assert found is not None
+    assert found.status == "requeuing"
+
+
+@pytest.mark.parametrize("wrapped", ["threaded", "observed"])
+async def test_a_store_that_hands_calls_on_hands_on_this_one_too(clock: FakeClock, wrapped: str) -> None:
+    store = InMemoryLightningStore(clock=clock)
+    outer = LightningStoreThreaded(store) if wrapped == "threaded" else ObservedStore(store)
+    rollout = await store.enqueue_rollout(1, config=RolloutConfig(timeout_seconds=5))
+    await store.dequeue_rollout("worker-0")
+    await clock.advance(3600)
+    assert await outer.report_dead_workers("killed") == 1  # that of the interface would see a timeout
     found = await store.get_rollout_by_id(rollout.rollout_id)
     assert found is not None
     assert found.status == "requeuing"

@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from lightning_core.store.backend import StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
 from lightning_core.testing.store.base import span_of, turn
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
 
 
 def _suspending(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,6 +123,37 @@ async def test_what_is_deleted_when_it_is_due_troubles_nobody() -> None:
     started = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=5))
     await clock.advance(5)
     assert await store.get_rollout_by_id(started.rollout_id) is None
+
+
+async def test_a_worker_that_another_version_recorded_is_read_and_goes_on() -> None:
+    backend = MemoryBackend()
+    store = StoreFacade(backend, run_id="run-1", clock=FakeClock())
+    older = {"worker_id": "w-1", "status": "idle", "last_heartbeat_time": None, "what_is_no_more": 1}
+    await backend.put_document("run-1", "workers", "w-1", older, revision=0)
+    claimed = await store.start_rollout("a", worker_id="w-1")
+    worker = await store.get_worker_by_id("w-1")
+    assert worker is not None
+    assert (worker.status, worker.current_attempt_id) == ("busy", claimed.attempt.attempt_id)
+    assert older == {"worker_id": "w-1", "status": "idle", "last_heartbeat_time": None, "what_is_no_more": 1}
+
+
+async def test_what_a_heartbeat_says_is_kept_as_data() -> None:
+    @dataclass
+    class Load:
+        cores: list[float]
+
+    store = StoreFacade(MemoryBackend())
+    returned = await store.update_worker("w-1", {"load": Load([0.5])})
+    found = await store.get_worker_by_id("w-1")
+    assert found is not None
+    assert returned.heartbeat_stats == found.heartbeat_stats == {"load": {"cores": [0.5]}}
+
+
+async def test_resources_that_are_returned_are_not_those_that_were_given() -> None:
+    given = PromptTemplate(template="a")
+    returned = await StoreFacade(MemoryBackend()).add_resources({"main_prompt": given})
+    given.template = "b"
+    assert returned.resources["main_prompt"] == PromptTemplate(template="a")
 
 
 @pytest.mark.parametrize("lease_seconds", [float("nan"), float("inf"), "30", True])

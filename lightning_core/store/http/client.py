@@ -1,5 +1,6 @@
 """A store that is somewhere else."""
 
+import asyncio
 import os
 import secrets
 import threading
@@ -7,6 +8,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -110,6 +112,13 @@ class LightningStoreClient(WorkClient, RecordsClient):
                 f"the run of the store at {self.url} is not known yet; use 'async with', or give the client a run_id"
             )
         return self._run_id
+
+    def find_run_id(self) -> str:
+        if self._run_id is None:
+            # In an event loop of its own: the caller's, if there is one, does not run meanwhile.
+            with ThreadPoolExecutor(1, thread_name_prefix="run id") as thread:
+                thread.submit(asyncio.run, self._get("/run")).result()
+        return self.run_id
 
     def for_run(self, run_id: str) -> "LightningStoreClient":
         self._check_open()

@@ -1,5 +1,6 @@
 """Requests to a store's server: repeated while it is out of reach, and its errors raised as the store's own."""
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +8,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import stamina
 from pydantic_core import from_json
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_exponential,
+    wait_random,
+)
 from yarl import URL
 
 from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
@@ -21,6 +29,13 @@ from lightning_core.store.http.protocol import (
     RUN_HEADER,
 )
 from lightning_core.store.http.sessions import Sessions
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+_TOLD_AFTER_SECONDS = 3.0
+"""How long an outage lasts before it is told; or a tenth of the time that requests are repeated, where that is less."""
 
 
 class _OutOfReach(Exception):
@@ -64,8 +79,7 @@ class Connection:
         request_seconds: float,
         first_backoff_seconds: float,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if not _is_address(url):
             raise ConfigError(f"{url!r} is no address of a store; it is like http://127.0.0.1:4747")
         self.url = url.rstrip("/").removesuffix(PREFIX)
         self.request_seconds = request_seconds
@@ -73,6 +87,8 @@ class Connection:
         self.lease_seconds: str | None = None
         """How long the server's leases are, as its last answer said."""
         self._retry_seconds = retry_seconds
+        self._out_of_reach_since: float | None = None
+        """When the outage began that was told of and still lasts, as `time.monotonic` has it."""
         self._first_backoff_seconds = first_backoff_seconds
         self._sessions = Sessions()
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -105,28 +121,47 @@ class Connection:
         if body is not None:
             sent["content-type"] = "application/json"
         timeout = aiohttp.ClientTimeout(total=self.request_seconds + extra_seconds, sock_connect=5.0)
-        began = time.monotonic()
+        began, first_seconds = time.monotonic(), self._first_backoff_seconds
         try:
             try:
                 return await self._try(method, url, body, sent, timeout)
             except _OutOfReach as exc:
                 first = exc
-            async for attempt in stamina.retry_context(
-                on=_OutOfReach,
-                attempts=None,
-                timeout=self._retry_seconds,
-                wait_initial=self._first_backoff_seconds,
-                wait_max=2.0,
-                wait_jitter=self._first_backoff_seconds,
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(_OutOfReach),
+                stop=stop_after_delay(self._retry_seconds),
+                wait=wait_exponential(multiplier=first_seconds, max=_LONGEST_BACKOFF_SECONDS)
+                + wait_random(0, first_seconds),
+                before_sleep=self._tell_of_outage,
+                reraise=True,
             ):
                 with attempt:
-                    if attempt.num == 1:
+                    if attempt.retry_state.attempt_number == 1:
                         raise first  # the try above: most requests never come here
                     return await self._try(method, url, body, sent, timeout)
         except _OutOfReach as exc:
             seconds = time.monotonic() - began
             raise StoreUnavailable(f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}") from exc
         raise AssertionError("a retry either returns or raises")
+
+    def _tell_of_outage(self, state: RetryCallState) -> None:
+        """Say once that the server is out of reach, unless that has only just begun."""
+        lasted = state.seconds_since_start or 0.0
+        if self._out_of_reach_since is not None or lasted < min(_TOLD_AFTER_SECONDS, self._retry_seconds / 10):
+            return
+        self._out_of_reach_since = time.monotonic() - lasted
+        logger.warning(
+            "lightning.store_out_of_reach url=%s: %s; each request is repeated for %g s",
+            self.url,
+            state.outcome.exception() if state.outcome is not None else "no answer",
+            self._retry_seconds,
+        )
+
+    def _tell_of_end_of_outage(self) -> None:
+        since, self._out_of_reach_since = self._out_of_reach_since, None
+        if since is not None:
+            seconds = round(time.monotonic() - since, 1)
+            logger.warning("lightning.store_reached_again url=%s after_seconds=%s", self.url, seconds)
 
     async def _try(
         self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
@@ -149,6 +184,8 @@ class Connection:
             if self.closed:
                 raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
             raise
+        if response.status not in RETRIED_STATUSES and self._out_of_reach_since is not None:
+            self._tell_of_end_of_outage()
         if response.status < 300:
             self.lease_seconds = response.headers.get(LEASE_HEADER)
             run_id, pending = response.headers.get(RUN_HEADER), response.headers.get(PENDING_HEADER)
@@ -175,3 +212,11 @@ class Connection:
         """Close all connections; requests under way raise `StoreClosed`."""
         self.closed = True
         await self._sessions.aclose()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no port, or a bracket that is not closed
+        return False

@@ -36,6 +36,9 @@ class ForwardingStore(_Complete):
     def lease_seconds(self) -> float | None:
         return self.target().lease_seconds
 
+    def attempt_key(self, attempt_id: str) -> str | None:
+        return self.target().attempt_key(attempt_id)
+
 
 def _forward(name: str) -> Any:
     method = getattr(LightningStore, name)
@@ -48,7 +51,8 @@ def _forward(name: str) -> Any:
     return call
 
 
-_methods = [name for name in ForwardingStore.__abstractmethods__ if name != "target"]
+# Besides the abstract ones, that of which a store may have a better one than the interface.
+_methods = [*(name for name in ForwardingStore.__abstractmethods__ if name != "target"), "report_dead_workers"]
 for _name in _methods:
     if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
         setattr(ForwardingStore, _name, _forward(_name))

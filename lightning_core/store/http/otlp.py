@@ -17,9 +17,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from pydantic_core import from_json
 
 from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.store.http.wire import from_any_json
 from lightning_core.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
 
 PROTOBUF = "application/x-protobuf"
@@ -58,8 +58,8 @@ def parse(body: bytes, media_type: str) -> ExportTraceServiceRequest:
         if media_type == PROTOBUF:
             request.ParseFromString(body)
         else:
-            json_format.ParseDict(_with_base64_ids(from_json(body)), request, ignore_unknown_fields=True)
-    except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError) as exc:
+            json_format.ParseDict(_with_base64_ids(from_any_json(body)), request, ignore_unknown_fields=True)
+    except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise MalformedTraces(f"the body is no OTLP request in {media_type}: {exc}") from exc
     return request
 

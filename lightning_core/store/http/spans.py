@@ -7,8 +7,8 @@ time. Whatever is not plainly right goes to the model, which says what is wrong 
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import from_json
 
+from lightning_core.store.http.wire import from_any_json
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.clone import construct
 from lightning_core.types.span import plain_attributes
@@ -50,17 +50,33 @@ def read_spans(items: Any) -> list[Span]:
 
 
 def read_spans_request(body: bytes) -> SpansRequest:
-    """Read a body.
+    """Read a body. Texts in it are mended, as those of a span that is made here.
 
     Raises:
         ValidationError: As the model has it.
     """
     try:
-        request = from_json(body)
+        request = from_any_json(body)
+    except (ValueError, RecursionError):
+        return SpansRequest.model_validate_json(body)  # the model says where
+    try:
         return SpansRequest.model_construct(spans=read_spans(request["spans"]))
     except (ValueError, KeyError, TypeError):
         # Whatever is wrong, the model says where.
-        return SpansRequest.model_validate_json(body)
+        return SpansRequest.model_validate(request)
+
+
+def read_span(body: bytes) -> Span:
+    """Read a body that is one span; see `read_spans_request`.
+
+    Raises:
+        ValidationError: As the model has it.
+    """
+    try:
+        item = from_any_json(body)
+    except (ValueError, RecursionError):
+        return Span.model_validate_json(body)
+    return Span.model_validate(item)
 
 
 def _quickly(item: dict[str, Any]) -> Span | None:

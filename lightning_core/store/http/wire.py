@@ -1,13 +1,15 @@
 """From values to JSON and back. NaN and infinities stay what they are, as Python's own JSON has them."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.types import Attempt, AttemptedRollout, ResourcesUpdate, Rollout, Span, Worker
+from lightning_core.types.text import well_formed_value
 
 T = TypeVar("T")
 
@@ -41,6 +43,19 @@ def _plain(value: Any) -> Any:
 def _has_models(values: Any) -> bool:
     # What users put into a dict of theirs is plain already; a list may be one of models.
     return any(isinstance(item, BaseModel | list) for item in values)
+
+
+def from_any_json(body: bytes) -> Any:
+    """Return what JSON says, with U+FFFD for halves of surrogate pairs, which Python's own JSON writes and reads.
+
+    Raises:
+        ValueError: When it is no JSON.
+        RecursionError: When it is nested too deeply.
+    """
+    try:
+        return from_json(body)
+    except ValueError:
+        return well_formed_value(json.loads(body.decode()))
 
 
 def in_words(exc: ValidationError) -> str:

@@ -1,7 +1,7 @@
 """From a caller's arguments to values that are right, and from a query's result to a page."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, TypeVar, cast
@@ -142,13 +142,14 @@ def checked(model: type[BaseModel], **values: Any) -> dict[str, Any]:
         if isinstance(value, Unset):
             continue
         try:
-            fields[name] = copy_value(_field(model, name).validate_python(value))
+            fields[name] = copy_value(_validator(model, name)(value))
         except ValidationError as exc:
             raise InvalidRequest(f"{name} is {value!r}: {exc.errors()[0]['msg']}") from exc
     return fields
 
 
 @cache
-def _field(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+def _validator(model: type[BaseModel], name: str) -> Callable[[Any], Any]:
     annotation: Any = model.model_fields[name].annotation
-    return TypeAdapter(annotation)
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    return adapter.validator.validate_python

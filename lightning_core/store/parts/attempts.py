@@ -47,8 +47,8 @@ class AttemptPart(StorePart):
         request_id: str | None = None,
     ) -> Attempt:
         await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
-        checked(Attempt, status=status)
-        fields = checked(Attempt, metadata=metadata)
+        fields = checked(Attempt, status=status, metadata=metadata)
+        fields.pop("status", None)
         alive_at = None
         if not isinstance(last_heartbeat_time, Unset):
             alive_at = real("last_heartbeat_time", last_heartbeat_time)

@@ -1,8 +1,11 @@
 """Resources: what an algorithm tunes, version by version."""
 
+from typing import Any, cast
+
 from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.errors import InvalidRequest
+from lightning_core.store.copies import copy_value
 from lightning_core.store.parts.arguments import page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
@@ -30,16 +33,18 @@ class ResourcePart(StorePart):
             raise InvalidRequest(f"this is no bundle of resources, see {place!r}: {exc.errors()[0]['msg']}") from None
         now = self._clock.now()
 
-        def change(present: ResourcesUpdate | None) -> ResourcesUpdate:
-            return ResourcesUpdate(
+        def change(present: dict[str, Any] | None) -> dict[str, Any]:
+            update = ResourcesUpdate(
                 resources_id=resources_id,
-                create_time=now if present is None else present.create_time,
+                create_time=now if present is None else present["create_time"],
                 update_time=now,
-                version=1 if present is None else present.version + 1,
+                version=1 if present is None else present["version"] + 1,
                 resources=bundle,
             )
+            return cast("dict[str, Any]", copy_value(update.model_dump()))
 
-        return await self._documents.change("resources", resources_id, ResourcesUpdate, change, request_id=request_id)
+        value = await self._documents.change("resources", resources_id, change, request_id=request_id)
+        return ResourcesUpdate.model_validate(copy_value(value))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         self._check_open()

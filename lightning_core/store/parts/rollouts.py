@@ -38,16 +38,13 @@ class RolloutPart(StorePart):
         request_id: str | None = None,
     ) -> Rollout:
         request = make_request(input, mode, resources_id, config, metadata)
-        return (await self.enqueue_many_rollouts([request], request_id=request_id))[0]
+        [rollout] = await self._enqueue([request], request_id)
+        return rollout
 
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
     ) -> Sequence[Rollout]:
-        requests = make_requests(rollouts)
-        self._check_open()
-        await self._check_resources({request.resources_id for request in requests})
-        records = await self._backend.insert(self._records.new(requests, request_id=request_id))
-        return [copy_rollout(record) for record in records]
+        return await self._enqueue(make_requests(rollouts), request_id)
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         await self._look()
@@ -138,3 +135,9 @@ class RolloutPart(StorePart):
                     await self._clock.wait(ticket.future, seconds)
             finally:
                 self._waits.leave_results(ticket)
+
+    async def _enqueue(self, requests: list[EnqueueRolloutRequest], request_id: str | None) -> list[Rollout]:
+        self._check_open()
+        await self._check_resources({request.resources_id for request in requests})
+        records = await self._backend.insert(self._records.new(requests, request_id=request_id))
+        return [copy_rollout(record) for record in records]

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.store.copies import numbered, own_span
+from lightning_core.store.copies import own_spans
 from lightning_core.store.parts.arguments import page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query
 from lightning_core.types import FilterLogic, PaginatedResult, SortOrder, Span
+from lightning_core.types.clone import clone
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -24,17 +25,20 @@ class SpanPart(StorePart):
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         await self._look(gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans))
         try:
-            own = [own_span(span) for span in spans]
+            own = own_spans(spans)
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from exc
-        attempts = dict.fromkeys((span.rollout_id, span.attempt_id) for span in own)
-        records = await self._records.of_attempts(attempts)
+        attempts = [(span.rollout_id, span.attempt_id) for span in own]
+        records = await self._records.of_attempts(dict.fromkeys(attempts))
         kept = await self._backend.append_spans(self._run_id, own)
-        stored = [numbered(span, number) for span, number in zip(spans, kept, strict=True) if number is not None]
-        alive = {(span.rollout_id, span.attempt_id) for span in stored}
+        alive = {attempt for attempt, number in zip(attempts, kept, strict=True) if number is not None}
         for attempt, record in records.items():
             await self._records.spans_arrived(record, attempt[1], any_new=attempt in alive)
-        return stored
+        return [
+            span if span.sequence_id == number else clone(span, sequence_id=number)
+            for span, number in zip(spans, kept, strict=True)
+            if number is not None
+        ]
 
     async def add_otel_span(
         self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None

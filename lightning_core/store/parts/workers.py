@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import UNSET, Unset
-from lightning_core.store.copies import copy_value
+from lightning_core.store.copies import copy_value, copy_worker
 from lightning_core.store.parts.arguments import checked, named, page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
@@ -25,8 +25,9 @@ class WorkerPart(StorePart):
     ) -> Worker:
         named("worker_id", worker_id)
         await self._look(gives_sign=lambda attempt: attempt.worker_id == worker_id)
-        fields = checked(Worker, heartbeat_stats=heartbeat_stats)
-        return await self._records.heartbeat(worker_id, fields, request_id=request_id)
+        given = Worker(worker_id=worker_id, **checked(Worker, heartbeat_stats=heartbeat_stats))
+        fields = given.model_dump(include={"heartbeat_stats"}, exclude_unset=True)
+        return copy_worker(await self._records.heartbeat(worker_id, fields, request_id=request_id))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         await self._look()

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,14 @@ from lightning_apo.trials import Trials
 from lightning_apo.tuned import tuned_prompts
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
+from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
-from lightning_core.types import Dataset, PromptTemplate
+from lightning_core.types import Dataset, PromptTemplate, sample_key
 
 logger = logging.getLogger(__name__)
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""What the text of an object has that is another one in each process."""
 
 
 class APO(Algorithm):
@@ -47,8 +53,8 @@ class APO(Algorithm):
     A rollout that gives no reward is a lost sample: it counts neither for nor against a prompt. With the same seed,
     the same rewards and the same answers of the models, two runs search the same way, whatever is slow. After each
     step, and after each answer of a model, the store has all that another run needs to go on: a run that was killed
-    is continued by the next one with the same `run_id`, options, prompts and sizes of datasets, and ends as if it had
-    not been.
+    is continued by the next one with the same `run_id`, options, prompts and samples, and ends as if it had not
+    been.
 
     Reported before the first round, after each round and at the end, counted from the start of the run; what cannot be
     said of the best prompt of that moment has no value:
@@ -61,7 +67,11 @@ class APO(Algorithm):
     - `rejected`: edits that were broken, or had other placeholders. `duplicates`: edits that were known already.
     - `lost`: rollouts without a reward. `lost_rounds`: rounds in which no rollout gave one. `lost_branches`: edits that
       a model gave no answer for.
-    - `critic_calls`, `editor_calls`: requests to the two models.
+    - `critic_calls`, `editor_calls`: requests to the two models. `own_input_tokens`, `own_output_tokens`: what these
+      used, as far as the endpoint tells; of requests without an answer it is not known.
+
+    Where the trainer has a model proxy that serves both models, they are asked through it: these calls count in the
+    run's budget, and are recorded in a rollout of their own. A client, or `base_url` or `api_key`, goes around it.
 
     Args:
         async_openai_client: Asks the models, and stays open. None to make one when the run starts.
@@ -82,8 +92,8 @@ class APO(Algorithm):
         jointly: Whether all of them are edited in each round, rather than in turn.
         critic_template: The request for a critique, as the text or the path of a jinja template; None for our own.
         editor_template: The request for an edit, likewise.
-        base_url: The endpoint of the models, `/v1` included; None for `OPENAI_BASE_URL`.
-        api_key: Its key; None for `OPENAI_API_KEY`. It is neither logged nor saved.
+        base_url: The endpoint of the models, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.
+        api_key: Its key; None for that of the proxy, or else `OPENAI_API_KEY`. It is neither logged nor saved.
 
     Raises:
         ValueError: When an option has a value that it cannot have.
@@ -139,6 +149,7 @@ class APO(Algorithm):
         Raises:
             InvalidInput: When a dataset or the initial resources cannot be used.
         """
+        self._check_budget()
         resources = self.get_initial_resources()
         n_prompts = 1 if resources is None else len(tuned_prompts(resources, self._options.prompt_names))
         train, val = _samples(train_dataset, val_dataset)
@@ -184,6 +195,7 @@ class APO(Algorithm):
             AlgorithmError: When there is no key for the models, or none of them answers in a whole round.
             NoRewards: When no prompt gives a reward.
         """
+        self._check_budget()
         resources = self.get_initial_resources() or {}
         prompts = tuned_prompts(resources, self._options.prompt_names)
         train, val = _samples(train_dataset, val_dataset)
@@ -203,7 +215,7 @@ class APO(Algorithm):
         )
         adapter = self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages()
         temperature = self._options.diversity_temperature
-        async with self._endpoint.open() as client:
+        async with self._own_client() as client:
             tools = Tools(
                 options=self._options,
                 prompts=prompts,
@@ -226,6 +238,46 @@ class APO(Algorithm):
                 await saved.try_again()
                 raise
         await saved.end()
+
+    @asynccontextmanager
+    async def _own_client(self) -> AsyncIterator[AsyncOpenAI]:
+        """Give the client that asks the two models: through the proxy, where that serves them."""
+        proxy = self.get_llm_proxy()
+        if proxy is None or not self._goes_through(proxy):
+            async with self._endpoint.open() as client:
+                yield client
+            return
+        async with (
+            own_calls(self.get_store(), proxy, algorithm="apo") as llm,
+            # A proxy without keys takes any, and the client wants one.
+            AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client,
+        ):
+            yield client
+
+    def _goes_through(self, proxy: Any) -> bool:
+        return not self._endpoint.is_given and self._models() <= set(proxy.models())
+
+    def _models(self) -> set[str]:
+        return {self._options.gradient_model, self._options.apply_edit_model}
+
+    def _check_budget(self) -> None:
+        """Refuse a budget that would not count the calls of the two models."""
+        proxy, budget = self.get_llm_proxy(), self.get_budget()
+        counted = [] if budget is None else [name for name in budget.limits if name != "seconds"]
+        if proxy is None or not counted or self._goes_through(proxy):
+            return
+        limits = ", ".join(counted)
+        if self._endpoint.is_given:
+            raise InvalidInput(
+                f"the budget limits {limits}, and apo has an endpoint of its own, whose calls the model proxy cannot "
+                "count: leave async_openai_client, base_url and api_key out, and put the models into the model_list"
+            )
+        missing = ", ".join(sorted(self._models() - set(proxy.models())))
+        raise InvalidInput(
+            f"the budget limits {limits}, and apo asks {missing}, which the model proxy does not serve (it serves "
+            f"{', '.join(proxy.models()) or 'no model'}): put it into the model_list, or name another gradient_model "
+            "and apply_edit_model"
+        )
 
     async def _search(self, search: BeamSearch, tools: Tools) -> None:
         saved = tools.saved
@@ -251,9 +303,10 @@ class APO(Algorithm):
         self.report(metrics, step=step, best_resources=search.best.resources)
 
     def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
-        """What a search depends on, as far as it can be told without looking at each sample."""
+        """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
         about = self._options.as_dict()
         about |= {"n_train": len(train), "n_val": len(val)}
+        about |= {"train_samples": _digest_of_all(train), "val_samples": _digest_of_all(val)}
         about["critic_template"] = _digest(self._critic_request.source)
         about["editor_template"] = _digest(self._editor_request.source)
         about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
@@ -263,6 +316,10 @@ class APO(Algorithm):
 
 def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def _digest_of_all(samples: Sequence[Any]) -> str:
+    return _digest("\n".join(_ADDRESS.sub("", sample_key(sample)) for sample in samples))
 
 
 def _samples(train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None) -> tuple[list[Any], list[Any]]:

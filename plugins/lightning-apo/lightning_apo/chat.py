@@ -1,6 +1,7 @@
 """One question to a model."""
 
 import re
+from typing import Any, NamedTuple
 
 from openai import AsyncOpenAI
 
@@ -19,7 +20,16 @@ def without_key(text: str, key: str) -> str:
     return text.replace(key, "***") if len(key) >= 8 else text
 
 
-async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float, seed: int) -> str:
+class Answer(NamedTuple):
+    """What a model said."""
+
+    text: str
+    input_tokens: int = 0
+    """Of the request, as the endpoint counts; 0 where it does not say."""
+    output_tokens: int = 0
+
+
+async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float, seed: int) -> Answer:
     """Send one user message, and return the whole of the answer.
 
     How often and how long is tried is up to the client.
@@ -56,4 +66,10 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
         raise ModelFailed(f"model {model!r} gave an answer that is a {type(answer).__name__}, and no text")
     if not answer or answer.isspace():
         raise ModelFailed(f"model {model!r} gave an empty answer (finish_reason {finish_reason!r})")
-    return answer
+    usage = getattr(completion, "usage", None)
+    return Answer(answer, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+
+
+def _count(usage: Any, name: str) -> int:
+    number = getattr(usage, name, None)
+    return number if type(number) is int and number > 0 else 0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from openai import AsyncOpenAI
 
-from lightning_apo.chat import ask
+from lightning_apo.chat import Answer, ask
 from lightning_apo.experiment import Experiment
 from lightning_apo.messages import Request, ShownPrompt
 
@@ -29,7 +29,7 @@ class Critic:
         *,
         other_prompts: Sequence[ShownPrompt] = (),
         seed: int,
-    ) -> str:
+    ) -> Answer:
         """Return a critique.
 
         Args:
@@ -42,5 +42,5 @@ class Critic:
             ModelFailed: When the model gave no answer that can be used.
         """
         text = self._request.fill_in(prompts=prompts, other_prompts=other_prompts, experiments=experiments)
-        critique = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
-        return critique.strip()
+        answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
+        return answer._replace(text=answer.text.strip())

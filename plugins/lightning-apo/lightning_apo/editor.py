@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from openai import AsyncOpenAI
 
-from lightning_apo.chat import ask
+from lightning_apo.chat import Answer, ask
 from lightning_apo.markers import find_mark
 from lightning_apo.messages import Request, ShownPrompt
 from lightning_core.types import PromptTemplate
@@ -29,8 +29,8 @@ class Editor:
 
     async def rewrite(
         self, prompt: ShownPrompt, critique: str, *, other_prompts: Sequence[ShownPrompt] = (), seed: int
-    ) -> str:
-        """Return the text of a new template. Whether it can be used is for `why_unusable` to say.
+    ) -> Answer:
+        """Return the text of a new template, as an answer. Whether it can be used is for `why_unusable` to say.
 
         Args:
             prompt: The prompt.
@@ -43,7 +43,7 @@ class Editor:
         """
         text = self._request.fill_in(prompt=prompt, other_prompts=other_prompts, critique=critique)
         answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
-        return unwrapped(answer)
+        return answer._replace(text=unwrapped(answer.text))
 
 
 def unwrapped(answer: str) -> str:

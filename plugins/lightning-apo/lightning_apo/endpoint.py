@@ -33,6 +33,11 @@ class Endpoint:
         self._base_url = base_url
         self._api_key = api_key
 
+    @property
+    def is_given(self) -> bool:
+        """Whether anybody has said where the models are."""
+        return any(given is not None for given in (self._client, self._base_url, self._api_key))
+
     @asynccontextmanager
     async def open(self) -> AsyncIterator[AsyncOpenAI]:
         """Give a client to an `async with` block.
@@ -48,7 +53,8 @@ class Endpoint:
         except OpenAIError as exc:
             raise AlgorithmError(
                 "apo asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY (and "
-                "OPENAI_BASE_URL for a provider other than OpenAI), or pass an AsyncOpenAI client to APO"
+                "OPENAI_BASE_URL for a provider other than OpenAI), pass an AsyncOpenAI client to APO, or put both "
+                "models into the model_list of llm_proxy"
             ) from exc
         async with client:
             yield client

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from lightning_apo.candidate import Candidate, Texts
-from lightning_apo.chat import ModelFailed
+from lightning_apo.chat import Answer, ModelFailed
 from lightning_apo.concurrency import concurrently
 from lightning_apo.editor import why_unusable
 from lightning_apo.experiment import Experiment
@@ -117,7 +117,7 @@ class Growth:
         reviewed = {name: tools.shown(name, parent) for name in self._edited}
         others = {name: tools.shown(name, parent) for name in self._others}
 
-        async def criticise() -> str:
+        async def criticise() -> Answer:
             return await tools.critic.criticise(
                 list(reviewed.values()),
                 experiments,
@@ -126,16 +126,16 @@ class Growth:
             )
 
         tools.counts["critic_calls"] += 1
-        critique = await tools.saved.once(f"{place}/critique", criticise)
+        critique = tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
 
-        async def rewrite(name: str) -> str:
+        async def rewrite(name: str) -> Answer:
             beside = [shown for other, shown in {**reviewed, **others}.items() if other != name]
             seed = seed_of("edit", *key, name)
             return await tools.editor.rewrite(reviewed[name], critique, other_prompts=beside, seed=seed)
 
         async def edited(name: str) -> str:
             tools.counts["editor_calls"] += 1
-            return await tools.saved.once(f"{place}/edit/{name}", lambda: rewrite(name))
+            return tools.spent_on(await tools.saved.once(f"{place}/edit/{name}", lambda: rewrite(name)))
 
         answers = await concurrently(edited(name) for name in self._edited)
         return {**parent.texts, **dict(zip(self._edited, answers, strict=True))}

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_apo.chat import Answer
 from lightning_core.store import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class SavedSearch:
     """How often it was given up because nothing gave a reward; then its rollouts are run anew."""
     state: dict[str, Any] | None = None
     """As of the last step; None when none has ended."""
-    answers: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, list[Any]] = field(default_factory=dict)
     """What the models answered in the step that goes on."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -71,13 +72,13 @@ class SavedSearch:
         """Mark the search as ended; the next one in this run begins anew."""
         await self._save(ended=True)
 
-    async def once(self, name: str, ask: Callable[[], Awaitable[str]]) -> str:
+    async def once(self, name: str, ask: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the answer that was given to a question in this step; ask it where there is none yet."""
         if name in self.answers:
-            return self.answers[name]
+            return Answer(*self.answers[name])
         answer = await ask()
         async with self._lock:
-            self.answers[name] = answer
+            self.answers[name] = list(answer)
             await self.store.save_state(ANSWERS, {"step": self._step(), "answers": self.answers})
         return answer
 

@@ -26,6 +26,7 @@ class ToyModels:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
+        self.answered = 0
         self.url = ""
         self.critique: Callable[[str, int], str | None] = lambda text, seed: "- The prompt is too vague."
         self.edit: Callable[[str, int], str | None] = edit_by_lot
@@ -35,6 +36,8 @@ class ToyModels:
         self.on_request: Callable[[], None] = lambda: None
         self.reply: Callable[[int], web.Response | None] = lambda seed: None
         """What is replied to a request with this seed in place of an answer."""
+        self.finish: Callable[[dict[str, Any], web.Response], web.Response] = lambda request, answer: answer
+        """What becomes of an answer to a request."""
         self.before_critique: Callable[[], Awaitable[None]] | None = None
         self.keys: set[str | None] = set()
         self.error = "out of order"
@@ -85,9 +88,10 @@ class ToyModels:
             "message": {"role": "assistant", "content": answer},
             "finish_reason": self.finish_reason,
         }
-        return web.json_response(
-            {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        )
+        self.answered += 1
+        answered = {"id": f"answer {self.answered}", "object": "chat.completion", "created": 0, "model": "m"}
+        body = {**answered, "choices": [choice]}
+        return self.finish(request, web.json_response(body))
 
     async def _web_page(self, http_request: web.Request) -> web.Response:
         return web.Response(text="<h1>Welcome</h1>", content_type="text/html")

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import urllib.request
+import warnings
 from itertools import chain
 from typing import Any
 
@@ -35,6 +36,19 @@ async def test_a_server_runs_for_a_block_and_leaves_nothing(memory, nothing_left
     assert (await memory.query_rollouts()).total == 1  # the store is open
     with socket.socket() as again:
         again.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))
+
+
+async def test_a_connection_that_is_accepted_while_the_server_stops_is_closed(memory):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for turns in range(5):  # of the event loop: one of them is the moment between accepting and knowing
+            async with LightningStoreServer(memory) as server:
+                with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))):
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    await server.stop()
+            gc.collect()
+    assert [str(each.message) for each in told] == []
 
 
 async def test_a_stopped_server_can_be_started_again_at_its_place(memory):

@@ -15,7 +15,7 @@ from lightning_core.store.http.messages import (
 )
 from lightning_core.store.http.protocol import PREFIX
 from lightning_core.store.http.routing import CallOf, Routes
-from lightning_core.store.http.spans import SpansRequest, read_spans_request
+from lightning_core.store.http.spans import SpansRequest, read_span, read_spans_request
 from lightning_core.types import PaginatedResult, Span
 
 routes = Routes("spans", PREFIX)
@@ -49,7 +49,7 @@ def _identity(span: Span) -> tuple[str, str, str]:
     return span.span_id, span.attempt_id, span.rollout_id
 
 
-@routes.post("/spans", role=Role.ATTEMPT, status_code=201)
+@routes.post("/spans", role=Role.ATTEMPT, status_code=201, read=read_span)
 async def add_span(call: CallOf, body: Span) -> Span | None:
     """Keep a span; null when the attempt already has one of this id."""
     call.identity.require_attempt(body.rollout_id, body.attempt_id)

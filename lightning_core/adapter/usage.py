@@ -1,7 +1,7 @@
 """What an attempt asked of models: calls, tokens and, where somebody recorded it, money."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.adapter import ModelCall, read_model_calls
@@ -89,3 +89,21 @@ def _told(spans: Iterable[Span], names: Sequence[str]) -> float | None:
 def _sum(values: "Iterable[Any]") -> Any:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+METADATA = "usage"
+"""Under this name an attempt's metadata have what its calls used."""
+
+
+def usage_in(metadata: Mapping[str, Any] | None) -> Usage:
+    """Return what an attempt's metadata say that it used."""
+    kept = (metadata or {}).get(METADATA)
+    if not isinstance(kept, Mapping):
+        return Usage()
+    known = {name: kept.get(name) for name in ("input_tokens", "output_tokens", "cost")}
+    return Usage(calls=int(kept.get("calls") or 0), **known)
+
+
+def as_metadata(usage: Usage) -> dict[str, Any]:
+    """Return what is kept of it in an attempt's metadata: what is known."""
+    return {name: value for name, value in asdict(usage).items() if value is not None}

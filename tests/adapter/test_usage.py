@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.runs.usage import Usage, read_usage
+from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.types import Span
 
 

@@ -1,0 +1,73 @@
+"""Model calls of an algorithm itself, through the model proxy: counted and recorded as those of the agent are."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from lightning_core.adapter.usage import METADATA as USAGE
+from lightning_core.adapter.usage import as_metadata, read_usage
+from lightning_core.errors import Fault, InvalidTransition
+from lightning_core.store import LightningStore
+from lightning_core.types import LLM, AttemptedRollout, Rollout
+
+logger = logging.getLogger(__name__)
+
+_OF = "lightning_core.calls_of_algorithm"
+"""Under this name the metadata of a rollout say which algorithm's calls it has."""
+
+
+def is_of_algorithm(rollout: Rollout) -> bool:
+    """Whether a rollout only keeps the model calls of an algorithm; no agent runs it."""
+    return _OF in (rollout.metadata or {})
+
+
+@asynccontextmanager
+async def own_calls(store: LightningStore, proxy: Any, *, algorithm: str) -> AsyncIterator[LLM]:
+    """Give an algorithm an endpoint for its own calls during the block.
+
+    They are spans of a rollout that is made for it, past the queue, and that ends with the block.
+
+    Args:
+        store: The run's.
+        proxy: The model proxy, which runs.
+        algorithm: What the algorithm is called.
+
+    Returns:
+        The endpoint and its key; its `model` is the proxy's first, and any other of the proxy's may be asked for.
+    """
+    rollout = await store.start_rollout({"calls of": algorithm}, metadata={_OF: algorithm})
+    model = proxy.models()[0]
+    has_ended = False
+    try:
+        yield proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id, model=model)
+        has_ended = True
+    finally:
+        try:
+            from lightning_core.proxy.flushing import flush_calls  # late: it takes an HTTP client with it
+
+            key = proxy.attempt_key(rollout.rollout_id, rollout.attempt.attempt_id)
+            await flush_calls([proxy.as_resource(model=model)], rollout, key=key)
+        except Fault as exc:  # what the algorithm has found is not lost with it
+            logger.warning("lightning.own_calls_lost rollout_id=%s", rollout.rollout_id, exc_info=exc)
+        await _end(store, rollout, has_ended=has_ended)
+
+
+async def cancel_own_calls(store: LightningStore) -> None:
+    """End what a killed process has left: it must not be queued again, for no agent is to run it."""
+    for rollout in await store.query_rollouts(status_in=["queuing", "requeuing", "preparing", "running"]):
+        if is_of_algorithm(rollout):
+            await store.update_rollout(rollout.rollout_id, status="cancelled")
+
+
+async def _end(store: LightningStore, rollout: AttemptedRollout, *, has_ended: bool) -> None:
+    rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
+    usage = read_usage(await store.query_spans(rollout_id, attempt_id))
+    try:
+        await store.update_attempt(rollout_id, attempt_id, metadata={USAGE: as_metadata(usage)})
+        if has_ended:
+            await store.update_attempt(rollout_id, attempt_id, status="succeeded")
+        else:
+            await store.update_rollout(rollout_id, status="cancelled")
+    except InvalidTransition as exc:  # somebody else has ended it
+        logger.warning("lightning.own_calls_ended rollout_id=%s: %s", rollout_id, exc)

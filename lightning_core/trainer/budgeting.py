@@ -1,0 +1,230 @@
+"""A run with a budget: it ends when that is used up, and a run that is taken up again goes on with what is left."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.errors import AlgorithmError, BudgetExhausted, ConfigError
+from lightning_core.proxy.budget import Budget, Limit
+from lightning_core.runs.result import BudgetUse
+from lightning_core.store import LightningStore
+from lightning_core.trainer.proxies import is_remote
+
+if TYPE_CHECKING:
+    from lightning_core.proxy import LLMProxy, RemoteProxy
+
+logger = logging.getLogger(__name__)
+
+STATE = "lightning_core.budget"
+"""Under this name the store has what was used."""
+
+SAVE_SECONDS = 1.0
+"""What was used in so much time before a kill may not be known afterwards."""
+
+END_SECONDS = 5.0
+"""How long an algorithm may take to end once it is told: a plain one by itself, an async one that is cancelled."""
+
+_TWICE = "budget is given to the trainer and to its llm_proxy; say it in one place"
+
+
+def budget_of(llm_proxy: object, budget: object) -> tuple[object, Any]:
+    """Take the budget out of the options of a proxy, where it stands there: it is each run's, wherever it is said.
+
+    Returns:
+        The proxy without it, and the budget.
+
+    Raises:
+        ConfigError: When there are two.
+    """
+    if not isinstance(llm_proxy, Mapping) or llm_proxy.get("budget") is None:
+        return llm_proxy, budget
+    if budget is not None:
+        raise ConfigError(_TWICE)
+    return {name: value for name, value in llm_proxy.items() if name != "budget"}, llm_proxy["budget"]
+
+
+def check_budget(
+    spec: Budget | Mapping[str, Any] | None, proxy: "LLMProxy | RemoteProxy | None"
+) -> Budget | Mapping[str, Any] | None:
+    """Check that what a budget limits is counted by anybody, and return it.
+
+    Args:
+        spec: The trainer's budget; a `Budget` is that of all of its runs together.
+        proxy: What counts calls, tokens and money.
+
+    Raises:
+        ConfigError: When it is none, or limits what nobody counts.
+    """
+    budget = Budget.of(spec)
+    if proxy is not None and proxy.budget is not None:
+        if budget is not None and budget is not proxy.budget:
+            raise ConfigError(_TWICE)
+        return proxy.budget
+    if budget is None:
+        return None
+    counted = [name for name in budget.limits if name != "seconds"]
+    if counted and proxy is None:
+        raise ConfigError(
+            f"budget limits {', '.join(counted)}, which the model proxy counts, and there is none: give llm_proxy, as "
+            "in llm_proxy={'model_list': [...]}, or limit seconds alone"
+        )
+    if counted and is_remote(proxy):
+        raise ConfigError(
+            f"budget limits {', '.join(counted)}, but the proxy runs by itself: it counts what it is told to when it "
+            "is started, with 'budget:' in its own config; limit seconds alone here"
+        )
+    if counted and proxy is not None and proxy.is_running():
+        raise ConfigError(
+            f"budget limits {', '.join(counted)}, but the llm_proxy runs already, without a budget: give it one when "
+            "it is made, LLMProxy(budget=...), or let the trainer start it"
+        )
+    if "usd" in budget.limits and proxy is not None and not _has_prices(getattr(proxy, "model_list", ())):
+        raise ConfigError(
+            "budget limits usd, and no model of the llm_proxy has a price: give input_cost_per_token and "
+            "output_cost_per_token in its litellm_params"
+        )
+    return spec
+
+
+class BudgetOfRun:
+    """What one run may use.
+
+    Args:
+        budget: The limits, and what was used; None for no limit.
+    """
+
+    def __init__(self, budget: Budget | None) -> None:
+        self.budget = budget
+        self.ended_by: Limit | None = None
+        """The limit that ended the run; None when none did."""
+        self._used_up: asyncio.Future[Limit] | None = None
+
+    @property
+    def use(self) -> BudgetUse | None:
+        """How it stands; None without a budget."""
+        if self.budget is None:
+            return None
+        return BudgetUse(
+            limits={str(name): limit for name, limit in self.budget.limits.items()},
+            used={str(name): number for name, number in self.budget.used.items()},
+            ended_by=self.ended_by,
+            unpriced_calls=self.budget.unpriced_calls,
+        )
+
+    @asynccontextmanager
+    async def counting(self, store: LightningStore) -> AsyncIterator[None]:
+        """Count during the block, from what was used before in the same run; keep what is used in the store."""
+        budget = self.budget
+        if budget is None:
+            yield
+            return
+        kept = await store.load_state(STATE)
+        if isinstance(kept, dict):
+            budget.restore(kept["used"], unpriced_calls=kept["unpriced_calls"])
+        budget.start()
+        loop = asyncio.get_running_loop()
+        self._used_up = loop.create_future()
+
+        def tell(limit: Limit) -> None:
+            loop.call_soon_threadsafe(self._settle, limit)
+
+        stop_listening = budget.listen_to_refusals(tell)
+        tasks = [asyncio.create_task(self._keep(store), name="budget")]
+        if "seconds" in budget.limits:
+            tasks.append(asyncio.create_task(self._watch_time(), name="time of the budget"))
+        try:
+            yield
+        finally:
+            stop_listening()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._save(store)
+
+    async def spend(self, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool) -> None:
+        """Do a piece of work until it comes to its end, or the budget to its own.
+
+        Args:
+            work: Does it.
+            can_be_cancelled: Whether it is told so by a cancellation. If not, it is given time to find out by itself.
+
+        Raises:
+            BudgetExhausted: When the budget has ended it.
+            Exception: What it raised.
+        """
+        if self._used_up is None:
+            await work()
+            return
+        task = asyncio.ensure_future(_awaited(work))
+        try:
+            await asyncio.wait((task, self._used_up), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        if not self._used_up.done():
+            task.result()
+            return
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return  # it did not need the call that was refused
+        self.ended_by = self._used_up.result()
+        await self._end(task, can_be_cancelled=can_be_cancelled)
+        raise BudgetExhausted(str(self.use))
+
+    async def _end(self, task: "asyncio.Task[None]", *, can_be_cancelled: bool) -> None:
+        if not can_be_cancelled:
+            await asyncio.wait({task}, timeout=END_SECONDS)
+        task.cancel()
+        await asyncio.wait({task}, timeout=END_SECONDS)
+        if not task.done():
+            logger.error(
+                "lightning.algorithm_abandoned; it does not let itself be cancelled, and the budget is used up"
+            )
+            return
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AlgorithmError):
+            # Such as NoRewards: it has seen what came of the refused calls before it heard of the budget.
+            logger.warning("lightning.budget_ended_algorithm", exc_info=error)
+        elif error is not None:
+            raise error
+
+    def _settle(self, limit: Limit) -> None:
+        if self._used_up is not None and not self._used_up.done():
+            self._used_up.set_result(limit)
+
+    async def _watch_time(self) -> None:
+        assert self.budget is not None
+        limit = self.budget.limits["seconds"]
+        while (left := limit - self.budget.used["seconds"]) > 0:  # noqa: ASYNC110  # time passes by itself
+            await asyncio.sleep(left)
+        self._settle("seconds")
+
+    async def _keep(self, store: LightningStore) -> None:
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            try:
+                await self._save(store)
+            except Exception:
+                # The run itself finds out what is wrong with its store.
+                logger.warning("lightning.budget_not_saved run_id=%s", store.run_id, exc_info=True)
+
+    async def _save(self, store: LightningStore) -> None:
+        assert self.budget is not None
+        used = self.budget.used
+        await store.save_state(STATE, {"used": used, "unpriced_calls": self.budget.unpriced_calls})
+
+
+async def _awaited(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+def _has_prices(model_list: Any) -> bool:
+    """Whether any model has a price, or a backend that may know one."""
+    names = ("input_cost_per_token", "output_cost_per_token")
+    for entry in model_list:
+        params = entry.get("litellm_params") or {}
+        if "api_base" not in params or any(name in {**entry.get("model_info", {}), **params} for name in names):
+            return True
+    return not model_list

@@ -1,0 +1,212 @@
+"""The model proxy of a run, from whatever says one."""
+
+import dataclasses
+import inspect
+import logging
+import os
+import secrets
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from lightning_core.errors import ConfigError, RegistryError
+from lightning_core.execution import ExecutionStrategy
+from lightning_core.execution.local import LocalStrategy
+from lightning_core.registry import Registry, did_you_mean, load_object
+from lightning_core.store import LightningStore
+from lightning_core.store.http.protocol import KEY_VARIABLE
+from lightning_core.superseded import superseded_options
+from lightning_core.types import LLM, NamedResources
+
+if TYPE_CHECKING:
+    from lightning_core.proxy import LLMProxy, RemoteProxy
+
+logger = logging.getLogger(__name__)
+
+MAIN_LLM = "main_llm"
+"""The resource that agents are given where a proxy is there and the resources have no model."""
+
+_EVERYWHERE = ("0.0.0.0", "::")
+
+_FORMS = "an LLMProxy, its options such as {'model_list': [...]}, the URL of one that runs by itself, or True"
+
+
+def make_proxy(
+    spec: object, *, store: LightningStore, strategy: ExecutionStrategy, registry: Registry
+) -> "LLMProxy | RemoteProxy | None":
+    """Make the proxy of a trainer's runs.
+
+    One that is made here listens where the strategy's store does, and has a key of its own wherever the keys of
+    attempts reach the runners: then an agent calls for its own attempt alone.
+
+    Args:
+        spec: A proxy, returned as it is; its options; the URL of one that runs by itself, or that with its key, as
+            `{"url": ..., "key": ...}`; True for one whose models come later; the path of a class or an instance; None
+            or False for none.
+        store: The trainer's.
+        strategy: Where runners live.
+        registry: Where backends are found.
+
+    Raises:
+        ConfigError: Begins with `llm_proxy`, and says what is wrong: an option, the model list, a backend.
+    """
+    if spec is None or spec is False:
+        return None
+    from lightning_core.proxy import LLMProxy, RemoteProxy  # late: it takes a server with it
+
+    if isinstance(spec, str) and "://" not in spec:
+        try:
+            spec = load_object(spec if ":" in spec else ":".join(spec.rsplit(".", 1)))
+        except RegistryError as exc:
+            raise ConfigError(f"llm_proxy: {exc}") from exc
+    if isinstance(spec, LLMProxy | RemoteProxy):
+        _check_keys(spec, strategy)
+        return spec
+    kind = LLMProxy
+    if isinstance(spec, type) and issubclass(spec, LLMProxy):
+        kind, spec = spec, True
+    if isinstance(spec, str):
+        spec = {"url": spec}
+    if spec is not True and not isinstance(spec, Mapping):
+        raise ConfigError(f"llm_proxy is a {type(spec).__name__}; it is {_FORMS}")
+    options: dict[str, Any] = {} if spec is True else dict(spec)
+    try:
+        if "url" in options:
+            _check_names(options, ["url", "key"])
+            proxy: LLMProxy | RemoteProxy = RemoteProxy(**options)
+        else:
+            _check_options(options, kind)
+            defaults = {"store": store, "registry": registry, **_where(strategy), **_key(options, store, strategy)}
+            options = {**defaults, **options}
+            if options.get("host") in _EVERYWHERE and not options.get("public_url"):
+                logger.warning(
+                    "lightning.proxy_address_unknown host=%s: agents are led to this machine by its loopback address; "
+                    "for runners of other machines give public_url, as in http://10.0.0.5:4748",
+                    options["host"],
+                )
+            made = proxy = kind(**options)
+            made.update_model_list(made.model_list)  # a wrong entry is known now
+    except (ConfigError, RegistryError) as exc:
+        raise ConfigError(f"llm_proxy: {exc}") from exc
+    _check_keys(proxy, strategy)
+    return proxy
+
+
+def with_model(resources: NamedResources | None, proxy: "LLMProxy | RemoteProxy | None") -> NamedResources | None:
+    """Return resources with a model for the agent: the first of the proxy's, unless they have one, or it has none."""
+    if proxy is None or not proxy.models() or any(isinstance(each, LLM) for each in (resources or {}).values()):
+        return resources
+    return {**(resources or {}), MAIN_LLM: proxy.as_resource(model=proxy.models()[0])}
+
+
+def is_remote(proxy: object) -> bool:
+    """Whether a proxy runs by itself, somewhere else."""
+    if proxy is None:
+        return False
+    from lightning_core.proxy import RemoteProxy  # late, as above
+
+    return isinstance(proxy, RemoteProxy)
+
+
+def leads(strategy: ExecutionStrategy) -> bool:
+    """Whether the algorithm runs in this process, or only runners do."""
+    return getattr(strategy, "role", None) != "runner"
+
+
+def _where(strategy: ExecutionStrategy) -> dict[str, str]:
+    """Say where to listen: where runners of other machines reach the store, they have to reach the proxy, too."""
+    from lightning_core.store.http.loopback import is_loopback  # late, as above
+
+    host = getattr(strategy, "server_host", None)
+    return {} if host is None or is_loopback(host) or not leads(strategy) else {"host": host}
+
+
+def _key(options: Mapping[str, Any], store: LightningStore, strategy: ExecutionStrategy) -> dict[str, str]:
+    """Make a key where nobody gave one, and those that are made of it reach the runners."""
+    if "key" in options or os.environ.get(KEY_VARIABLE):
+        return {}
+    serves = getattr(strategy, "serves", None)
+    has_keys = isinstance(strategy, LocalStrategy) or (callable(serves) and serves(store))
+    return {"key": secrets.token_urlsafe(32)} if has_keys else {}
+
+
+def _check_keys(proxy: "LLMProxy | RemoteProxy", strategy: ExecutionStrategy) -> None:
+    given = os.environ.get(KEY_VARIABLE)
+    is_elsewhere = leads(strategy) and not isinstance(strategy, LocalStrategy)
+    if proxy.key and given and proxy.key != given and is_elsewhere:
+        raise ConfigError(
+            f"llm_proxy has another key than the variable {KEY_VARIABLE}, which the store of the runners has; "
+            "the keys of attempts are made of one, so leave it out"
+        )
+
+
+def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
+    """Check the options of a proxy that is to be made, and load what is named by a path.
+
+    Raises:
+        ConfigError: Names the option.
+    """
+    from lightning_core.proxy.settings import Settings
+
+    former = options.pop("type", None)  # as agentlightning 0.3 has it; there is one class
+    if former is not None and not str(former).endswith("LLMProxy"):
+        raise ConfigError(f"type is {former!r}; leave it out, or give an instance of your class")
+    known = [*inspect.signature(kind).parameters, *(each.name for each in dataclasses.fields(Settings))]
+    told = [each for each in dict.fromkeys(known) if each not in _OF_PROGRAMS]
+    _check_names(options, told, also=superseded_options(kind) | _OF_PROGRAMS)
+    if isinstance(options.get("redact"), str):
+        options["redact"] = load_object(options["redact"])
+    hints = {**_PLAIN, **{name: hint for name, hint in get_type_hints(Settings).items() if name not in _PLAIN}}
+    for name, value in options.items():
+        if name in hints:
+            _check_type(name, value, hints[name])
+    model_list = options.get("model_list")
+    if model_list is not None and (not isinstance(model_list, list | tuple) or not model_list):
+        got = "empty" if isinstance(model_list, list | tuple) else f"a {type(model_list).__name__}"
+        raise ConfigError(
+            f"model_list is {got}; it is a list as LiteLLM has it: "
+            "[{'model_name': ..., 'litellm_params': {'model': ..., 'api_base': ...}}]"
+        )
+    for index, entry in enumerate(model_list or ()):
+        if not isinstance(entry, Mapping):
+            raise ConfigError(f"model_list[{index}] is a {type(entry).__name__}; each is a mapping with a model_name")
+
+
+_OF_PROGRAMS = frozenset({"store", "registry", "clock", "launch_mode", "settings"})
+"""Options that a trainer gives by itself, or that nobody needs to know of."""
+
+_PLAIN: dict[str, Any] = {
+    "port": int | None,
+    "host": str | None,
+    "num_retries": int,
+    "key": str | None,
+    "public_url": str | None,
+    "allow_unattributed": bool,
+    "attribution_header": str | None,
+    "capture_content": bool,
+    "capture_tokens": bool,
+}
+"""The types of the options that are no limit."""
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError as exc:
+        kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind is not type(None)]
+        wanted = " or ".join(_WORDS.get(kind, str(kind)) for kind in kinds)
+        raise ConfigError(f"{name} is {value!r}; it is {wanted}") from exc
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and not 0 <= value < float("inf"):
+        raise ConfigError(f"{name} is {value!r}; it is 0 or more")
+    if name == "port" and value is not None and value > 65535:
+        raise ConfigError(f"port is {value!r}; it is from 0 (the system chooses) to 65535")
+
+
+def _check_names(options: Mapping[str, Any], known: list[str], *, also: Container[str] = ()) -> None:
+    for name in options:
+        if name not in known and name not in also:
+            raise ConfigError(f"no option {name!r}; it takes: {', '.join(known)}{did_you_mean(str(name), known)}")

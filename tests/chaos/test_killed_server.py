@@ -1,0 +1,64 @@
+"""A store's server that is killed and started again, again and again, while many clients work with it."""
+
+import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.checks import check_acknowledged
+from tests.chaos.playground import Playground, Program, free_port, is_served
+
+lightning_sqlite = pytest.importorskip("lightning_sqlite", reason="only what is kept in a file survives a kill")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # a test that hangs gives up by itself
+
+PROCESSES = 2
+CLIENTS = 16
+"""In each process."""
+ROLLOUTS = max(1, int(os.environ.get("AGL_CHAOS_ROLLOUTS", "1000")) // (PROCESSES * CLIENTS))
+"""That each client enqueues."""
+KILLS = 6
+
+
+async def test_everything_is_done_once_and_nothing_acknowledged_is_lost(playground: Playground) -> None:
+    for name in ("program.py", "clients.py"):
+        shutil.copy(Path(__file__).with_name(name), playground.folder)
+    port, store_file = free_port(), playground.folder / "store.db"
+    url, total = f"http://127.0.0.1:{port}", PROCESSES * CLIENTS * ROLLOUTS
+
+    def serve() -> Program:
+        return playground.agl("store", "--backend", "sqlite", "--path", store_file, "--run", "chaos", "--port", port)
+
+    server = serve()
+    working = [playground.start(sys.executable, "clients.py", url, f"p{n}", ROLLOUTS) for n in range(PROCESSES)]
+    for reports in sorted(playground.chance.randrange(1, total) for _ in range(KILLS)):
+        playground.wait_for_reports(reports, unless_ended=working[0])
+        playground.kill(server)
+        server = serve()
+    assert [playground.wait_for(each) for each in working] == [0] * PROCESSES
+    playground.wait_until(lambda: is_served(port), "the server")
+    playground.kill(server)
+    assert playground.nothing_left() == []
+    assert not is_served(port)
+
+    store = lightning_sqlite.SqliteLightningStore(store_file, run_id="chaos")
+    try:
+        rollouts = await store.query_rollouts()
+        assert Counter(each.status for each in rollouts) == {"succeeded": total}
+        inputs = Counter((each.input["by"], each.input["number"]) for each in rollouts)
+        names = [f"p{process}-{number}" for process in range(PROCESSES) for number in range(CLIENTS)]
+        assert inputs == {(name, number): 1 for name in names for number in range(ROLLOUTS)}
+        attempts = [each for found in rollouts for each in await store.query_attempts(found.rollout_id)]
+        # Nobody but the server was killed, so nothing was claimed twice, and nothing was lost.
+        claims = playground.entries("claimed")
+        assert sorted(each["attempt"] for each in claims) == sorted(each.attempt_id for each in attempts)
+        assert len(attempts) == total
+        assert {each["enqueued"] for each in claims} == {each.rollout_id for each in rollouts}
+        assert [await store.load_state(name) for name in names] == [ROLLOUTS - 1] * len(names)
+        await check_acknowledged(playground, store)
+        assert (await store.statistics())["total_spans"] == 3 * total
+    finally:
+        await store.aclose()

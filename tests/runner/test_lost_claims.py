@@ -1,0 +1,54 @@
+"""A claim that the store has carried out, and whose answer a runner does not hear any more, is given back."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lightning_core.agent import rollout
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import AttemptedRollout
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+
+class SlowAnswers(InMemoryLightningStore):
+    """Claims at once, and never comes to answer, as a server whose connection is lost; but when it is asked again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claimed = asyncio.Event()
+        self._asked: set[str | None] = set()
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        answer = await super().dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id=request_id)
+        if request_id not in self._asked:
+            self._asked.add(request_id)
+            self.claimed.set()
+            await asyncio.Event().wait()
+        return answer
+
+
+@rollout
+async def never(task: Any) -> None:
+    raise AssertionError("nobody may run it")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "told to stop"])
+async def test_a_runner_that_ends_during_its_claim_leaves_nothing_claimed(how: str) -> None:
+    store = SlowAnswers()
+    queued = await store.enqueue_rollout("task")
+    runner, stop = LitAgentRunner[Any](OtelTracer()), asyncio.Event()
+    with runner.run_context(agent=never, store=store):
+        running = asyncio.create_task(runner.iter(event=stop))
+        await store.claimed.wait()
+        stop.set() if how == "told to stop" else running.cancel()
+        await asyncio.wait((running,))
+    assert running.cancelled() is (how == "cancelled")
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert isinstance(found, AttemptedRollout)
+    assert (found.status, found.attempt.metadata) == ("requeuing", {"fault": "its runner was stopped"})

@@ -1,0 +1,39 @@
+"""A run that goes on takes back what its dead process worked on, and nothing that others work on."""
+
+from pathlib import Path
+
+from lightning_core.runs import RunFolder
+from lightning_core.runs.manifest import Origin
+from lightning_core.runs.recording import Recording
+from lightning_core.store import InMemoryLightningStore, LightningStore, StoreFacade
+from lightning_core.store.http import LightningStoreClient, LightningStoreServer
+from lightning_core.store.memory import MemoryBackend
+from lightning_core.types import RolloutStatus
+
+
+async def status_after(folder: Path, store: LightningStore, rollout_id: str) -> RolloutStatus:
+    """Begin a run with a store, and go on with it; return what has become of a rollout by then."""
+    place = RunFolder.create(folder, store.run_id)
+    for _ in range(2):
+        recording = Recording(place)
+        try:
+            recording.begin(algorithm="baseline", store=store, origin=Origin(), initial=None)
+            await recording.take_over(store)
+        finally:
+            recording.close()
+    found = await store.get_rollout_by_id(rollout_id)
+    assert found is not None
+    return found.status
+
+
+async def test_what_ran_in_the_process_that_had_the_store_is_queued_again(tmp_path: Path) -> None:
+    store = StoreFacade(MemoryBackend())  # not known as the store that nothing is left of after a kill
+    started = await store.start_rollout("task", worker_id="w-1")
+    assert await status_after(tmp_path, store, started.rollout_id) == "requeuing"
+
+
+async def test_runners_of_a_store_that_is_served_elsewhere_keep_what_they_work_on(tmp_path: Path) -> None:
+    memory = InMemoryLightningStore()
+    started = await memory.start_rollout("task", worker_id="w-1")
+    async with LightningStoreServer(memory) as server, LightningStoreClient(server.url) as store:
+        assert await status_after(tmp_path, store, started.rollout_id) == "preparing"

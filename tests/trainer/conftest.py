@@ -1,0 +1,40 @@
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from lightning_core.proxy.openai_backend import OpenAIBackend
+from lightning_core.registry import default_registry
+from lightning_core.testing.backend import FakeEngine
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AGL_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def openai_backend() -> Iterator[None]:
+    """The backend, also where the core was installed before it was registered."""
+    with default_registry().register("backends", "openai", OpenAIBackend):
+        yield
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
+
+
+def models(engine: FakeEngine, *names: str, **params: Any) -> list[dict[str, Any]]:
+    """A model list whose models are all an engine's; each token costs a cent."""
+    prices = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.01}
+    return [
+        {
+            "model_name": name,
+            "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": engine.url, **prices, **params},
+        }
+        for name in names or ("small",)
+    ]

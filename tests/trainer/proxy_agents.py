@@ -1,0 +1,36 @@
+"""Agents that call a model, where other processes can import them."""
+
+import asyncio
+import urllib.error
+import urllib.request
+from json import dumps, loads
+from typing import Any
+
+from lightning_core import LLM, rollout
+
+
+def call(llm: LLM, text: str) -> str:
+    """Ask a model, with nothing but the standard library."""
+    body = dumps({"model": llm.model, "messages": [{"role": "user", "content": text}]}).encode()
+    headers = {"content-type": "application/json", "authorization": f"Bearer {llm.api_key}"}
+    request = urllib.request.Request(f"{llm.endpoint}/chat/completions", body, headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return str(loads(answer.read())["choices"][0]["message"]["content"])
+    except urllib.error.HTTPError as exc:
+        exc.close()
+        raise
+
+
+@rollout
+async def ask(task: Any, llm: LLM) -> float:
+    return float(await asyncio.to_thread(call, llm, str(task)) == "ok")
+
+
+@rollout
+async def ask_and_bear(task: Any, llm: LLM) -> float:
+    """Give a reward also where the model is refused."""
+    try:
+        return float(await asyncio.to_thread(call, llm, str(task)) == "ok")
+    except urllib.error.HTTPError:
+        return 0.0
