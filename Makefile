@@ -1,5 +1,6 @@
 # The commands of this checkout. They need Python 3.11 or newer, make and a package index;
-# everything else is installed into .venv, in the versions that constraints.txt names.
+# everything else is installed into .venv, in the versions that constraints.txt names. lightning-verl
+# has an environment of its own, .venv-verl with constraints-verl.txt.
 
 PYTHON ?= python3
 
@@ -8,12 +9,17 @@ BIN := $(VENV)/bin
 PLUGINS := plugins/lightning-apo plugins/lightning-litellm plugins/lightning-sqlite
 MADE_FOR := $(VENV)/.made-for
 
+VERL_VENV := .venv-verl
+VERL_BIN := $(VERL_VENV)/bin
+VERL_PLUGINS := plugins/lightning-sqlite plugins/lightning-verl
+VERL_MADE_FOR := $(VERL_VENV)/.made-for
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart test check bench docs wheels clean empty-venv
+.PHONY: help quickstart test check bench docs wheels clean empty-venv empty-verl-venv found-python
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -21,14 +27,15 @@ help: ## list these commands
 quickstart: $(MADE_FOR) ## improve the example agent's prompt: no account, GPU or network
 	$(BIN)/agl train examples/quickstart/config.yaml
 
-test: $(MADE_FOR) ## run every test, the slow ones too
+test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest
+	$(VERL_BIN)/pytest plugins/lightning-verl/tests
 
 check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compiles without a warning
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	PYTHONPATH=plugins/lightning-verl $(BIN)/lint-imports
 	$(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -W error -m compileall -q -f .ci benchmarks examples lightning_core plugins tests
 
@@ -42,7 +49,7 @@ wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a
@@ -54,14 +61,30 @@ $(MADE_FOR): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 		--group dev --editable . $(PLUGINS:%=--editable %)
 	@echo "$(CURDIR)" >$@
 
+# Training needs packages (2 GB) that cannot be installed beside some of the other plugins.
+$(VERL_MADE_FOR): constraints-verl.txt pyproject.toml $(VERL_PLUGINS:%=%/pyproject.toml)
+	@echo "Installing the versions of constraints-verl.txt into $(VERL_VENV); the first time takes minutes, and 2 GB."
+	@$(VERL_BIN)/python -m pip install --quiet --constraint constraints-verl.txt --upgrade pip
+	@$(VERL_BIN)/python -m pip install --quiet --constraint constraints-verl.txt \
+		--build-constraint constraints-verl.txt --group verl --editable . $(VERL_PLUGINS:%=--editable %)
+	@echo "$(CURDIR)" >$@
+
 # Scripts and editable installs hold absolute paths, so a .venv works only in the folder it was made for.
 ifneq ($(shell test -x $(BIN)/python && cat $(MADE_FOR) 2>/dev/null),$(CURDIR))
 $(MADE_FOR): empty-venv
 endif
+ifneq ($(shell test -x $(VERL_BIN)/python && cat $(VERL_MADE_FOR) 2>/dev/null),$(CURDIR))
+$(VERL_MADE_FOR): empty-verl-venv
+endif
 
-empty-venv:
+empty-verl-venv: found-python
+	@$(PYTHON) -m venv --clear $(VERL_VENV)
+
+empty-venv: found-python
+	@$(PYTHON) -m venv --clear $(VENV)
+
+found-python:
 	@command -v $(PYTHON) >/dev/null || { \
 		echo "There is no '$(PYTHON)' here. Name a Python 3.11 or newer: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("$(PYTHON) is Python " + \
 		sys.version.split()[0] + ", 3.11 or newer is needed. Name one: make PYTHON=/path/to/python")'
-	@$(PYTHON) -m venv --clear $(VENV)

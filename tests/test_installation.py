@@ -16,7 +16,8 @@ import lightning_core
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_PROJECTS = sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml"))
-OURS = {"lightning-core", *(path.parent.name for path in PLUGIN_PROJECTS)}
+APART = {"lightning-verl"}  # has an environment of its own, with constraints-verl.txt
+OURS = {"lightning-core", *(path.parent.name for path in PLUGIN_PROJECTS)} - APART
 
 IMPORTS = ["import lightning_core", "from lightning_core import Trainer, rollout"]
 HEAVY = {"aiohttp", "click", "openai", "rich", "torch"}

@@ -280,7 +280,7 @@ def test_after_ctrl_c_the_summary_says_how_to_go_on(tmp_path: Path) -> None:
     again = run_agl(tmp_path, "resume", run.run_id[:8])
     assert again.returncode == 0
     assert again.stdout.startswith(f"run {run.run_id} has succeeded already; there is nothing to do\n")
-    assert "test_reward" in again.stdout
+    assert "held-out" in again.stdout
 
 
 def test_what_has_changed_is_told_by_name_and_needs_force(tmp_path: Path) -> None:

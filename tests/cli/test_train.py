@@ -166,6 +166,8 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
     assert record.pop("duration_seconds") > 0
     comparison = record.pop("comparison")
     assert (comparison["mode"], comparison["before"]["mean"], comparison["after"]["mean"]) == ("test", 0.0, 1.0)
+    assert [used["calls"] for used in record.pop("usage").values()] == [0, 0]
+    assert record.pop("budget") is None
     assert record == {
         "status": "succeeded",
         "best_resources": {

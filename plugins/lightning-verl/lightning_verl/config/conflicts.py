@@ -1,0 +1,102 @@
+"""What cannot go together, whatever the models and the data are."""
+
+from collections.abc import Iterator
+
+from omegaconf import DictConfig, OmegaConf
+
+from lightning_core.registry import did_you_mean
+from lightning_verl.config.given import Given
+from lightning_verl.config.layers import IMPOSSIBLE_ON_CPU
+from lightning_verl.config.own import PREFIX, Own
+from lightning_verl.learning import OWN_ESTIMATORS
+
+ROLLOUT_LOSS = "seq-mean-token-mean"
+"""The loss of verl's that the weights of rows belong to."""
+
+_LOSS_MODE = "actor_rollout_ref.actor.loss_agg_mode"
+
+_ESTIMATORS = (
+    *OWN_ESTIMATORS,
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "gpg",
+    "grpo_passk",
+    "grpo_vectorized",
+    "rloo_vectorized",
+)
+"""Those of verl 0.9 that need nothing but rewards, or a critic."""
+
+_OTHERS = {
+    "remax": "needs a greedy rollout beside each group; use rloo",
+    "gdpo": "needs rewards by dimension in verl's own form; use agentlightning.reward_weights with grpo",
+    "optimal_token_baseline": "needs what verl's newer trainer does not collect; use grpo or rloo",
+    "tir_optimal_token_baseline": "needs what verl's newer trainer does not collect; use grpo or rloo",
+}
+
+
+def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
+    """Give what contradicts itself.
+
+    Args:
+        config: verl's, whole.
+        given: What the user set of it.
+        own: Our own keys.
+    """
+    yield from _device(config, given, own)
+    yield from _estimator(config, own)
+    yield from _loss(config, given, own)
+    if config.reward.reward_model.enable or config.reward_model.enable:
+        yield "reward.reward_model.enable is true; the agent gives the reward, also one that asks a model"
+
+
+def is_loss_by_rollout(given: Given, own: Own) -> bool:
+    """Whether rollouts weigh the same in the loss."""
+    return own.loss == "rollout" or (own.loss is None and given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS))
+
+
+def _device(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
+    if own.device != "cpu":
+        return
+    for key, (possible, why) in IMPOSSIBLE_ON_CPU.items():
+        value = OmegaConf.select(config, key)
+        if value not in possible:
+            takes = " or ".join(map(str, possible))
+            yield f"{given.where(tuple(key.split('.')))}{key} is {value!r}; on a CPU it is {takes}: {why}"
+
+
+def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
+    name = str(config.algorithm.adv_estimator)
+    if name in _OTHERS:
+        yield f"algorithm.adv_estimator is {name!r}, which {_OTHERS[name]}"
+    elif name not in _ESTIMATORS and own.advantage != "row":
+        yield (
+            f"algorithm.adv_estimator is {name!r}; there are: {', '.join(_ESTIMATORS)}"
+            f"{did_you_mean(name, _ESTIMATORS) or '.'} "
+            f"For one that you registered with verl, set {PREFIX}.advantage=row"
+        )
+    elif name not in OWN_ESTIMATORS and own.advantage == "rollout":
+        yield (
+            f"{PREFIX}.advantage is 'rollout', which {', '.join(OWN_ESTIMATORS)} have; {name!r} is verl's, which takes "
+            "each row for a sample: set it to row"
+        )
+    if config.algorithm.use_kl_in_reward and name in ("grpo", "rloo") and own.advantage != "row":
+        yield (
+            f"algorithm.use_kl_in_reward changes rewards after {name} has compared them; set "
+            f"actor_rollout_ref.actor.use_kl_loss=true instead, or {PREFIX}.advantage=row"
+        )
+    if own.call_discount != 1.0 and own.credit != "discounted":
+        yield f"{PREFIX}.call_discount is {own.call_discount:g}, and has an effect with {PREFIX}.credit=discounted only"
+    elif own.call_discount != 1.0 and name == "gae":
+        yield f"{PREFIX}.call_discount is {own.call_discount:g}; with gae, algorithm.gamma discounts by tokens"
+
+
+def _loss(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
+    mode = given.get(_LOSS_MODE)
+    if own.loss == "rollout" and mode not in (None, ROLLOUT_LOSS):
+        yield f"{PREFIX}.loss is 'rollout', and {_LOSS_MODE} is {mode!r}; set one of the two"
+    if config.actor_rollout_ref.actor.policy_loss.loss_mode == "geo_mean" and is_loss_by_rollout(given, own):
+        yield (
+            f"the policy loss 'geo_mean' takes a mean of its own over each micro-batch; set {PREFIX}.loss=verl, which "
+            "leaves it so"
+        )

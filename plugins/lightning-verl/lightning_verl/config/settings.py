@@ -1,0 +1,126 @@
+"""From what a user says to a whole configuration."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lightning_core.errors import ConfigError
+from lightning_core.registry import did_you_mean
+from lightning_verl.config.conflicts import ROLLOUT_LOSS, faults_of_conflicts, is_loss_by_rollout
+from lightning_verl.config.given import Given, Source, read_given
+from lightning_verl.config.keys import faults_of_keys
+from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS
+from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
+from lightning_verl.config.packaged import packaged_defaults
+from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A whole configuration, checked for itself; `check_settings` checks it against models and data."""
+
+    verl: DictConfig
+    """verl's, complete; its references are not resolved yet, and no key can be added by mistake."""
+    own: Own
+    """What is set under `agentlightning`."""
+    learning: LearningOptions
+    """How it is learned."""
+
+    @property
+    def device(self) -> str | None:
+        """`cpu`, `cuda`, or None when nobody said."""
+        return self.own.device
+
+    @property
+    def backend(self) -> str:
+        """How the proxy asks verl's rollout servers."""
+        return self.own.backend
+
+
+def load_settings(config: Source = None, *, preset: str | None = None) -> Settings:
+    """Merge what is given with verl's packaged defaults, and check it.
+
+    Neither verl nor torch is imported. What the user sets wins over everything, and is refused where it cannot work.
+
+    Args:
+        config: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
+            that verl's defaults do not list is written with a `+`, as for Hydra.
+        preset: `grpo`, `ppo` or `rloo`: set before what is given.
+
+    Raises:
+        ConfigError: Says all that is wrong.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(
+            f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}{did_you_mean(preset, PRESETS)}"
+        )
+    before = {} if preset is None else PRESETS[preset]
+    given = read_given(config)
+    engine = given.values.pop("model_engine", "dp")
+    own, faults = read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
+    if given.get("trainer.device") == "cpu":
+        own = own.model_copy(update={"device": own.device or "cpu"})
+    if own.device == "cpu" and engine != "dp":
+        faults.append(f"model_engine is {engine!r}; on a CPU it is dp: the other engines need an accelerator")
+        engine = "dp"
+    defaults = packaged_defaults(engine)
+    _lay(defaults, ALWAYS)
+    _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
+    _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
+    _refuse([*faults, *faults_of_keys(given, defaults)])
+    try:
+        merged = cast(DictConfig, OmegaConf.merge(defaults, given.values))
+        _refuse(faults_of_conflicts(merged, given, own))
+        learning = _learning(merged, given, own)
+        if learning.loss == "rollout":
+            merged.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
+        if merged.actor_rollout_ref.rollout.name == "hf" and _has_lora(merged):
+            merged.actor_rollout_ref.model.lora.merge = True  # our server takes whole weights
+    except OmegaConfBaseException as exc:
+        raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
+    OmegaConf.set_struct(merged, True)
+    warn_of_superseded(own)
+    return Settings(merged, own, learning)
+
+
+def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        OmegaConf.update(config, key, value, force_add=True)
+
+
+def _learning(config: DictConfig, given: Given, own: Own) -> LearningOptions:
+    estimator = str(config.algorithm.adv_estimator)
+    rows = own.trace_aggregator
+    is_trajectory = rows.level == "trajectory"
+    bypass = bool(config.algorithm.rollout_correction.bypass_mode)
+    return LearningOptions(
+        max_prompt_length=rows.trajectory_max_prompt_length if is_trajectory else config.data.max_prompt_length,
+        max_response_length=rows.trajectory_max_response_length if is_trajectory else config.data.max_response_length,
+        level=rows.level,
+        credit=own.credit,
+        call_discount=own.call_discount,
+        reward_weights=own.reward_weights,
+        on_failure=own.on_failure,
+        estimator=estimator,
+        norm_by_std=bool(config.algorithm.norm_adv_by_std_in_grpo),
+        advantage=own.advantage or ("rollout" if estimator in OWN_ESTIMATORS else "row"),
+        loss="rollout" if is_loss_by_rollout(given, own) else "verl",
+        weights_in="advantages" if bypass else "loss",
+        needs_logprobs=bypass or bool(config.actor_rollout_ref.rollout.calculate_log_probs),
+    )
+
+
+def _has_lora(config: DictConfig) -> bool:
+    model = config.actor_rollout_ref.model
+    return bool(model.lora_rank > 0 or model.lora.rank > 0)
+
+
+def _refuse(faults: Iterable[str]) -> None:
+    found = list(faults)
+    if len(found) == 1:
+        raise ConfigError(f"the configuration of verl is wrong: {found[0]}")
+    if found:
+        raise ConfigError("the configuration of verl is wrong:\n  " + "\n  ".join(found))

@@ -1,0 +1,277 @@
+"""`AgentModeDaemon` of agentlightning 0.3: batches of rollouts for a training loop of one's own."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from lightning_core.errors import AlgorithmError, ConfigError
+from lightning_core.proxy import LLMProxy
+from lightning_core.store import LightningStore
+from lightning_core.superseded import superseded
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
+from lightning_verl.learning import (
+    EndedRollout,
+    LearnedRow,
+    LearningOptions,
+    learn_from_group,
+    padded_batch,
+    read_rollout,
+    training_metrics,
+    validation_metrics,
+)
+from lightning_verl.serving import RESOURCE
+
+if TYPE_CHECKING:
+    from verl import DataProto
+
+T = TypeVar("T")
+
+_SET_UP_SECONDS = 300.0
+_NO_LIMIT = 2**63
+
+
+class AgentModeDaemon:
+    """Runs batches of tasks through the store, and makes tensors of what comes back.
+
+        daemon.set_up_data_and_server({"question": [...]}, server_addresses)
+        daemon.run_until_all_finished()
+        batch, metrics = daemon.get_train_data_batch(1024, 2048, device, global_steps)
+        daemon.clear_data_and_server()
+
+    For a loop that is written by hand, and for scripts of agentlightning 0.3; `VERL` has no use for it. It has an event
+    loop of its own, in a thread. Unlike in 0.3, a reward that nobody gave is left out of its group, unless
+    `reward_fillna_value` is set; and a prompt that is too long is left out of the batch, rather than marked.
+
+    Args:
+        port: The proxy's, where it makes one; None for a free one.
+        train_rollout_n: How often each training task is run.
+        train_information: `model` is what agents ask for, `temperature` how they sample.
+        tokenizer: The model's.
+        mini_batch_size: The batch is cut to a multiple of it; 1 for no cut.
+        pad_token_id: What stands where there is no token.
+        reward_fillna_value: What a rollout that failed is worth; None to leave it out.
+        llm_timeout_seconds: The longest that a rollout may take.
+        mode: `v1`; there is no other.
+        llm_proxy: The trainer's proxy; None for one of its own.
+        store: Where runners look for work.
+        adapter: The trainer's.
+        trace_aggregator: `level`, `trajectory_max_prompt_length` and `trajectory_max_response_length`.
+
+    Raises:
+        ConfigError: Without a store, or for another mode.
+    """
+
+    @superseded(
+        without_effect={
+            "processor": "prompts are of text alone",
+            "image_base_dir": "prompts are of text alone",
+        }
+    )
+    def __init__(
+        self,
+        port: int | None,
+        train_rollout_n: int,
+        train_information: Mapping[str, Any],
+        tokenizer: Any,
+        mini_batch_size: int,
+        pad_token_id: int,
+        reward_fillna_value: float | None = None,
+        llm_timeout_seconds: float = 1200.0,
+        mode: Literal["v1"] = "v1",
+        llm_proxy: LLMProxy | None = None,
+        store: LightningStore | None = None,
+        adapter: object = None,
+        *,
+        trace_aggregator: Mapping[str, Any] | None = None,
+    ) -> None:
+        if mode != "v1" or store is None:
+            raise ConfigError(f"mode is {mode!r} and store is {store!r}; it works in mode 'v1', with a store")
+        self.store = store
+        self.tokenizer = tokenizer
+        self.adapter = adapter
+        self.train_rollout_n = train_rollout_n
+        self.train_information = dict(train_information)
+        self.mini_batch_size = mini_batch_size
+        self.pad_token_id = pad_token_id
+        self.reward_fillna_value = reward_fillna_value
+        self.llm_timeout_seconds = llm_timeout_seconds
+        self.llm_proxy = LLMProxy(port=port, store=store, key="") if llm_proxy is None else llm_proxy
+        self.is_train = True
+        self._trace_aggregator = dict(trace_aggregator or {})
+        self._is_own = llm_proxy is None
+        self._groups: list[list[Rollout]] = []
+        self._sources: list[str | None] = []
+        self._ended: list[list[tuple[Rollout, Sequence[Span]]]] | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="AgentModeDaemon", daemon=True)
+        self._thread.start()
+
+    def start(self) -> None:
+        """Start the proxy, where it is its own."""
+        if self._is_own and not self.llm_proxy.is_running():
+            self._call(self.llm_proxy.start())
+
+    def stop(self) -> None:
+        """Stop the proxy, where it is its own, and the event loop."""
+        if self._is_own:
+            self._call(self.llm_proxy.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def set_up_data_and_server(
+        self, data: Mapping[str, Sequence[Any]], server_addresses: Sequence[str], is_train: bool = True
+    ) -> None:
+        """Enqueue the tasks of a batch.
+
+        Args:
+            data: By column, a value for each task.
+            server_addresses: Where the model is served: `host:port`.
+            is_train: Whether it is for training, `train_rollout_n` times each, or for validation, once.
+        """
+        self._call(self._set_up(data, server_addresses, is_train), seconds=_SET_UP_SECONDS)
+
+    def run_until_all_finished(self, verbose: bool = True) -> None:
+        """Return when all of them have ended, and were read."""
+        self._ended = self._call(self._wait())
+
+    def get_train_data_batch(
+        self, max_prompt_length: int, max_response_length: int, device: Any, global_steps: int = 0
+    ) -> "tuple[DataProto, dict[str, float]]":
+        """Return the batch to train on, and what there is to say of it.
+
+        Args:
+            max_prompt_length: The length of all prompts, in tokens.
+            max_response_length: The same of responses.
+            device: Where the tensors are to be.
+            global_steps: Not used.
+
+        Returns:
+            Tensors `[rows, length]` by verl's names, with `data_id_list`, `rollout_id_list` and `turn_index_list` of
+            the rows; and metrics.
+
+        Raises:
+            AlgorithmError: When the rollouts have not ended, or there is nothing to learn from.
+        """
+        level = self._trace_aggregator.get("level", "transition")
+        if level == "trajectory":
+            max_prompt_length = self._trace_aggregator.get("trajectory_max_prompt_length", max_prompt_length)
+            max_response_length = self._trace_aggregator.get("trajectory_max_response_length", max_response_length)
+        options = LearningOptions(
+            max_prompt_length=max_prompt_length,
+            max_response_length=max_response_length,
+            level=level,
+            on_failure="drop" if self.reward_fillna_value is None else self.reward_fillna_value,
+            needs_logprobs=False,
+        )
+        lessons = [learn_from_group(group, options=options) for group in self._read(options)]
+        rows = [(number, row) for number, lesson in enumerate(lessons) for row in lesson.rows]
+        rows = rows[: len(rows) - len(rows) % self.mini_batch_size]
+        if not rows:
+            why = next((lesson.dropped for lesson in lessons if lesson.dropped), "the batch has no row")
+            raise AlgorithmError(f"there is nothing to learn from: {why}")
+        import numpy as np
+        import torch
+        from verl import DataProto
+
+        padded = padded_batch(
+            [row for _, row in rows],
+            max_prompt_length=max_prompt_length,
+            max_response_length=max_response_length,
+            pad_token_id=self.pad_token_id,
+        )
+        types = {"token_level_scores": torch.float32}
+        tensors = {
+            name: torch.tensor(values, dtype=types.get(name, torch.int64), device=device)
+            for name, values in padded.items()
+        }
+        batch = DataProto.from_dict(
+            tensors=tensors,
+            non_tensors={
+                "data_id_list": np.array([self._rollout(*row).input["data_id"] for row in rows], dtype=object),
+                "rollout_id_list": np.array([self._rollout(*row).rollout_id for row in rows], dtype=object),
+                "turn_index_list": np.array([row.index for _, row in rows], dtype=object),
+            },
+        )
+        return batch, training_metrics(lessons, options=options)
+
+    def get_test_metrics(self) -> dict[str, float]:
+        """Return how a validation went, each rollout counted once.
+
+        Raises:
+            AlgorithmError: When the rollouts have not ended.
+        """
+        groups = self._read(LearningOptions(max_prompt_length=_NO_LIMIT, max_response_length=_NO_LIMIT))
+        sources = [source for group, source in zip(groups, self._sources, strict=True) for _ in group]
+        return validation_metrics([ended for group in groups for ended in group], sources=sources)
+
+    def clear_data_and_server(self) -> None:
+        """Forget the batch."""
+        self._groups, self._sources, self._ended = [], [], None
+
+    async def _set_up(self, data: Mapping[str, Sequence[Any]], server_addresses: Sequence[str], is_train: bool) -> None:
+        self.clear_data_and_server()
+        self.is_train = is_train
+        name = str(self.train_information.get("model", "default-model"))
+        if self._is_own:
+            self.llm_proxy.update_model_list(
+                [
+                    {
+                        "model_name": name,
+                        "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": f"http://{address}/v1"},
+                    }
+                    for address in server_addresses
+                ]
+            )
+            await self.llm_proxy.start()
+        sampling = {"temperature": self.train_information.get("temperature", 0.7 if is_train else 0.0)}
+        resources: NamedResources = {RESOURCE: self.llm_proxy.as_resource(sampling_parameters=sampling)}
+        resources_id = (await self.store.add_resources(resources)).resources_id
+        times = self.train_rollout_n if is_train else 1
+        columns = list(data)
+        tasks = [dict(zip(columns, values, strict=True)) for values in zip(*data.values(), strict=True)]
+        requests = []
+        for task in tasks:
+            data_id = str(uuid.uuid4())
+            requests += [
+                EnqueueRolloutRequest(
+                    input={**task, "data_id": data_id},
+                    mode="train" if is_train else "val",
+                    resources_id=resources_id,
+                    config=RolloutConfig(
+                        timeout_seconds=self.llm_timeout_seconds, unresponsive_seconds=self.llm_timeout_seconds
+                    ),
+                    metadata={"data_id": data_id, "is_train": is_train},
+                )
+            ] * times
+        rollouts = await self.store.enqueue_many_rollouts(requests)
+        self._groups = [list(rollouts[start : start + times]) for start in range(0, len(rollouts), times)]
+        self._sources = [task.get("data_source") for task in tasks]
+
+    async def _wait(self) -> list[list[tuple[Rollout, Sequence[Span]]]]:
+        groups = []
+        for group in self._groups:
+            ended = await self.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in group])
+            groups.append([(rollout, await self._spans(rollout)) for rollout in ended])
+        return groups
+
+    async def _spans(self, rollout: Rollout) -> Sequence[Span]:
+        if isinstance(rollout, AttemptedRollout) and self.llm_proxy.is_running():
+            await self.llm_proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
+        return await self.store.query_spans(rollout.rollout_id, "latest")
+
+    def _read(self, options: LearningOptions) -> list[list[EndedRollout]]:
+        if self._ended is None:
+            raise AlgorithmError("the rollouts have not ended; call run_until_all_finished")
+        return [
+            [read_rollout(rollout, spans, options=options, adapter=self.adapter) for rollout, spans in group]
+            for group in self._ended
+        ]
+
+    def _rollout(self, group: int, row: LearnedRow) -> Rollout:
+        return self._groups[group][row.session]
+
+    def _call(self, coroutine: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)

@@ -1,0 +1,73 @@
+"""verl's generating processes, as the proxy's backend of tokens calls them."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from lightning_core.proxy.tokens import Generated
+
+_AGENTS_CHOICE = ("stop", "stop_token_ids")
+_REASONS = {"completed": "stop", "stop": "stop", "length": "length", "aborted": "abort", "abort": "abort"}
+
+
+class LLMClient(Protocol):
+    """What is needed of verl's `LLMServerClient`."""
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any: ...
+
+
+class VerlEngine:
+    """Samples from the policy.
+
+    How tokens are drawn is the algorithm's to say: the loss is right only for the distribution that they were drawn
+    from. The agent says how long an answer may be, and what ends it.
+
+    Args:
+        client: verl's.
+        sampling: `temperature`, `top_p`, `top_k`, by vLLM's names.
+        max_response_tokens: The longest answer, where the agent says none that is shorter.
+        max_context_tokens: The most tokens that a prompt and its answer may have together.
+    """
+
+    def __init__(
+        self,
+        client: LLMClient,
+        *,
+        sampling: Mapping[str, Any],
+        max_response_tokens: int,
+        max_context_tokens: int,
+    ) -> None:
+        self._client = client
+        self._sampling = dict(sampling)
+        self._max_response_tokens = max_response_tokens
+        self._max_context_tokens = max_context_tokens
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Refuse every further call: there is no model any more. May be called from any thread."""
+        self._is_closed = True
+
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+        """Continue a prompt. One that leaves no room gets an empty answer that was cut off at its length.
+
+        Raises:
+            RuntimeError: After `close`.
+        """
+        if self._is_closed:
+            raise RuntimeError("the training has ended, and with it the model")
+        room = self._max_context_tokens - len(prompt_ids)
+        if room < 1:
+            return Generated([], [], "length")
+        asked = sampling.get("max_tokens")
+        limit = self._max_response_tokens if asked is None else min(int(asked), self._max_response_tokens)
+        output = await self._client.generate(
+            request_id,
+            prompt_ids=prompt_ids,
+            sampling_params={
+                **{name: sampling[name] for name in _AGENTS_CHOICE if sampling.get(name) is not None},
+                **self._sampling,
+                "repetition_penalty": 1.0,
+                "logprobs": True,
+                "max_tokens": max(1, min(limit, room)),
+            },
+        )
+        return Generated(output.token_ids, output.log_probs, _REASONS.get(output.stop_reason or "", "stop"))

@@ -1,0 +1,169 @@
+"""A model that continues prompts in batches, and says how likely each token was."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria
+
+from lightning_verl.hf.sampling import Sampling
+
+_SEEDS = 1_000_003
+"""How far apart the seeds of two versions are: farther than those of replicas."""
+
+End = Literal["stop", "length", "aborted"]
+"""Why an answer ended: by itself, at its limit, or because somebody wanted it to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was sampled for one prompt."""
+
+    token_ids: list[int]
+    """The sampled tokens, that which ends the answer included."""
+    logprobs: list[float]
+    """Of each token, under the distribution at the sampling temperature and before top_p and top_k: as verl's actor
+    computes them."""
+    end: End
+    """Why it ended."""
+
+
+class Generator:
+    """A causal language model of transformers.
+
+    Not for several threads at once.
+
+    Args:
+        path: The model and its tokenizer.
+        device: Where it computes, such as `cpu` or `cuda`.
+        dtype: What it computes with, by torch's name of it.
+        seed: Where sampling begins.
+        trust_remote_code: Whether code that comes with the model may run.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        seed: int = 0,
+        trust_remote_code: bool = False,
+    ) -> None:
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        self.device = torch.device(device)
+        self.model: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
+        )
+        self.model.to(self.device).eval()
+        self._ends = _ends(self.tokenizer, self.model)
+        pad = self.tokenizer.pad_token_id
+        self._pad = next(iter(sorted(self._ends)), 0) if pad is None else pad
+        self._seed = seed
+        torch.manual_seed(seed)
+
+    @property
+    def context(self) -> int:
+        """How many tokens a prompt and its answer may have together."""
+        return int(getattr(self.model.config, "max_position_embeddings", 0) or 1_000_000)
+
+    def load(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
+        """Take other weights, and sample from a new beginning, which is the same for the same version.
+
+        Raises:
+            RuntimeError: When one is missing, unknown or of another shape.
+        """
+        missing, unknown = self.model.load_state_dict(weights, strict=False)
+        tied = set(getattr(self.model, "_tied_weights_keys", None) or ()) if _is_tied(self.model) else set()
+        missing = [name for name in missing if name not in tied]
+        if missing or unknown:
+            raise RuntimeError(f"the actor's weights are not the model's: missing {missing}, unknown {unknown}")
+        if tied:
+            self.model.tie_weights()
+        torch.manual_seed(self._seed + _SEEDS * (version or 0))
+
+    def fingerprint(self) -> str:
+        """Return a digest of the weights: the same for the same ones."""
+        digest = hashlib.sha256()
+        for name, weight in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[], bool] = lambda: False
+    ) -> list[Answer]:
+        """Continue each prompt.
+
+        Args:
+            prompts: Of any lengths.
+            sampling: For all of them.
+            is_aborted: Is asked before each token; whether to end with what there is.
+        """
+        width = max(map(len, prompts))
+        ids = torch.tensor([[self._pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
+        if sampling.temperature > 0:
+            options |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        if sampling.stop:
+            options |= {"stop_strings": list(sampling.stop), "tokenizer": self.tokenizer}
+        ends = set() if sampling.ignore_eos else self._ends
+        with torch.no_grad():
+            output = self.model.generate(
+                input_ids=ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                max_new_tokens=sampling.max_tokens,
+                eos_token_id=sorted(ends) or None,
+                pad_token_id=self._pad,
+                output_logits=True,
+                return_dict_in_generate=True,
+                stopping_criteria=[_Abort(is_aborted)],
+                **options,
+            )
+        sampled = output.sequences[:, width:]
+        logits = torch.stack(output.logits, dim=1).float() / (sampling.temperature or 1.0)
+        logprobs = torch.log_softmax(logits, dim=-1).gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+        return [
+            self._cut(Answer(tokens, each, "length"), ends, sampling)
+            for tokens, each in zip(sampled.tolist(), logprobs.tolist(), strict=True)
+        ]
+
+    def _cut(self, answer: Answer, ends: set[int], sampling: Sampling) -> Answer:
+        """Take off what the batch's longest answer has put behind this one, and say why this one ended."""
+        tokens = answer.token_ids
+        length = next((place + 1 for place, token in enumerate(tokens) if token in ends), None)
+        if sampling.stop:
+            stopped = self._stop(tokens[:length], sampling.stop)
+            length = length if stopped is None else stopped
+        if length is not None:
+            return Answer(tokens[:length], answer.logprobs[:length], "stop")
+        return answer if len(tokens) >= sampling.max_tokens else replace(answer, end="aborted")
+
+    def _stop(self, tokens: list[int], stops: Sequence[str]) -> int | None:
+        for end in range(1, len(tokens) + 1):
+            text = self.tokenizer.decode(tokens[:end], skip_special_tokens=True)
+            if any(stop in text for stop in stops):
+                return end
+        return None
+
+
+class _Abort(StoppingCriteria):  # type: ignore[misc]
+    def __init__(self, is_aborted: Callable[[], bool]) -> None:
+        self._is_aborted = is_aborted
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return torch.full((input_ids.shape[0],), self._is_aborted(), device=input_ids.device, dtype=torch.bool)
+
+
+def _ends(tokenizer: Any, model: Any) -> set[int]:
+    """Return the tokens that end an answer: the tokenizer's, and those that the model's author names."""
+    named = getattr(model.generation_config, "eos_token_id", None)
+    found = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
+    return {token for token in found if token is not None}
+
+
+def _is_tied(model: Any) -> bool:
+    return bool(getattr(model.config, "tie_word_embeddings", False))

@@ -1,0 +1,119 @@
+"""The process that generates: verl's calls on one side, HTTP on the other."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from verl.workers.rollout.replica import TokenOutput
+
+from lightning_core.proxy.tokens import Generated
+from lightning_verl.hf.batching import Batcher
+from lightning_verl.hf.generator import Generator
+from lightning_verl.hf.http import HttpFront
+
+_STOP_REASONS = {"stop": "completed", "length": "length", "aborted": "aborted"}
+
+
+class HFServer:
+    """Becomes a Ray actor; every method may be called at any time.
+
+    Args:
+        path: The model.
+        device: Where it computes.
+        dtype: What it computes with.
+        seed: Where sampling begins.
+        max_tokens: The longest answer, where a request does not say.
+        max_batch: The most prompts at the same time.
+        trust_remote_code: Whether code that comes with the model may run.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        device: str,
+        dtype: str,
+        seed: int,
+        max_tokens: int,
+        max_batch: int,
+        trust_remote_code: bool,
+    ) -> None:
+        self._generator = Generator(path, device=device, dtype=dtype, seed=seed, trust_remote_code=trust_remote_code)
+        self._name = Path(path).name
+        self._options = {"max_batch": max_batch, "default_max_tokens": max_tokens}
+
+    async def start(self, host: str) -> str:
+        """Take requests; return where over HTTP."""
+        self._batcher = Batcher(self._generator, **self._options)
+        self._running = asyncio.create_task(self._batcher.run(), name="batches")
+        self._front = HttpFront(_Engine(self._batcher), self._generator.tokenizer, name=self._name)
+        return await self._front.start(host)
+
+    # What verl's client calls
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **_: Any
+    ) -> TokenOutput:
+        """Continue a prompt."""
+        answered = await self._batcher.ask(list(prompt_ids), sampling_params)
+        return TokenOutput(
+            token_ids=answered.answer.token_ids,
+            log_probs=answered.answer.logprobs,
+            stop_reason=_STOP_REASONS[answered.answer.end],
+            extra_fields={"global_steps": answered.version},
+        )
+
+    # What the training worker calls
+
+    async def update_weights(self, weights: Mapping[str, Any], global_steps: int | None) -> None:
+        """Take other weights."""
+        await self._batcher.update(weights, global_steps)
+
+    async def fingerprint(self) -> str:
+        """Return a digest of the weights, to tell whether they have changed."""
+        return await asyncio.to_thread(self._generator.fingerprint)
+
+    # What verl's replica calls
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Take requests."""
+        self._batcher.open()
+
+    async def sleep(self) -> None:
+        """Let requests wait."""
+        await self._batcher.close()
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Give back what there is of the answers under way, and let further requests wait, or refuse them."""
+        await self._batcher.close(abort=True, reject=reject_request)
+
+    async def resume_generation(self) -> None:
+        """Take requests."""
+        self._batcher.open()
+
+    async def clear_kv_cache(self) -> None:
+        """Nothing is kept between two requests."""
+
+    async def release_kv_cache(self) -> None:
+        """Nothing is kept between two requests."""
+
+    async def resume_kv_cache(self) -> None:
+        """Nothing is kept between two requests."""
+
+    async def start_profile(self, **_: Any) -> None:
+        """There is no profiler."""
+
+    async def stop_profile(self) -> None:
+        """There is no profiler."""
+
+
+class _Engine:
+    """Answers the calls that come over HTTP."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self._batcher = batcher
+
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+        answer = (await self._batcher.ask(prompt_ids, sampling)).answer
+        return Generated(answer.token_ids, answer.logprobs, "abort" if answer.end == "aborted" else answer.end)

@@ -1,0 +1,49 @@
+"""What is learned from rollouts: rows, credit, groups, advantages, metrics. Plain Python; no torch, ray or verl."""
+
+from lightning_verl.learning.baselines import grpo_advantages, rloo_advantages
+from lightning_verl.learning.batches import padded_batch
+from lightning_verl.learning.failures import FailureWatch, failures_depend_on_group
+from lightning_verl.learning.gae import gae, whitened
+from lightning_verl.learning.groups import LearnedRow, Lesson, learn_from_group
+from lightning_verl.learning.metrics import training_metrics, validation_metrics
+from lightning_verl.learning.options import OWN_ESTIMATORS, Credit, LearningOptions, Level
+from lightning_verl.learning.outcomes import End, EndedRollout, as_trajectory_adapter, combined, read_rollout
+from lightning_verl.learning.padding import (
+    get_left_padded_ids_and_attention_mask,
+    get_right_padded_ids_and_attention_mask,
+)
+from lightning_verl.learning.rows import Answer, RolloutRows, Row, make_rows
+from lightning_verl.learning.steps import StepAdvantages, loss_weights, step_advantages
+
+__all__ = [
+    "OWN_ESTIMATORS",
+    "Answer",
+    "Credit",
+    "End",
+    "EndedRollout",
+    "FailureWatch",
+    "LearnedRow",
+    "LearningOptions",
+    "Lesson",
+    "Level",
+    "RolloutRows",
+    "Row",
+    "StepAdvantages",
+    "as_trajectory_adapter",
+    "combined",
+    "failures_depend_on_group",
+    "gae",
+    "get_left_padded_ids_and_attention_mask",
+    "get_right_padded_ids_and_attention_mask",
+    "grpo_advantages",
+    "learn_from_group",
+    "loss_weights",
+    "make_rows",
+    "padded_batch",
+    "read_rollout",
+    "rloo_advantages",
+    "step_advantages",
+    "training_metrics",
+    "validation_metrics",
+    "whitened",
+]

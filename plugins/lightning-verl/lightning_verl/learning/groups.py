@@ -1,0 +1,199 @@
+"""What is learned from the rollouts of one task."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lightning_verl.learning.baselines import grpo_advantages, rloo_advantages
+from lightning_verl.learning.options import LearningOptions
+from lightning_verl.learning.outcomes import EndedRollout
+from lightning_verl.learning.rows import Answer, Row
+
+WHOLE = -1
+"""The key of a reward that is the whole rollout's rather than one answer's."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedRow:
+    """A row to train on, with what each of its answers is worth."""
+
+    session: int
+    """Its rollout: the place among those of the group, from 0."""
+    index: int
+    """Its place among the rows of the rollout, from 0."""
+    prompt_ids: list[int] = field(repr=False)
+    response_ids: list[int] = field(repr=False)
+    mask: list[int] = field(repr=False)
+    """1 for a token that is learned from; the last one is, unless its answer has no advantage."""
+    logprobs: list[float] | None = field(repr=False)
+    scores: list[float] = field(repr=False)
+    """The rewards, each at the last token of what it is for, else 0.0. verl calls them `rm_scores`."""
+    answers: tuple[Answer, ...]
+    num_turns: int
+    """How many answers the rollout has in all its rows."""
+
+    def packed(self) -> list[tuple[int, int, int, float | None, float | None]]:
+        """Return the answers as plain tuples, which can travel without this package."""
+        return [(each.order, each.start, each.stop, each.reward, each.advantage) for each in self.answers]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What is learned from one group."""
+
+    rollouts: tuple[EndedRollout, ...]
+    rows: tuple[LearnedRow, ...]
+    """None when the group is dropped."""
+    dropped: str | None = None
+    """Why nothing is learned, in one line; None when something is."""
+    has_spread: bool = True
+    """Whether the rewards differ; where they do not, no advantage of a group-based estimator does."""
+
+
+def learn_from_group(rollouts: Sequence[EndedRollout], *, options: LearningOptions) -> Lesson:
+    """Judge the rollouts of one task by each other.
+
+    Every reward counts, also that of a rollout whose rows were too long. A fault, a rollout without a reward, and a
+    failure that is dropped are not there at all.
+
+    Args:
+        rollouts: All of the group, in the order of their sessions.
+        options: The estimator, the credit, and what a failure is worth.
+    """
+    ended = tuple(rollouts)
+    rewards = [_rewards(rollout, options) for rollout in ended]
+    n_rewarded = sum(bool(each) for each in rewards)
+    if n_rewarded < options.min_rewards:
+        return Lesson(ended, (), _why_dropped(ended, n_rewarded, options))
+    advantages = _advantages(rewards, options)
+    rows: list[LearnedRow] = []
+    for session, rollout in enumerate(ended):
+        if rewards[session]:
+            credited = _answers(rollout, rewards[session], advantages[session], options)
+            rows += _learned_rows(rollout, session, credited, options)
+    spread = {reward for each in rewards for reward in each.values()}
+    why = None if rows else "none of its rollouts has a row that fits"
+    return Lesson(ended, tuple(rows), why, has_spread=len(spread) > 1)
+
+
+def _rewards(rollout: EndedRollout, options: LearningOptions) -> dict[int, float]:
+    """Return the rewards of a rollout, by answer; none for one that is left out.
+
+    One that is of no answer counts among those of the group under `WHOLE`, whatever the credit is.
+    """
+    if rollout.reward is None:
+        return {}
+    if options.credit == "final":
+        return {WHOLE: rollout.reward}
+    own = {order: reward for order, reward in enumerate(rollout.answer_rewards) if reward is not None}
+    last = len(rollout.answer_rewards) - 1
+    if last >= 0 and (rollout.end == "failure" or (not own and options.credit == "discounted")):
+        own[last] = rollout.reward  # a failure is what the last answer came to
+    return own or {WHOLE: rollout.reward}
+
+
+def _advantages(rewards: Sequence[dict[int, float]], options: LearningOptions) -> list[dict[int, float]]:
+    groups = [list(each.values()) for each in rewards]
+    match options.estimator:
+        case "grpo":
+            found = grpo_advantages(groups, norm_by_std=options.norm_by_std)
+        case "rloo":
+            found = rloo_advantages(groups)
+        case _:
+            return [{} for _ in rewards]
+    return [dict(zip(each, values, strict=True)) for each, values in zip(rewards, found, strict=True)]
+
+
+def _answers(
+    rollout: EndedRollout, rewards: dict[int, float], advantages: dict[int, float], options: LearningOptions
+) -> dict[int, tuple[float | None, float | None]]:
+    """Return the reward and the advantage of each answer, by its order."""
+    n = len(rollout.answer_rewards)
+    kept = sorted(answer.order for row in rollout.made.rows for answer in row.answers)
+    if options.credit == "final":
+        return {order: (rewards[WHOLE] if order == kept[-1] else None, advantages.get(WHOLE)) for order in kept}
+    if options.credit == "per_call" or WHOLE in rewards:
+        return {order: (rewards.get(order), advantages.get(order)) for order in kept}
+    sums = _discounted(advantages, n, options.call_discount)
+    return {order: (reward, sums.get(order)) for order, reward in _moved(rewards, kept).items()}
+
+
+def _discounted(advantages: Mapping[int, float], n: int, discount: float) -> dict[int, float]:
+    """Return of each answer the sum of its own advantage and the later ones; nothing where there is none."""
+    sums: dict[int, float] = {}
+    later = 0.0
+    for order in range(n - 1, -1, -1):
+        later = later * discount + advantages.get(order, 0.0)
+        if sums or order in advantages:
+            sums[order] = later
+    return sums
+
+
+def _moved(rewards: Mapping[int, float], kept: Sequence[int]) -> dict[int, float | None]:
+    """Return the reward of each answer that is kept; that of one that is not is of the last one kept before it."""
+    moved: dict[int, float | None] = dict.fromkeys(kept)
+    for order, reward in rewards.items():
+        place = bisect_right(kept, order) - 1
+        if place >= 0:
+            moved[kept[place]] = (moved[kept[place]] or 0.0) + reward
+    return moved
+
+
+def _learned_rows(
+    rollout: EndedRollout,
+    session: int,
+    credited: dict[int, tuple[float | None, float | None]],
+    options: LearningOptions,
+) -> list[LearnedRow]:
+    learned: list[LearnedRow] = []
+    for row in rollout.made.rows:
+        answers = tuple(
+            answer._replace(reward=credited[answer.order][0], advantage=credited[answer.order][1])
+            for answer in row.answers
+        )
+        mask = _mask(row, answers, options)
+        if any(mask):
+            learned.append(
+                LearnedRow(
+                    session=session,
+                    index=len(learned),
+                    prompt_ids=row.prompt_ids,
+                    response_ids=row.response_ids,
+                    mask=mask,
+                    logprobs=row.logprobs,
+                    scores=_scores(rollout, row, answers, options),
+                    answers=answers,
+                    num_turns=len(rollout.answer_rewards),
+                )
+            )
+    return learned
+
+
+def _mask(row: Row, answers: Sequence[Answer], options: LearningOptions) -> list[int]:
+    """Return the mask without the answers that nobody judged."""
+    if options.credit == "final" or options.advantage == "row":
+        return row.mask
+    mask = list(row.mask)
+    for answer in answers:
+        judged = answer.advantage is not None
+        if options.estimator == "gae":
+            judged = answer.reward is not None or options.credit == "discounted"
+        if not judged:
+            mask[answer.start : answer.stop] = [0] * (answer.stop - answer.start)
+    return mask
+
+
+def _scores(rollout: EndedRollout, row: Row, answers: Sequence[Answer], options: LearningOptions) -> list[float]:
+    scores = [0.0] * len(row.response_ids)
+    if options.credit == "final":
+        scores[answers[-1].stop - 1] = rollout.reward or 0.0
+        return scores
+    for answer in answers:
+        if answer.reward is not None:
+            scores[answer.stop - 1] = answer.reward
+    return scores
+
+
+def _why_dropped(rollouts: Sequence[EndedRollout], n_rewarded: int, options: LearningOptions) -> str:
+    cause = next((f"; the first without one: {rollout.cause}" for rollout in rollouts if rollout.cause), "")
+    return f"{n_rewarded} of {len(rollouts)} rollouts have a reward, {options.min_rewards} are needed{cause}"

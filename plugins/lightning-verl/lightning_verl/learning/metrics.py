@@ -1,0 +1,133 @@
+"""Numbers that say how a step, or a validation, went; under the names of agentlightning 0.3 where it has one."""
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from lightning_core.algorithm.estimates import estimate
+from lightning_verl.learning.groups import Lesson
+from lightning_verl.learning.options import LearningOptions
+from lightning_verl.learning.outcomes import EndedRollout
+
+
+def training_metrics(lessons: Sequence[Lesson], *, options: LearningOptions) -> dict[str, float]:
+    """Describe what one step learns from.
+
+    `training/...` counts rollouts, each once, and rows. `..._before_processing` is of all rows that were recorded,
+    `..._after_processing` of those that are trained on. A mean of nothing is left out.
+
+    Args:
+        lessons: All groups of the step.
+        options: The level and the lengths.
+    """
+    rollouts = [rollout for lesson in lessons for rollout in lesson.rollouts]
+    rows = [row for lesson in lessons for row in lesson.rows]
+    made = [rollout.made for rollout in rollouts]
+    n_too_long = sum(len(each.too_long) for each in made)
+    n_without_logprobs = sum(each.n_without_logprobs for each in made)
+    counts: dict[str, float] = {
+        "n_rollouts": len(rollouts),
+        "n_rollouts_w_trace": sum(rollout.n_trajectories > 0 for rollout in rollouts),
+        "n_rollouts_w_reward": sum(rollout.was_scored for rollout in rollouts),
+        "n_rollouts_wo_token_ids": sum(rollout.refusal is not None for rollout in rollouts),
+        "n_rollouts_learned": sum(len({row.session for row in lesson.rows}) for lesson in lessons),
+        "n_failures": sum(rollout.end == "failure" for rollout in rollouts),
+        "n_faults": sum(rollout.end == "fault" for rollout in rollouts),
+        "n_groups": len(lessons),
+        "n_groups_dropped": sum(lesson.dropped is not None for lesson in lessons),
+        "n_groups_wo_spread": sum(not lesson.has_spread for lesson in lessons),
+        "n_triplets": sum(len(each.rows) for each in made) + n_too_long + n_without_logprobs,
+        "n_triplets_prompt_too_long": n_too_long,
+        "n_triplets_wo_logprobs": n_without_logprobs,
+        "n_triplets_dropped_remainder": 0,  # verl fills the last mini-batch up
+        "n_triplets_learned": len(rows),
+        "n_truncated_triplets": sum(each.n_cut for each in made),
+    }
+    if options.level == "trajectory":
+        counts["n_unmerged_rollouts"] = sum(rollout.n_trajectories > 1 for rollout in rollouts)
+        counts["n_triplets_by_turn"] = sum(len(rollout.answer_lengths) for rollout in rollouts)
+    metrics = {f"training/{name}": float(value) for name, value in counts.items()}
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    metrics |= {"training/reward": fmean(rewards)} if rewards else {}
+    if options.level == "trajectory":
+        lengths = [length for rollout in rollouts for length in rollout.answer_lengths]
+        spread = _spread(lengths)
+        metrics |= {f"training/{'avg' if k == 'mean' else k}_response_length_by_turn": v for k, v in spread.items()}
+    before = [(len(row.prompt_ids), len(row.response_ids)) for each in made for row in each.rows]
+    before += [lengths for each in made for lengths in each.too_long]
+    after = [(len(row.prompt_ids), len(row.response_ids)) for row in rows]
+    scores = [rollout.reward for rollout in rollouts for _ in rollout.made.rows if rollout.reward is not None]
+    metrics |= _of_rows(before, scores, "_before_processing", options)
+    metrics |= _of_rows(after, [sum(row.scores) for row in rows], "_after_processing", options)
+    advantages = [
+        answer.advantage
+        for row in rows
+        for answer in row.answers
+        if answer.advantage is not None
+        for _ in range(sum(row.mask[answer.start : answer.stop]))
+    ]
+    return metrics | _named("critic/advantages", _spread(advantages), "_after_processing")
+
+
+def validation_metrics(
+    rollouts: Sequence[EndedRollout], *, sources: Sequence[str | None] | None = None
+) -> dict[str, float]:
+    """Describe a validation; each rollout counts once, whatever rows it has.
+
+    `val/reward` is the mean of the rewards that there are: a rollout without one is counted, and is no zero. Its 95%
+    confidence interval is `val/reward_low` to `val/reward_high`, where the rewards tell.
+
+    Args:
+        rollouts: All of them, of any number.
+        sources: Of each rollout, the `data_source` of its sample: what is said of all is said of each source, too.
+    """
+    metrics = _validation("val", rollouts)
+    named = sources if sources is not None else [None] * len(rollouts)
+    for source in dict.fromkeys(name for name in named if name is not None):
+        members = [rollout for rollout, name in zip(rollouts, named, strict=True) if name == source]
+        metrics |= _validation(f"val/{source}", members)
+    return metrics
+
+
+def _validation(prefix: str, rollouts: Sequence[EndedRollout]) -> dict[str, float]:
+    traced = [rollout.answer_lengths for rollout in rollouts if rollout.answer_lengths]
+    metrics: dict[str, float] = {
+        "n_rollouts": len(rollouts),
+        "n_rollouts_w_trace": sum(rollout.n_trajectories > 0 for rollout in rollouts),
+        "n_rollouts_w_reward": sum(rollout.was_scored for rollout in rollouts),
+        "n_failures": sum(rollout.end == "failure" for rollout in rollouts),
+        "n_faults": sum(rollout.end == "fault" for rollout in rollouts),
+    }
+    found = estimate(rollout.reward for rollout in rollouts)
+    if found is not None:
+        metrics["reward"] = found.mean
+        if found.low is not None and found.high is not None:
+            metrics |= {"reward_low": found.low, "reward_high": found.high}
+    if traced:
+        metrics["mean_response_length"] = fmean(fmean(lengths) for lengths in traced)
+        metrics["sum_response_length"] = fmean(sum(lengths) for lengths in traced)
+        metrics["turn_count"] = fmean(len(lengths) for lengths in traced)
+    return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
+
+
+def _of_rows(
+    lengths: Sequence[tuple[int, int]], scores: Sequence[float], suffix: str, options: LearningOptions
+) -> dict[str, float]:
+    prompts, responses = [prompt for prompt, _ in lengths], [response for _, response in lengths]
+    metrics = _named("critic/score", _spread(scores), suffix)
+    for name, each, limit in (
+        ("prompt_length", prompts, options.max_prompt_length),
+        ("response_length", responses, options.max_response_length),
+    ):
+        metrics |= _named(name, _spread(each), suffix)
+        if each:
+            metrics[f"{name}/clip_ratio{suffix}"] = sum(length >= limit for length in each) / len(each)
+    return metrics
+
+
+def _spread(values: Iterable[float]) -> dict[str, float]:
+    every = list(values)
+    return {"mean": fmean(every), "max": float(max(every)), "min": float(min(every))} if every else {}
+
+
+def _named(name: str, spread: dict[str, float], suffix: str) -> dict[str, float]:
+    return {f"{name}/{kind}{suffix}": value for kind, value in spread.items()}

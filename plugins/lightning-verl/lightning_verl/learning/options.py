@@ -1,0 +1,53 @@
+"""How it is learned from rollouts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+Level = Literal["transition", "trajectory"]
+"""What a row is: one model call, or all calls whose tokens are exactly continuous."""
+
+Credit = Literal["final", "per_call", "discounted"]
+"""Which rewards an answer is judged by: the rollout's, its own, or its own and the later ones."""
+
+OWN_ESTIMATORS = ("grpo", "rloo", "gae")
+"""The advantage estimators that this package computes for whole rollouts; any other one is verl's, row by row."""
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+_WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningOptions:
+    """What the functions of this package are told; `docs/verl.md` says what each option means."""
+
+    max_prompt_length: int
+    """Tokens; a row with a longer prompt is left out of the loss."""
+    max_response_length: int
+    """Tokens; a longer response is cut."""
+    level: Level = "transition"
+    credit: Credit = "final"
+    call_discount: float = 1.0
+    """By how much a reward counts less for each call that lies before it; for `credit="discounted"`."""
+    reward_weights: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    """By name of a reward, its weight in the sum that is learned from; empty for the primary reward alone."""
+    on_failure: Literal["drop"] | float = "drop"
+    """What a rollout that failed is worth: nothing at all, or this number."""
+    estimator: str = "grpo"
+    """The advantage estimator, as verl names it."""
+    norm_by_std: bool = True
+    """Whether GRPO divides by the standard deviation; without it is Dr. GRPO."""
+    advantage: Literal["rollout", "row"] = "rollout"
+    """Whether an advantage is one of a rollout, or each row is a sample of its own, as verl has it."""
+    loss: Literal["rollout", "verl"] = "rollout"
+    """Whether each rollout weighs the same in the loss, or what `actor.loss_agg_mode` says."""
+    weights_in: Literal["loss", "advantages"] = "loss"
+    """Where the weights of the rows go; into the advantages where verl's loss takes no weights."""
+    needs_logprobs: bool = True
+    """Whether a row without the engine's log-probabilities is of no use."""
+
+    @property
+    def min_rewards(self) -> int:
+        """How many rollouts with a reward a group needs to be learned from."""
+        return 1 if self.estimator in _WITHOUT_GROUPS else 2

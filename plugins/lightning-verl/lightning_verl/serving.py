@@ -1,0 +1,164 @@
+"""The model that is trained, as agents call it: behind the proxy, with new weights after each step."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightning_core.errors import StoreUnavailable
+from lightning_core.proxy import Budget, LLMProxy
+from lightning_core.proxy.tokens import Tokenizer, TokensBackend
+from lightning_core.store import LightningStore
+from lightning_core.types import NamedResources
+from lightning_verl.engine import LLMClient, VerlEngine
+
+logger = logging.getLogger(__name__)
+
+RESOURCE = "main_llm"
+"""What the model is called among the resources, as in agentlightning 0.3."""
+
+_PAUSE_SECONDS = 24 * 3600.0
+"""How long an agent's call may wait for new weights: as long as a step takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The model that verl serves."""
+
+    name: str
+    """What agents call it."""
+    client: LLMClient
+    """Takes and gives tokens."""
+    addresses: Sequence[str]
+    """Where it is served over HTTP: `host:port`."""
+    tokenizer: Tokenizer
+    path: str
+    """The model that it began with."""
+    sampling: Mapping[str, Mapping[str, Any]]
+    """By partition, how tokens are drawn."""
+    max_response_tokens: int
+    max_context_tokens: int
+
+
+class Serving:
+    """Puts a policy behind the proxy. Belongs to one event loop.
+
+    Training and validation draw tokens differently, so each has an entry of the model list: `NAME`, and
+    `NAME:validation`.
+
+    Args:
+        store: The run's.
+        proxy: The trainer's; None for one of its own, on this machine alone.
+        backend: `tokens` calls verl's client, `openai` the HTTP of its servers.
+        key: Names this work within its run.
+        resources: What else agents are given.
+        budget: What a proxy of its own counts calls against.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        *,
+        proxy: LLMProxy | None,
+        backend: Literal["tokens", "openai"],
+        key: str,
+        resources: NamedResources | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._store = store
+        self._is_own = proxy is None
+        if proxy is None:
+            proxy = LLMProxy(store=store, key="", budget=budget, pause_seconds=_PAUSE_SECONDS)
+        self._proxy = proxy
+        self._backend = backend
+        self._key = key
+        self._resources = dict(resources or {})
+        self._policy: Policy | None = None
+        self._engines: list[VerlEngine] = []
+        self._ids: dict[str, str] = {}
+
+    async def start(self, policy: Policy) -> None:
+        """Serve a policy."""
+        self._policy = policy
+        self._proxy.update_model_list([entry for part in ("train", "val") for entry in self._entries(policy, part)])
+        if not self._proxy.is_running():
+            await self._proxy.start()
+
+    def close(self) -> None:
+        """Let no further call reach verl, which is about to end. May be called from any thread.
+
+        A call that came later would have Ray start again, all by itself.
+        """
+        for engine in self._engines:
+            engine.close()
+
+    async def stop(self) -> None:
+        """Stop serving; a proxy of the trainer's goes on."""
+        if self._is_own:
+            await self._proxy.stop()
+
+    async def resources_id(self, partition: str) -> str:
+        """Return the resources with which agents call the policy."""
+        if partition not in self._ids:
+            resources = self.resources(partition)
+            update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{partition}")
+            if update.resources != resources:  # those of the run before it was killed: the proxy is elsewhere now
+                update = await self._store.update_resources(update.resources_id, resources)
+            self._ids[partition] = update.resources_id
+        return self._ids[partition]
+
+    def resources(self, partition: str) -> NamedResources:
+        """Return what agents are given."""
+        assert self._policy is not None
+        sampling = self._policy.sampling[partition]
+        llm = self._proxy.as_resource(
+            model=_name(self._policy, partition),
+            sampling_parameters={name: sampling[name] for name in ("temperature", "top_p") if name in sampling},
+        )
+        return {**self._resources, RESOURCE: llm}
+
+    async def pause(self) -> None:
+        """Let calls wait: the weights are about to change."""
+        if self._proxy.is_running():
+            await self._proxy.pause()
+
+    async def resume(self, version: int) -> None:
+        """Let calls in again, for new weights.
+
+        Args:
+            version: The step that made them; 0 for those that the run began with.
+        """
+        self._proxy.set_weight_version(version)
+        if self._proxy.is_running():
+            await self._proxy.resume()
+
+    async def flush(self, rollout_id: str, attempt_id: str) -> None:
+        """Return when the store has all calls of an attempt that has ended."""
+        try:
+            await self._proxy.flush(rollout_id, attempt_id)
+        except StoreUnavailable:
+            # They come later, and the rollout is read without them; a store that is gone for good says so itself.
+            logger.warning("lightning_verl.calls_not_stored rollout_id=%s", rollout_id, exc_info=True)
+
+    def _entries(self, policy: Policy, partition: str) -> list[dict[str, Any]]:
+        name = _name(policy, partition)
+        if self._backend == "openai":
+            return [
+                {
+                    "model_name": name,
+                    "litellm_params": {"model": f"hosted_vllm/{policy.path}", "api_base": f"http://{address}/v1"},
+                }
+                for address in policy.addresses
+            ]
+        engine = VerlEngine(
+            policy.client,
+            sampling=policy.sampling[partition],
+            max_response_tokens=policy.max_response_tokens,
+            max_context_tokens=policy.max_context_tokens,
+        )
+        self._engines.append(engine)
+        return [{"model_name": name, "backend": TokensBackend(engine, policy.tokenizer)}]
+
+
+def _name(policy: Policy, partition: str) -> str:
+    return policy.name if partition == "train" else f"{policy.name}:validation"

@@ -1,0 +1,197 @@
+"""verl at work: in a thread of its own, from the start of Ray to its end."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lightning_core.errors import ConfigError
+from lightning_core.runner.calls import in_daemon_thread
+from lightning_verl.bridge import Bridge
+from lightning_verl.learning import LearningOptions
+from lightning_verl.manager import RolloutManager
+from lightning_verl.quiet import quiet_thread
+from lightning_verl.serving import Policy, Serving
+
+logger = logging.getLogger(__name__)
+
+_SEED = 1
+"""Where shuffling begins, unless the config says: a run that is taken up again goes through the tasks as before."""
+
+_PLATFORM = "VERL_PLATFORM"
+_END_SECONDS = 1.0
+"""How long the thread may take to end when the run is interrupted; what is left then ends with the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a training needs besides its parts."""
+
+    verl: DictConfig
+    """verl's whole config; it is changed."""
+    options: LearningOptions
+    n_train: int
+    """How many training tasks there are."""
+    n_val: int
+    """How many tasks of validation."""
+    checkpoints: Path
+    """Where checkpoints are kept, and continued from where there are some."""
+
+
+class Training:
+    """One training.
+
+    Args:
+        plan: What it needs.
+        bridge: To the event loop.
+        manager: Runs rollouts.
+        serving: Serves the policy.
+        report: Is told of each step's measurements; called in the trainer's thread.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        bridge: Bridge,
+        manager: RolloutManager,
+        serving: Serving,
+        report: Callable[[Mapping[str, float], int], None],
+    ) -> None:
+        self._plan = plan
+        self._bridge = bridge
+        self._manager = manager
+        self._serving = serving
+        self._report = report
+        self._trainer: Any = None
+
+    async def run(self) -> None:
+        """Train to the end. Cancelling it kills the workers."""
+        thread = in_daemon_thread(self._work, name="verl")
+        try:
+            await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            self._bridge.stop()
+            await asyncio.to_thread(self._kill_workers)
+            await asyncio.wait((thread,), timeout=_END_SECONDS)
+            if thread.done() and not thread.cancelled():
+                thread.exception()  # seen: it was interrupted
+            raise
+
+    # In its thread
+
+    def _work(self) -> None:
+        config = self._plan.verl
+        with quiet_thread():
+            _choose_platform(str(config.trainer.device))
+            from lightning_verl.cluster import ray_cluster
+
+            with ray_cluster(config):
+                try:
+                    self._train(config)
+                finally:
+                    self._serving.close()
+
+    def _train(self, config: DictConfig) -> None:
+        import transfer_queue as tq
+        from verl.trainer.ppo.utils import need_critic, need_reference_policy
+        from verl.utils.config import validate_config
+
+        from lightning_verl.trainer import make_trainer_class
+        from lightning_verl.transfer import TransferQueueRows
+
+        self._complete(config)
+        validate_config(
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
+        OmegaConf.resolve(config)
+        tq.init(config.transfer_queue)
+        self._manager.write_to(TransferQueueRows())
+        try:
+            self._trainer = make_trainer_class(config.trainer.v1.trainer_mode)(
+                config,
+                bridge=self._bridge,
+                manager=self._manager,
+                serving=self._serving,
+                options=self._plan.options,
+                report=self._report,
+            )
+            self._trainer.init()
+            self._bridge.call(self._serving.start(self._policy(config)))
+            self._trainer.fit(self._manager)
+            self._bridge.call(self._manager.cancel_rest())
+        finally:
+            tq.close()
+
+    def _complete(self, config: DictConfig) -> None:
+        """Put in what only the run knows."""
+        with open_dict(config):
+            config.transfer_queue.enable = True
+            config.data.train_files = str(self._plan.n_train)
+            config.data.val_files = str(self._plan.n_val or 1)  # verl makes a loader, which is not read from then
+            config.data.custom_cls = {"path": "pkg://lightning_verl.tasks", "name": "TaskNumbers"}
+            config.data.dataloader_num_workers = 0  # numbers need no process to read them
+            if config.data.seed is None:
+                config.data.seed = _SEED
+            config.trainer.default_local_dir = str(self._plan.checkpoints)
+            if config.critic.enable is None:  # verl decides the same, with a warning
+                config.critic.enable = config.algorithm.adv_estimator == "gae"
+            if not self._plan.n_val:
+                config.trainer.val_before_train = False
+                config.trainer.test_freq = -1
+
+    def _policy(self, config: DictConfig) -> Policy:
+        rollout = config.actor_rollout_ref.rollout
+        train = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
+        val = {name: rollout.val_kwargs[name] for name in train}
+        if not rollout.val_kwargs.do_sample:
+            val = {"temperature": 0, "top_p": 1.0, "top_k": -1}
+        path = str(config.actor_rollout_ref.model.path)
+        return Policy(
+            name=Path(path).name,
+            client=self._trainer.get_llm_client(),
+            addresses=self._trainer.llm_server_manager.get_addresses(),
+            tokenizer=self._trainer.tokenizer,
+            path=path,
+            sampling={"train": train, "val": val},
+            max_response_tokens=rollout.response_length,
+            max_context_tokens=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+        )
+
+    # In any thread
+
+    def _kill_workers(self) -> None:
+        """Kill the workers, so that the trainer's thread does not wait for them."""
+        if self._trainer is None:
+            return
+        import ray
+
+        for worker in self._trainer.workers():
+            ray.kill(worker)
+
+
+def _choose_platform(device: str) -> None:
+    """Choose verl's platform for this process and those that it starts.
+
+    verl looks at the variable when it is first imported, and never again.
+
+    Raises:
+        ConfigError: When verl was imported already, for another platform.
+    """
+    if device == "cpu":
+        os.environ[_PLATFORM] = "cpu"
+    already = "verl" in sys.modules
+    from verl.utils.device import get_device_name
+
+    if (found := get_device_name()) != device:
+        why = "verl was imported before with another platform; " if already else ""
+        raise ConfigError(
+            f"verl runs on {found!r} here, not on {device!r} ({why}trainer.device, agentlightning.device or the "
+            f"variable {_PLATFORM} says what it runs on)"
+        )

@@ -1,0 +1,75 @@
+"""From learned rows to what verl's trainer reads: entries of TransferQueue."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transfer_queue as tq
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+from lightning_verl.learning import LearnedRow
+
+
+class TransferQueueRows:
+    """Writes groups into TransferQueue; see verl's `ReplayBuffer` for the form.
+
+    A row has the key `{uid}_{session}_{index}`, a group the key `{uid}` and a status. Not for an event loop's thread:
+    each call waits for the queue.
+    """
+
+    def begin(self, uid: str, *, partition: str) -> None:
+        """Say that the rollouts of a group run."""
+        tq.kv_put(key=uid, partition_id=partition, tag={"status": "running"})
+
+    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int, versions: "Versions") -> None:
+        """Put the rows of a group, and then say that it has ended. One without rows is left out by verl."""
+        if rows:
+            oldest, newest = versions
+            tq.kv_batch_put(
+                keys=[f"{uid}_{row.session}_{row.index}" for row in rows],
+                partition_id=partition,
+                fields=list_of_dict_to_tensordict([_fields(uid, row, step, versions) for row in rows]),
+                tags=[
+                    {
+                        "status": "success",
+                        "prompt_len": len(row.prompt_ids),
+                        "response_len": len(row.response_ids),
+                        "seq_len": len(row.prompt_ids) + len(row.response_ids),
+                        "global_steps": step,
+                        "min_global_steps": oldest,
+                        "max_global_steps": newest,
+                    }
+                    for row in rows
+                ],
+            )
+        tq.kv_put(key=uid, partition_id=partition, tag={"status": "finished"})
+
+
+Versions = tuple[int, int]
+"""The oldest and the newest weights that a group was sampled with, by the step that made them."""
+
+
+def _fields(uid: str, row: LearnedRow, step: int, versions: Versions) -> dict[str, Any]:
+    prompts = torch.tensor(row.prompt_ids, dtype=torch.int64)
+    responses = torch.tensor(row.response_ids, dtype=torch.int64)
+    mask = torch.tensor(row.mask, dtype=torch.int64)
+    input_ids = torch.cat([prompts, responses])
+    fields: dict[str, Any] = {
+        "uid": uid,
+        "session_id": row.session,
+        "global_steps": step,
+        "prompts": prompts,
+        "responses": responses,
+        "response_mask": mask,
+        "loss_mask": mask,
+        "input_ids": input_ids,
+        "position_ids": torch.arange(len(input_ids)),
+        "rm_scores": torch.tensor(row.scores, dtype=torch.float32),
+        "num_turns": row.num_turns,
+        "answers": row.packed(),
+        "multi_modal_inputs": {},
+        "extra_fields": {"min_global_steps": versions[0], "max_global_steps": versions[1]},
+    }
+    if row.logprobs is not None:
+        fields["rollout_log_probs"] = torch.tensor(row.logprobs, dtype=torch.float32)
+    return fields

@@ -1,0 +1,197 @@
+"""A vLLM server, from its start to its end."""
+
+import asyncio
+import contextlib
+import socket
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from lightning_core.errors import LightningError
+from lightning_core.proxy.model_list import ModelConfig
+
+OPTIONS: Mapping[str, str] = {
+    # Log-probabilities of the distribution that was drawn from, which is what a loss is made of
+    "--logprobs-mode": "processed_logprobs",
+    # Agents get tool calls as OpenAI's API has them
+    "--enable-auto-tool-choice": "",
+    "--tool-call-parser": "hermes",
+}
+"""What vLLM is told unless somebody says otherwise. Token ids are asked for with each call, by the proxy."""
+
+_LOOK_SECONDS = 0.25
+_KILL_SECONDS = 10.0
+_LAST_LINES = 20
+
+
+class VLLMFailed(LightningError):
+    """vLLM did not start, or ended by itself."""
+
+
+class VLLMServer:
+    """Starts vLLM, waits until it answers, and stops it with all that it has started; also when this process is killed.
+
+        async with VLLMServer("Qwen/Qwen3-4B") as server:
+            proxy.update_model_list([server.model_config("policy")])
+
+    Args:
+        model: A path, or a name at Hugging Face.
+        host: Where it listens.
+        port: The same; 0 for a free one.
+        arguments: Further ones of vLLM's server, such as `["--max-model-len", "8192"]`; they win over `OPTIONS`.
+        python: The interpreter of the environment that vLLM is installed in; None for this one.
+        start_seconds: The longest that it may take until it answers.
+        grace_seconds: How long it may take to end by itself, before it is killed.
+        command: What to run instead of vLLM, with the same arguments.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        arguments: Sequence[str] = (),
+        python: str | None = None,
+        start_seconds: float = 900.0,
+        grace_seconds: float = 10.0,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self.model = model
+        self.host = host
+        self.port = port
+        self._arguments = list(arguments)
+        self._command = list(command or (python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"))
+        self._start_seconds = start_seconds
+        self._grace_seconds = grace_seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+    @property
+    def url(self) -> str:
+        """Its base URL, `/v1` included."""
+        return f"http://{self.host}:{self.port}/v1"
+
+    def model_config(self, name: str) -> ModelConfig:
+        """Return an entry of a proxy's model list that leads to it."""
+        return {
+            "model_name": name,
+            "litellm_params": {"model": f"hosted_vllm/{self.model}", "api_base": self.url},
+        }
+
+    async def start(self) -> None:
+        """Start it; return when it answers.
+
+        Raises:
+            VLLMFailed: When the port is taken, it ends before it answers, or takes too long; with its last lines.
+        """
+        self.port = _free_port(self.host, self.port)
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "lightning_verl.vllm.guard", str(self._grace_seconds)),
+            *self._command,
+            *("--model", self.model, "--host", self.host, "--port", str(self.port)),
+            *self._options(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        self._reading = asyncio.create_task(self._read(self._process), name="output of vLLM")
+        try:
+            async with asyncio.timeout(self._start_seconds):
+                await self._until_ready(self._process)
+        except TimeoutError as exc:
+            await self.stop()
+            raise VLLMFailed(f"vLLM did not answer within {self._start_seconds:g} s{self._said()}") from exc
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop it; return when nothing of it runs. Twice is as once."""
+        process, self._process = self._process, None
+        reading, self._reading = self._reading, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(self._grace_seconds + _KILL_SECONDS):
+                await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def wait(self) -> None:
+        """Return never; it serves until it is stopped.
+
+        Raises:
+            VLLMFailed: When it ends by itself.
+        """
+        assert self._process is not None
+        status = await self._process.wait()
+        raise VLLMFailed(f"vLLM ended with status {status}{await self._all_said()}")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _options(self) -> list[str]:
+        given = {argument.partition("=")[0] for argument in self._arguments}
+        ours = [part for name, value in OPTIONS.items() if name not in given for part in (name, value) if part]
+        return [*ours, *self._arguments]
+
+    async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
+        async with aiohttp.ClientSession() as http:
+            while True:
+                if process.returncode is not None:
+                    raise VLLMFailed(
+                        f"vLLM ended with status {process.returncode} before it answered{await self._all_said()}"
+                    )
+                with contextlib.suppress(aiohttp.ClientError):  # not yet
+                    async with http.get(f"http://{self.host}:{self.port}/health") as response:
+                        if response.status == 200:
+                            return
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            self._lines.append(line.decode(errors="replace").rstrip())
+
+    async def _all_said(self) -> str:
+        """Return what it said last, once it has ended."""
+        if self._reading is not None:
+            await asyncio.wait((self._reading,), timeout=_KILL_SECONDS)
+        return self._said()
+
+    def _said(self) -> str:
+        return "; it said last:\n  " + "\n  ".join(self._lines) if self._lines else ""
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return a port that can be listened on.
+
+    Raises:
+        VLLMFailed: When the one that is wanted cannot.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            raise VLLMFailed(f"cannot listen on {host}:{port}: {exc.strerror}; give another --port") from exc
+        return int(probe.getsockname()[1])

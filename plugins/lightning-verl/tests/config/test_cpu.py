@@ -1,0 +1,87 @@
+import pytest
+from lightning_verl.config import load_settings
+from omegaconf import OmegaConf
+
+from lightning_core.errors import ConfigError
+
+CPU = {"agentlightning.device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("trainer.device", "cpu"),
+        ("trainer.n_gpus_per_node", 1),
+        ("ray_kwargs.ray_init.num_gpus", 1),
+        ("ray_kwargs.ray_init.num_cpus", 16),
+        ("actor_rollout_ref.rollout.name", "hf"),
+        ("actor_rollout_ref.rollout.dtype", "float32"),
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size", 1),
+        ("actor_rollout_ref.model.use_remove_padding", False),
+        ("actor_rollout_ref.model.override_config.attn_implementation", "sdpa"),
+        ("actor_rollout_ref.model.external_lib", "lightning_verl.external"),
+        ("actor_rollout_ref.actor.strategy", "fsdp2"),
+        ("actor_rollout_ref.actor.fsdp_config.strategy", "fsdp2"),
+        ("actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype", "fp32"),
+        ("actor_rollout_ref.actor.use_torch_compile", False),
+        ("actor_rollout_ref.actor.fsdp_config.use_torch_compile", False),
+        ("actor_rollout_ref.ref.strategy", "fsdp2"),
+        ("actor_rollout_ref.ref.use_torch_compile", False),
+        ("critic.strategy", "fsdp2"),
+        ("critic.model.use_remove_padding", False),
+        ("reward.num_workers", 0),
+        ("transfer_queue.backend.SimpleStorage.num_data_storage_units", 1),
+    ],
+)
+def test_one_key_sets_all_that_a_cpu_needs(key, value):
+    assert OmegaConf.select(load_settings(CPU, preset="grpo").verl, key) == value
+
+
+def test_verls_own_key_means_the_same():
+    settings = load_settings(["trainer.device=cpu"])
+    assert settings.device == "cpu"
+    assert settings.verl.actor_rollout_ref.rollout.name == "hf"
+
+
+def test_pretended_workers_follow_the_number_that_is_set():
+    settings = load_settings({**CPU, "trainer.n_gpus_per_node": 2})
+    assert settings.verl.ray_kwargs.ray_init.num_gpus == 2
+
+
+def test_what_the_user_sets_wins():
+    settings = load_settings(
+        {**CPU, "actor_rollout_ref.model.override_config.attn_implementation": "eager", "reward.num_workers": 2}
+    )
+    assert settings.verl.actor_rollout_ref.model.override_config.attn_implementation == "eager"
+    assert settings.verl.reward.num_workers == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"actor_rollout_ref.rollout.name": "vllm"}, "actor_rollout_ref.rollout.name is 'vllm'; on a CPU it is hf"),
+        ({"actor_rollout_ref.model.use_remove_padding": True}, "on a CPU it is False: it needs flash-attn"),
+        ({"trainer.device": "cuda"}, "trainer.device is 'cuda'; on a CPU it is cpu"),
+        ({"model_engine": "megatron"}, "model_engine is 'megatron'; on a CPU it is dp"),
+        (
+            {"actor_rollout_ref.model.override_config.attn_implementation": "flash_attention_2"},
+            "on a CPU it is sdpa or eager",
+        ),
+    ],
+)
+def test_what_cannot_work_on_a_cpu_is_refused(more, message):
+    with pytest.raises(ConfigError) as caught:
+        load_settings({**CPU, **more})
+    assert message in str(caught.value)
+
+
+def test_adapters_are_merged_for_our_own_server():
+    assert load_settings({**CPU, "actor_rollout_ref.model.lora_rank": 8}).verl.actor_rollout_ref.model.lora.merge
+    assert not load_settings(CPU).verl.actor_rollout_ref.model.lora.merge
+
+
+def test_without_a_device_nothing_of_it_is_set():
+    settings = load_settings()
+    assert settings.verl.actor_rollout_ref.rollout.name == "vllm"
+    assert settings.verl.actor_rollout_ref.model.use_remove_padding
+    assert load_settings(["agentlightning.device=cuda"]).verl.trainer.device == "cuda"

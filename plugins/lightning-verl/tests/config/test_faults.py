@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+from lightning_verl.config import load_settings
+
+from lightning_core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"actor_rollout_ref": {"rollot": {"n": 4}}},
+            "unknown key 'actor_rollout_ref.rollot'. Did you mean 'actor_rollout_ref.rollout'?",
+        ),
+        ({"n": 4}, "unknown key 'n'. Did you mean 'actor_rollout_ref.rollout.n'?"),
+        (["data.train_batch_sise=3"], "unknown key 'data.train_batch_sise'. Did you mean 'data.train_batch_size'?"),
+        (
+            {"agentlightning": {"levl": "x"}},
+            "unknown key 'agentlightning.levl'. Did you mean 'agentlightning.trace_aggregator.level'?",
+        ),
+        ({"agentlightning": {"xyz": 1}}, "unknown key 'agentlightning.xyz'; there are: device, backend"),
+        ({"xyz": 1}, "A key that verl does not list is written with a plus, as '+xyz'"),
+        ({"actor_rollout_ref.rollout.n": "four"}, "actor_rollout_ref.rollout.n is 'four': it has to be a whole number"),
+        ({"actor_rollout_ref.rollout.n": 2.5}, "actor_rollout_ref.rollout.n is 2.5: it has to be a whole number"),
+        ({"actor_rollout_ref.rollout.n": None}, "actor_rollout_ref.rollout.n is None: it has to be a whole number"),
+        ({"data.gen_batch_size": "x"}, "data.gen_batch_size is 'x': it has to be a whole number"),
+        (
+            {"actor_rollout_ref.actor.optim.lr": "fast"},
+            "actor_rollout_ref.actor.optim.lr is 'fast': it has to be a number",
+        ),
+        ({"trainer.val_before_train": "yes"}, "trainer.val_before_train is 'yes': it has to be true or false"),
+        ({"trainer.project_name": 3}, "trainer.project_name is 3: it has to be a text"),
+        ({"trainer": 3}, "trainer is 3: it has to be a mapping"),
+        ({"algorithm": {"gamma": {"a": 1}}}, "algorithm.gamma is a mapping: it has to be a number"),
+        ({"agentlightning": 3}, "agentlightning is 3: it has to be a mapping"),
+        (
+            {"agentlightning.credit": "all"},
+            "agentlightning.credit is 'all': it has to be 'final', 'per_call' or 'discounted'",
+        ),
+        (
+            {"agentlightning.on_failure": True},
+            "agentlightning.on_failure is True: it has to be 'drop' or a finite number",
+        ),
+        (
+            {"agentlightning.reward_weights": {"a": "b"}},
+            "agentlightning.reward_weights.a is 'b': it has to be a number",
+        ),
+        (
+            {"agentlightning.on_failure": "zero"},
+            "agentlightning.on_failure is 'zero': it has to be 'drop' or a finite number",
+        ),
+        (
+            {"agentlightning.on_failure": float("nan")},
+            "it has to be 'drop' or a finite number",
+        ),
+        ({"agentlightning.call_discount": 2}, "agentlightning.call_discount is 2: it has to be 1.0 or less"),
+        ({"agentlightning.trace_aggregator.trajectory_max_prompt_length": 0}, "it has to be 1 or more"),
+        ({"model_engine": "deepspeed"}, "model_engine is 'deepspeed'; verl has: "),
+        ({"trainer.logger": "${nowhere}", "algorithm.gamma": "${nowhere}"}, None),
+        ({"data.max_prompt_length": "${nowhere}"}, "nowhere"),
+    ],
+)
+def test_a_wrong_key_or_value_says_what_would_be_right(config, message):
+    if message is None:
+        load_settings(config)  # what nobody asks for is left to verl
+        return
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config)
+    assert message in str(caught.value)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"data": {"train_batch_size": "x", "shufle": True}, "agentlightning": {"credit": "all"}})
+    assert str(caught.value).splitlines() == [
+        "the configuration of verl is wrong:",
+        "  agentlightning.credit is 'all': it has to be 'final', 'per_call' or 'discounted'",
+        "  data.train_batch_size is 'x': it has to be a whole number",
+        "  unknown key 'data.shufle'. Did you mean 'data.shuffle'?",
+    ]
+
+
+def test_a_fault_of_a_file_says_on_which_line(tmp_path: Path):
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "algorithm:\n  adv_estimator: grpo\nactor_rollout_ref.rollout:\n  m: 4\nagentlightning:\n  credit: all\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert f"{path}:4: unknown key 'actor_rollout_ref.rollout.m'" in str(caught.value)
+    assert f"{path}:6: agentlightning.credit is 'all'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("a: 1\na: 2\n", "train.yaml:2: the key 'a' is there twice, first on line 1"),
+        ("- a\n", "train.yaml: a configuration is a mapping of keys to values"),
+        (
+            "data.seed: 1\ndata: {seed: 2}\nalgorithm.gamma: 1\nalgorithm: 3\n",
+            "is set, and something inside of it, too",
+        ),
+        ("a: [\n", "train.yaml:"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, written, message):
+    path = tmp_path / "train.yaml"
+    path.write_text(written)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_not_there_and_one_of_another_kind_are_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        load_settings(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=r"is a file that ends in \.yaml or \.yml"):
+        load_settings("grpo")
+
+
+def test_what_is_no_configuration_at_all_is_refused():
+    with pytest.raises(ConfigError, match=r"a list of 'key\.key=value', not a int"):
+        load_settings(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"'data\.seed' is no 'key\.key=value'"):
+        load_settings(["data.seed"])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (["algorithm.adv_estimator=remax"], "algorithm.adv_estimator is 'remax', which needs a greedy rollout"),
+        (["algorithm.adv_estimator=grppo"], "algorithm.adv_estimator is 'grppo'; there are: grpo, rloo, gae"),
+        (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "set it to row"),
+        (["algorithm.use_kl_in_reward=true", "algorithm.adv_estimator=grpo"], "actor.use_kl_loss=true instead"),
+        (["agentlightning.call_discount=0.5"], "has an effect with agentlightning.credit=discounted only"),
+        (
+            ["agentlightning.call_discount=0.5", "agentlightning.credit=discounted", "algorithm.adv_estimator=gae"],
+            "with gae, algorithm.gamma discounts by tokens",
+        ),
+        (
+            ["agentlightning.loss=rollout", "actor_rollout_ref.actor.loss_agg_mode=token-mean"],
+            "agentlightning.loss is 'rollout', and actor_rollout_ref.actor.loss_agg_mode is 'token-mean'",
+        ),
+        (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "takes a mean of its own over each micro-batch"),
+        (["reward.reward_model.enable=true"], "the agent gives the reward"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(config, message):
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config)
+    assert message in str(caught.value)

@@ -1,0 +1,229 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from lightning_verl.config import load_settings, packaged
+from omegaconf import OmegaConf
+
+from lightning_core.errors import ConfigError
+
+# As the users of agentlightning 0.3 write it; from the docstring of its VERL class
+OF_0_3 = {
+    "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+    "data": {"train_batch_size": 32, "max_prompt_length": 4096, "max_response_length": 2048},
+    "actor_rollout_ref": {
+        "rollout": {
+            "tensor_model_parallel_size": 1,
+            "n": 4,
+            "log_prob_micro_batch_size_per_gpu": 4,
+            "multi_turn": {"format": "hermes"},
+            "name": "vllm",
+            "gpu_memory_utilization": 0.6,
+        },
+        "actor": {
+            "ppo_mini_batch_size": 32,
+            "ppo_micro_batch_size_per_gpu": 4,
+            "optim": {"lr": 1e-6},
+            "use_kl_loss": False,
+            "kl_loss_coef": 0.0,
+            "entropy_coeff": 0,
+            "clip_ratio_low": 0.2,
+            "clip_ratio_high": 0.3,
+            "fsdp_config": {"param_offload": True, "optimizer_offload": True},
+        },
+        "ref": {"log_prob_micro_batch_size_per_gpu": 8, "fsdp_config": {"param_offload": True}},
+        "model": {
+            "path": "Qwen/Qwen2.5-1.5B-Instruct",
+            "use_remove_padding": True,
+            "enable_gradient_checkpointing": True,
+        },
+    },
+    "trainer": {
+        "n_gpus_per_node": 1,
+        "val_before_train": True,
+        "critic_warmup": 0,
+        "logger": ["console", "wandb"],
+        "project_name": "AgentLightning",
+        "experiment_name": "calc_x",
+        "nnodes": 1,
+        "save_freq": 64,
+        "test_freq": 32,
+        "total_epochs": 2,
+    },
+}
+
+
+def test_the_dictionary_of_0_3_is_taken_as_it_is():
+    settings = load_settings(OF_0_3)
+    for keys, value in leaves(OF_0_3):
+        assert OmegaConf.select(settings.verl, keys) == value
+    assert settings.verl.trainer.v1.trainer_mode == "sync"  # what was not said is verl's
+    assert (settings.learning.level, settings.learning.max_prompt_length) == ("transition", 4096)
+    assert settings.device is None
+
+
+def leaves(values, inside=""):
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{inside}{key}.")
+        else:
+            yield f"{inside}{key}", value
+
+
+def test_our_own_keys_say_how_it_is_learned_and_do_not_go_to_verl():
+    settings = load_settings(
+        {
+            **OF_0_3,
+            "agentlightning": {
+                "trace_aggregator": {"level": "trajectory", "trajectory_max_prompt_length": 100},
+                "credit": "discounted",
+                "call_discount": 0.5,
+                "on_failure": -1,
+                "reward_weights": {"right": 1.0, "short": -0.5},
+                "backend": "openai",
+            },
+        }
+    )
+    learning = settings.learning
+    assert (learning.level, learning.max_prompt_length, learning.max_response_length) == ("trajectory", 100, 8192)
+    assert (learning.credit, learning.call_discount, learning.on_failure) == ("discounted", 0.5, -1.0)
+    assert learning.reward_weights == {"right": 1.0, "short": -0.5}
+    assert settings.backend == "openai"
+    assert "agentlightning" not in settings.verl
+
+
+def test_a_file_and_assignments_say_the_same_as_a_mapping(tmp_path: Path):
+    path = tmp_path / "train.yaml"
+    path.write_text(
+        "algorithm:\n  adv_estimator: rloo\nactor_rollout_ref.actor.optim.lr: 1e-6\nactor_rollout_ref:\n  rollout:\n"
+        "    n: 4\n"
+    )
+    assignments = [
+        "algorithm.adv_estimator=rloo",
+        "actor_rollout_ref.actor.optim.lr=1e-6",
+        "actor_rollout_ref.rollout={n: 4}",
+    ]
+    mapping = {"algorithm.adv_estimator": "rloo", "actor_rollout_ref": {"actor.optim.lr": 1e-6, "rollout.n": 4}}
+    settings = load_settings(mapping)
+    assert settings.verl == load_settings(path).verl == load_settings(str(path)).verl == load_settings(assignments).verl
+    assert settings.verl == load_settings(OmegaConf.create({**mapping})).verl
+    assert settings.learning.estimator == "rloo"
+
+
+def test_a_reference_of_verl_stays_one():
+    settings = load_settings({"actor_rollout_ref": {"model": {"path": "a/b"}, "rollout": {"n": 3}}})
+    assert settings.verl.critic.model.path == "a/b"
+    assert settings.verl.actor_rollout_ref.actor.rollout_n == 3
+    settings.verl.actor_rollout_ref.rollout.n = 5
+    assert settings.verl.actor_rollout_ref.actor.rollout_n == 5
+
+
+def test_a_key_that_verl_does_not_list_is_added_with_a_plus():
+    settings = load_settings(
+        ["+data.cache_dir=/somewhere", "++actor_rollout_ref.actor.fsdp_config.mixed_precision=null"]
+    )
+    assert settings.verl.data.cache_dir == "/somewhere"
+    with pytest.raises(ConfigError, match=r"unknown key 'data\.cache_dir'"):
+        load_settings(["data.cache_dir=/somewhere"])
+
+
+def test_what_goes_on_to_another_program_may_have_any_key():
+    settings = load_settings(
+        {
+            "actor_rollout_ref.rollout.engine_kwargs.vllm": {"seed": 1},
+            "actor_rollout_ref.model.override_config": {"attn_implementation": "eager"},
+            "ray_kwargs.ray_init": {"num_gpus": 1, "runtime_env": {"env_vars": {"A": "b"}}},
+        }
+    )
+    assert settings.verl.actor_rollout_ref.rollout.engine_kwargs.vllm.seed == 1
+    assert settings.verl.ray_kwargs.ray_init.runtime_env.env_vars.A == "b"
+
+
+def test_a_program_that_uses_hydra_itself_is_not_disturbed(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("a: 1\n")
+    packaged._composed.cache_clear()
+    with initialize_config_dir(str(tmp_path), version_base=None):
+        load_settings(preset="grpo")
+        assert compose("mine").a == 1
+
+
+def test_neither_verl_nor_torch_nor_ray_is_imported():
+    code = (
+        "import sys; from lightning_verl.config import load_settings, check_settings; load_settings(preset='grpo');"
+        "print([name for name in ('verl', 'torch', 'ray', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_verl_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("lightning_verl.config.packaged.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="verl is not installed; install lightning-verl"):
+        load_settings()
+
+
+@pytest.mark.parametrize(
+    ("preset", "estimator", "n", "min_rewards"), [("grpo", "grpo", 4, 2), ("rloo", "rloo", 4, 2), ("ppo", "gae", 1, 1)]
+)
+def test_a_preset_is_set_before_what_is_given(preset, estimator, n, min_rewards):
+    settings = load_settings(preset=preset)
+    assert settings.verl.algorithm.adv_estimator == settings.learning.estimator == estimator
+    assert settings.verl.actor_rollout_ref.rollout.n == n
+    assert settings.learning.level == "trajectory"
+    assert settings.learning.min_rewards == min_rewards
+    changed = load_settings(
+        ["agentlightning.trace_aggregator.level=transition", "actor_rollout_ref.rollout.n=7"], preset=preset
+    )
+    assert changed.learning.level == "transition"
+    assert changed.verl.actor_rollout_ref.rollout.n == 7
+
+
+def test_an_unknown_preset_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"no preset 'grop'; there are: grpo, rloo, ppo\. Did you mean 'grpo'\?"):
+        load_settings(preset="grop")
+
+
+def test_log_probabilities_are_recorded_and_needed_unless_switched_off():
+    assert load_settings(preset="grpo").learning.needs_logprobs
+    assert load_settings(preset="grpo").verl.actor_rollout_ref.rollout.calculate_log_probs
+    without = load_settings(["actor_rollout_ref.rollout.calculate_log_probs=false"], preset="grpo")
+    assert not without.learning.needs_logprobs
+
+
+def test_rollouts_weigh_the_same_unless_verls_loss_is_asked_for():
+    loss = "actor_rollout_ref.actor.loss_agg_mode"
+    plain = load_settings(preset="grpo")
+    assert (plain.learning.loss, OmegaConf.select(plain.verl, loss)) == ("rollout", "seq-mean-token-mean")
+    classic = load_settings([f"{loss}=token-mean"], preset="grpo")
+    assert (classic.learning.loss, OmegaConf.select(classic.verl, loss)) == ("verl", "token-mean")
+    asked = load_settings(["agentlightning.loss=verl"], preset="grpo")
+    assert (asked.learning.loss, OmegaConf.select(asked.verl, loss)) == ("verl", "token-mean")
+
+
+def test_the_weights_go_where_verls_loss_takes_them():
+    assert load_settings(preset="grpo").learning.weights_in == "loss"
+    bypass = load_settings(["algorithm.rollout_correction.bypass_mode=true"], preset="grpo")
+    assert bypass.learning.weights_in == "advantages"
+
+
+def test_verls_other_estimators_are_row_by_row():
+    assert load_settings(["algorithm.adv_estimator=reinforce_plus_plus"]).learning.advantage == "row"
+    assert load_settings(["algorithm.adv_estimator=gae"]).learning.advantage == "rollout"
+    own = load_settings(["algorithm.adv_estimator=mine", "agentlightning.advantage=row"])
+    assert own.learning.estimator == "mine"
+
+
+def test_verls_correction_is_its_own_config():
+    settings = load_settings(
+        ["algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold='0.5_2.0'"]
+    )
+    assert settings.verl.algorithm.rollout_correction.rollout_is == "token"
+
+
+def test_what_had_an_effect_in_0_3_only_is_told():
+    with pytest.warns(DeprecationWarning, match=r"agentlightning\.port has no effect: the trainer's model proxy"):
+        load_settings({"agentlightning": {"port": 9999}})
+    with pytest.warns(DeprecationWarning, match=r"trace_aggregator\.debug has no effect"):
+        load_settings({"agentlightning": {"trace_aggregator": {"debug": True}}})

@@ -1,0 +1,132 @@
+"""A whole training in a process of its own: agents of two turns are to say the letter a.
+
+Prints a line of JSON for each step, and one at the end. Run by the tests; by hand:
+
+    python letters.py MODEL key=value ...
+"""
+
+import argparse
+import json
+import random
+import signal
+import sys
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning_verl import VERL
+
+from lightning_core import LLM, Trainer, rollout
+from lightning_core.runs.folder import RunFolder, runs_in
+
+
+def ask(llm: LLM, messages: list[dict[str, str]]) -> str:
+    """Call the model as any program does: over HTTP, without a word about sampling."""
+    body = {"model": llm.model, "messages": messages, "max_tokens": 12}
+    request = urllib.request.Request(
+        f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        return str(json.load(response)["choices"][0]["message"]["content"])
+
+
+def converse(task: Mapping[str, Any], llm: LLM) -> float:
+    """Talk for two turns; return the share of the letter a in what the model said."""
+    messages = [{"role": "user", "content": f"say the letter a please {task['number']}"}]
+    said = ""
+    for _ in range(2):
+        text = ask(llm, messages)
+        said += text
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "say the letter a please"}]
+    return said.count("a") / max(len(said), 1)
+
+
+@rollout
+def good(task: dict[str, Any], llm: LLM) -> float:
+    return converse(task, llm)
+
+
+@rollout
+def flaky(task: dict[str, Any], llm: LLM) -> float:
+    reward = converse(task, llm)
+    if random.random() < 0.3:
+        raise RuntimeError("the agent broke")
+    return reward
+
+
+@rollout
+def broken(task: dict[str, Any], llm: LLM) -> float:
+    converse(task, llm)
+    raise RuntimeError("the agent broke")
+
+
+class Told(VERL):
+    """Prints what each step has measured, and which weights are served now."""
+
+    def report(self, metrics: Mapping[str, float | None], **more: Any) -> None:
+        import ray
+
+        server = ray.get_actor("hf_server_0")
+        line = {"step": more.get("step"), "weights": ray.get(server.fingerprint.remote()), **metrics}
+        sys.stderr.write(f"STEP {json.dumps(line)}\n")  # what the trainer's thread prints is logged instead
+        sys.stderr.flush()
+        super().report(metrics, **more)
+
+
+def run_dir(root: Path) -> Path | RunFolder:
+    """Return the run below a folder, or the folder for a first one."""
+    runs = runs_in(root)
+    return runs[0] if runs else root
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--agent", default="good", choices=["good", "flaky", "broken"])
+    parser.add_argument("--preset", default="grpo")
+    parser.add_argument("--tasks", type=int, default=64)
+    parser.add_argument("--val-tasks", type=int, default=0)
+    parser.add_argument("--run", help="the folder of one run, which is gone on with where there is one")
+    parser.add_argument("--ray", help="options of a Ray that runs already, as JSON")
+    given = parser.parse_args()
+    if given.ray is not None:
+        import ray
+
+        ray.init(include_dashboard=False, **json.loads(given.ray))
+    config = [
+        "agentlightning.device=cpu",
+        "agentlightning.trace_aggregator.trajectory_max_prompt_length=128",
+        "agentlightning.trace_aggregator.trajectory_max_response_length=128",
+        f"actor_rollout_ref.model.path={given.model}",
+        "actor_rollout_ref.actor.optim.lr=3e-3",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "actor_rollout_ref.actor.use_kl_loss=False",
+        "data.train_batch_size=8",
+        "data.max_prompt_length=128",
+        "data.max_response_length=64",
+        "trainer.val_before_train=False",
+        "trainer.default_local_dir=checkpoints",
+        "trainer.total_training_steps=3",
+        *given.overrides,
+    ]
+    trainer = Trainer(
+        algorithm=Told(config, preset=given.preset),
+        run_dir=None if given.run is None else run_dir(Path(given.run)),
+        n_runners=16,
+    )
+    # A shell lets programs in the background ignore it, and what these start does so, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    result = trainer.fit(
+        {"good": good, "flaky": flaky, "broken": broken}[given.agent],
+        [{"number": number} for number in range(given.tasks)],
+        val_dataset=[{"number": number} for number in range(given.val_tasks)] or None,
+    )
+    ended = {"status": result.status, "failures": str(result.failures), **asdict(result.rollouts)}
+    print("END", json.dumps(ended), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+import math
+
+import pytest
+from learning_toys import RAISED, add_reward, conversation, failed, faulty, judged, options, rollout, scored, spans_of
+from lightning_verl.learning import Lesson, learn_from_group, read_rollout
+
+from lightning_core.testing.adapter import TraceBuilder
+
+
+def advantages(lesson: Lesson) -> list[list[float | None]]:
+    return [[answer.advantage for answer in row.answers] for row in lesson.rows]
+
+
+def test_every_row_of_a_rollout_has_the_advantage_of_the_rollout():
+    split = scored(1.0, ([1], [2]), ([7], [8]))
+    lesson = learn_from_group([split, scored(3.0)], options=options())
+    half = math.sqrt(0.5)
+    assert advantages(lesson) == [[pytest.approx(-half, rel=1e-5)]] * 2 + [[pytest.approx(half, rel=1e-5)]]
+    assert [(row.session, row.index) for row in lesson.rows] == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_a_rollout_with_more_rows_weighs_no_more_in_its_group():
+    told = options(norm_by_std=False)
+    split = scored(0.0, *[([place], [2]) for place in range(1, 6)])
+    lesson = learn_from_group([split, scored(4.0)], options=told)
+    assert {each for (each,) in advantages(lesson)} == {-2.0, 2.0}
+
+
+def test_a_reward_counts_although_the_prompt_was_too_long_to_train_on():
+    told = options(max_prompt_length=2, norm_by_std=False)
+    group = [scored(5.0, ([1, 1, 1], [2]), told=told), scored(1.0, told=told), scored(0.0, told=told)]
+    lesson = learn_from_group(group, options=told)
+    assert [row.session for row in lesson.rows] == [1, 2]
+    assert advantages(lesson) == [[-1.0], [-2.0]]
+
+
+def test_a_group_is_its_rollouts_whatever_their_prompts_became():
+    told = options(norm_by_std=False)
+    group = [scored(1.0, ([1], [2]), told=told), scored(3.0, ([50, 60], [7]), told=told)]
+    assert advantages(learn_from_group(group, options=told)) == [[-1.0], [1.0]]
+
+
+@pytest.mark.parametrize("missing", [failed(([1], [2])), faulty(), scored(None)])
+def test_what_was_not_scored_is_no_zero(missing):
+    told = options(norm_by_std=False)
+    lesson = learn_from_group([scored(1.0), missing, scored(2.0)], options=told)
+    assert [row.session for row in lesson.rows] == [0, 2]
+    assert advantages(lesson) == [[-0.5], [0.5]]
+
+
+def test_a_failure_has_the_value_that_it_is_given_and_its_rows_are_trained_on():
+    told = options(norm_by_std=False, on_failure=-1.0)
+    lesson = learn_from_group([scored(1.0), failed(([1], [2]), told=told)], options=told)
+    assert advantages(lesson) == [[1.0], [-1.0]]
+    assert lesson.rows[1].scores == [-1.0]
+
+
+def test_a_failure_before_the_first_call_counts_in_the_group():
+    told = options(norm_by_std=False, on_failure=-1.0)
+    lesson = learn_from_group([scored(1.0), failed(told=told), scored(0.0)], options=told)
+    assert [row.session for row in lesson.rows] == [0, 2]
+    assert advantages(lesson) == [[1.0], [0.0]]
+
+
+def test_a_group_with_fewer_than_two_rewards_is_dropped_and_says_why():
+    lesson = learn_from_group([scored(1.0), failed(([1], [2])), faulty()], options=options())
+    assert lesson.rows == ()
+    assert lesson.dropped == (
+        "1 of 3 rollouts have a reward, 2 are needed; the first without one: ValueError: the tool is not there"
+    )
+
+
+def test_a_critic_needs_no_second_reward():
+    lesson = learn_from_group([scored(1.0)], options=options(estimator="gae"))
+    assert lesson.dropped is None
+    assert advantages(lesson) == [[None]]
+    assert learn_from_group([failed(([1], [2]))], options=options(estimator="gae")).dropped is not None
+
+
+def test_a_group_none_of_whose_rows_fit_is_dropped():
+    told = options(max_prompt_length=1)
+    lesson = learn_from_group([scored(1.0, told=told), scored(2.0, told=told)], options=told)
+    assert lesson.dropped == "none of its rollouts has a row that fits"
+
+
+def test_a_group_without_spread_says_so():
+    assert not learn_from_group([scored(1.0), scored(1.0)], options=options()).has_spread
+    assert learn_from_group([scored(1.0), scored(2.0)], options=options()).has_spread
+
+
+def test_the_score_stands_at_the_last_token_of_each_row():
+    lesson = learn_from_group([scored(1.0, *conversation(2)), scored(3.0, ([1], [2]), ([7], [8]))], options=options())
+    assert [row.scores for row in lesson.rows] == [[0.0, 0.0, 0.0, 0.0, 1.0], [3.0], [3.0]]
+
+
+def test_per_call_each_answer_is_judged_by_its_own_reward_among_all_of_the_group():
+    told = options(credit="per_call", norm_by_std=False)
+    lesson = learn_from_group([judged(0.0, 3.0, told=told), judged(6.0, told=told)], options=told)
+    assert advantages(lesson) == [[-3.0, 0.0], [3.0]]
+    assert lesson.rows[0].scores == [0.0, 0.0, 0.0, 0.0, 3.0]
+
+
+def test_per_call_an_answer_without_a_reward_is_not_trained_on():
+    told = options(credit="per_call", norm_by_std=False)
+    lesson = learn_from_group([judged(None, 3.0, told=told), judged(6.0, told=told)], options=told)
+    assert lesson.rows[0].mask == [0, 0, 0, 1, 1]
+    assert advantages(lesson) == [[None, -1.5], [1.5]]
+
+
+def test_discounted_an_answer_has_its_own_and_the_later_advantages():
+    # Shao et al. 2024 (arXiv:2402.03300), section 4.1.3: the sum of the normalised rewards from this step on
+    told = options(credit="discounted", norm_by_std=False)
+    group = [judged(1.0, 2.0, 6.0, told=told), judged(3.0, told=told)]
+    lesson = learn_from_group(group, options=told)  # the mean of the four is 3
+    assert advantages(lesson) == [[-2.0 - 1.0 + 3.0, -1.0 + 3.0, 3.0], [0.0]]
+
+
+def test_a_discount_counts_for_each_call_in_between():
+    told = options(credit="discounted", call_discount=0.5, norm_by_std=False)
+    group = [judged(None, None, 4.0, told=told), judged(0.0, told=told)]
+    lesson = learn_from_group(group, options=told)
+    assert advantages(lesson) == [[0.5, 1.0, 2.0], [-2.0]]
+
+
+def test_discounted_what_comes_after_the_last_reward_is_not_trained_on():
+    told = options(credit="discounted", norm_by_std=False)
+    lesson = learn_from_group([judged(4.0, None, told=told), judged(0.0, told=told)], options=told)
+    assert advantages(lesson) == [[2.0, None], [-2.0]]
+    assert lesson.rows[0].mask == [1, 1, 0, 0, 0]
+
+
+def test_a_failure_is_what_the_last_answer_came_to():
+    told = options(credit="per_call", norm_by_std=False, on_failure=-1.0)
+    broken = read_rollout(rollout("failed", metadata=RAISED), spans_of(conversation(2), [2.0]), options=told)
+    lesson = learn_from_group([broken, judged(5.0, told=told)], options=told)  # the mean of 2, -1 and 5 is 2
+    assert advantages(lesson) == [[0.0, -3.0], [3.0]]
+
+
+def test_a_reward_that_is_of_no_answer_counts_in_the_group_and_for_all_that_came_before():
+    def told_first(told):
+        trace = TraceBuilder()
+        add_reward(trace, 5.0)
+        for call in conversation(2):
+            trace.call(*call)
+        return read_rollout(rollout(), trace.spans, options=told)
+
+    per_call = options(credit="per_call", norm_by_std=False)
+    lesson = learn_from_group([told_first(per_call), judged(1.0, told=per_call)], options=per_call)
+    assert [row.session for row in lesson.rows] == [1]
+    assert advantages(lesson) == [[-2.0]]
+    discounted = options(credit="discounted", norm_by_std=False)
+    lesson = learn_from_group([told_first(discounted), judged(1.0, told=discounted)], options=discounted)
+    assert advantages(lesson) == [[2.0, 2.0], [-2.0]]
+
+
+def test_discounted_for_a_critic_the_reward_of_a_lost_answer_is_of_the_one_before():
+    told = options(credit="discounted", estimator="gae", max_prompt_length=2)
+    group = [read_rollout(rollout(), spans_of([([1], [2]), ([7, 7, 7], [8])], [1.0, 4.0]), options=told)]
+    (row,) = learn_from_group(group, options=told).rows
+    assert [answer.reward for answer in row.answers] == [5.0]
+
+
+def test_verls_own_estimators_are_given_scores_and_all_of_the_mask():
+    told = options(credit="per_call", estimator="reinforce_plus_plus", advantage="row")
+    lesson = learn_from_group([judged(None, 3.0, told=told)], options=told)
+    assert lesson.rows[0].mask == [1, 1, 0, 1, 1]
+    assert lesson.rows[0].scores == [0.0, 0.0, 0.0, 0.0, 3.0]
+
+
+def test_answers_travel_as_plain_numbers():
+    (row, _) = learn_from_group([scored(1.0), scored(2.0)], options=options(norm_by_std=False)).rows
+    assert row.packed() == [(0, 0, 2, 1.0, -0.5)]
+    assert [type(field) for field in row.packed()[0]] == [int, int, int, float, float]

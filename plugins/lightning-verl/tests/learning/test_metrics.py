@@ -1,0 +1,111 @@
+import pytest
+from learning_toys import conversation, failed, faulty, options, rollout, scored
+from lightning_verl.learning import learn_from_group, read_rollout, training_metrics, validation_metrics
+
+from lightning_core.testing.adapter import TraceBuilder
+
+
+def test_a_step_counts_its_rollouts_and_its_rows():
+    told = options(max_prompt_length=2, max_response_length=3)
+    groups = [
+        [scored(1.0, ([1], [2, 3]), ([7], [8]), told=told), scored(3.0, ([1, 1, 1], [2]), told=told)],
+        [
+            scored(2.0, ([1], [2, 3, 4, 5]), told=told),
+            scored(2.0, told=told),
+            failed(([1], [2]), told=told),
+            faulty(told),
+        ],
+        [scored(None, told=told), scored(5.0, told=told)],
+    ]
+    metrics = training_metrics([learn_from_group(group, options=told) for group in groups], options=told)
+    counts = {name.removeprefix("training/"): value for name, value in metrics.items() if name.startswith("training/")}
+    assert counts == {
+        "n_rollouts": 8,
+        "n_rollouts_w_trace": 7,
+        "n_rollouts_w_reward": 5,
+        "n_rollouts_wo_token_ids": 0,
+        "n_rollouts_learned": 3,
+        "n_failures": 1,
+        "n_faults": 1,
+        "n_groups": 3,
+        "n_groups_dropped": 1,
+        "n_groups_wo_spread": 1,
+        "n_triplets": 8,
+        "n_triplets_prompt_too_long": 1,
+        "n_triplets_wo_logprobs": 0,
+        "n_triplets_dropped_remainder": 0,
+        "n_triplets_learned": 4,
+        "n_truncated_triplets": 1,
+        "n_unmerged_rollouts": 1,
+        "n_triplets_by_turn": 8,
+        "reward": pytest.approx(13 / 5),
+        "avg_response_length_by_turn": pytest.approx(15 / 8),
+        "max_response_length_by_turn": 4,
+        "min_response_length_by_turn": 1,
+    }
+
+
+def test_rows_are_described_before_and_after_processing():
+    told = options(max_prompt_length=2, max_response_length=3)
+    group = [scored(1.0, ([1], [2, 3]), told=told), scored(3.0, ([1, 1, 1], [2]), told=told)]
+    metrics = training_metrics([learn_from_group(group, options=told)], options=told)
+    assert metrics["prompt_length/max_before_processing"] == 3
+    assert metrics["prompt_length/max_after_processing"] == 1
+    assert metrics["prompt_length/clip_ratio_before_processing"] == 0.5
+    assert metrics["response_length/mean_before_processing"] == 1.5
+    assert metrics["response_length/clip_ratio_after_processing"] == 0.0
+    assert metrics["critic/score/mean_after_processing"] == 1.0
+    assert metrics["critic/advantages/mean_after_processing"] == pytest.approx(-(0.5**0.5), rel=1e-5)
+
+
+def test_a_step_of_which_nothing_is_learned_has_counts_and_no_means():
+    metrics = training_metrics([learn_from_group([failed(), failed()], options=options())], options=options())
+    assert metrics["training/n_failures"] == 2
+    assert "training/reward" not in metrics
+    assert not any(value != value for value in metrics.values())
+
+
+def test_transitions_are_not_told_of_by_turn():
+    told = options(level="transition")
+    metrics = training_metrics([learn_from_group([scored(1.0), scored(2.0)], options=told)], options=told)
+    assert "training/n_unmerged_rollouts" not in metrics
+    assert "training/avg_response_length_by_turn" not in metrics
+
+
+def test_a_rollout_without_tokens_is_counted():
+    trace = TraceBuilder()
+    trace.call(None, None)
+    ended = read_rollout(rollout(), trace.spans, options=options())
+    metrics = training_metrics([learn_from_group([ended], options=options())], options=options())
+    assert metrics["training/n_rollouts_wo_token_ids"] == 1
+
+
+def test_validation_counts_each_rollout_once_and_fills_nothing_in():
+    ended = [scored(1.0, *conversation(3)), scored(0.0), scored(None), failed(([1], [2])), faulty()]
+    metrics = validation_metrics(ended)
+    assert metrics["val/n_rollouts"] == 5
+    assert metrics["val/n_rollouts_w_reward"] == 2
+    assert metrics["val/n_rollouts_w_trace"] == 4
+    assert metrics["val/n_failures"] == metrics["val/n_faults"] == 1
+    assert metrics["val/reward"] == 0.5
+    assert metrics["val/turn_count"] == pytest.approx((3 + 1 + 1 + 1) / 4)
+    assert metrics["val/mean_response_length"] == pytest.approx((2 + 2 + 2 + 1) / 4)
+    assert metrics["val/sum_response_length"] == pytest.approx((6 + 2 + 2 + 1) / 4)
+
+
+def test_validation_tells_of_each_source_of_the_data():
+    metrics = validation_metrics([scored(1.0), scored(3.0), scored(5.0)], sources=["easy", "hard", "easy"])
+    assert metrics["val/easy/reward"] == 3.0
+    assert metrics["val/hard/n_rollouts"] == 1
+    assert "val/hard/reward_low" not in metrics
+    assert metrics["val/reward"] == 3.0
+
+
+def test_a_validation_of_nothing_has_counts_only():
+    assert validation_metrics([]) == {
+        "val/n_rollouts": 0.0,
+        "val/n_rollouts_w_trace": 0.0,
+        "val/n_rollouts_w_reward": 0.0,
+        "val/n_failures": 0.0,
+        "val/n_faults": 0.0,
+    }

@@ -1,0 +1,119 @@
+import pytest
+from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of
+from lightning_verl.learning import as_trajectory_adapter, read_rollout
+
+from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
+from lightning_core.testing.adapter import TraceBuilder
+from lightning_core.types import Rollout
+
+CALLS = conversation(2)
+
+
+def test_a_rollout_is_worth_its_last_reward():
+    read = read_rollout(rollout(), spans_of(CALLS, [0.25, 0.75]), options=options())
+    assert (read.end, read.reward, read.cause) == ("scored", 0.75, None)
+    assert read.answer_rewards == (0.25, 0.75)
+    assert read.answer_lengths == (2, 2)
+    assert len(read.made.rows) == 1
+
+
+def test_a_rollout_without_a_reward_has_none_rather_than_zero():
+    read = read_rollout(rollout(), spans_of(CALLS), options=options())
+    assert (read.end, read.reward) == ("unscored", None)
+    assert read.cause == "the agent gave no reward: return a number, or call emit_reward"
+
+
+def test_a_reward_of_zero_is_a_reward():
+    assert scored(0.0).reward == 0.0
+
+
+def test_objectives_are_combined_by_their_weights():
+    spans = spans_of(CALLS, [None, {"right": 1.0, "short": 0.5, "polite": 9.0}])
+    read = read_rollout(rollout(), spans, options=options(reward_weights={"right": 2.0, "short": -1.0}))
+    assert read.reward == 1.5
+    assert read.answer_rewards == (None, 1.5)
+    assert read_rollout(rollout(), spans, options=options()).reward == 1.0
+
+
+def test_an_objective_that_is_missing_is_no_zero():
+    spans = spans_of(CALLS, [None, {"right": 1.0}])
+    read = read_rollout(rollout(), spans, options=options(reward_weights={"right": 2.0, "short": -1.0}))
+    assert (read.end, read.reward) == ("unscored", None)
+    assert read.cause == "the last reward has no 'short', which has a weight; it has 'right'"
+
+
+def test_a_failure_is_worth_nothing_unless_a_number_says_so():
+    ended = rollout("failed", metadata=RAISED)
+    dropped = read_rollout(ended, spans_of(CALLS, [0.5]), options=options())
+    assert (dropped.end, dropped.reward) == ("failure", None)
+    assert dropped.cause == "ValueError: the tool is not there"
+    valued = read_rollout(ended, spans_of(CALLS, [0.5]), options=options(on_failure=-1.0))
+    assert (valued.end, valued.reward) == ("failure", -1.0)
+    assert not valued.was_scored
+    assert len(valued.made.rows) == 1
+
+
+def test_running_out_of_time_is_a_failure():
+    read = read_rollout(rollout("failed", attempt="timeout", timeout_seconds=2.0), [], options=options(on_failure=0.0))
+    assert (read.end, read.reward) == ("failure", 0.0)
+    assert read.cause == "AgentTimeout: the agent ran longer than 2 s"
+
+
+@pytest.mark.parametrize("on_failure", ["drop", -1.0])
+def test_a_fault_is_left_out_whatever_a_failure_is_worth(on_failure):
+    read = read_rollout(
+        rollout("failed", metadata=FAULT), spans_of(CALLS, [0.5, 0.5]), options=options(on_failure=on_failure)
+    )
+    assert (read.end, read.reward, read.made.rows) == ("fault", None, ())
+    assert read.cause == "fault: its runner was stopped"
+
+
+def test_a_cancelled_rollout_and_one_that_no_agent_saw_are_no_failures():
+    cancelled = read_rollout(rollout("cancelled", attempt="running"), [], options=options(on_failure=-1.0))
+    unseen = Rollout(rollout_id="ro-2", input=1, start_time=0.0, end_time=1.0, status="failed")
+    assert cancelled.end == read_rollout(unseen, [], options=options(on_failure=-1.0)).end == "fault"
+    assert cancelled.reward is None
+
+
+def test_a_rollout_that_still_runs_cannot_be_read():
+    with pytest.raises(ValueError, match="rollout ro-1 is 'running'; only one that has ended can be read"):
+        read_rollout(rollout("running"), [], options=options())
+
+
+def test_a_broken_reward_is_the_trouble_of_its_rollout_alone():
+    trace = TraceBuilder()
+    trace.call([1], [2])
+    add_reward(trace, 0.5)
+    trace.span("agentlightning.annotation", {"agentlightning.reward.0.name": "primary"})
+    read = read_rollout(rollout(), trace.spans, options=options())
+    assert (read.end, read.reward) == ("unscored", None)
+    assert "broken reward" in (read.cause or "")
+
+
+def test_a_rollout_whose_tokens_were_not_recorded_gives_no_rows_and_says_why():
+    trace = TraceBuilder()
+    trace.call([1], [2])
+    trace.call(None, None)
+    add_reward(trace, 1.0)
+    read = read_rollout(rollout(), trace.spans, options=options())
+    assert (read.reward, read.made.rows) == (1.0, ())
+    assert read.refusal is not None
+    assert read.refusal.startswith("1 of its answers lack the engine's tokens; the first: the call of span span-2")
+
+
+def test_a_triplet_adapter_of_0_3_picks_the_same_calls():
+    adapted = as_trajectory_adapter(TracerTraceToTriplet(agent_match="writer"))
+    trace = TraceBuilder()
+    writer = trace.span("agent", {"agent.name": "writer"}, start=0.0, end=100.0)
+    critic = trace.span("agent", {"agent.name": "critic"}, start=0.0, end=100.0)
+    trace.call([1], [2], parent=writer)
+    trace.call([5], [6], parent=critic)
+    assert [row.prompt_ids for row in adapted.adapt(trace.spans).rows] == [[1]]
+
+
+def test_an_adapter_that_makes_no_rows_is_refused():
+    own = TraceToTrajectories()
+    assert as_trajectory_adapter(own) is own
+    assert isinstance(as_trajectory_adapter(LlmProxyTraceToTriplet()), TraceToTrajectories)
+    with pytest.raises(TypeError, match="a TraceToMessages makes no training rows; use the adapter 'trajectory'"):
+        as_trajectory_adapter(TraceToMessages())

@@ -1,0 +1,163 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from learning_toys import conversation, judged, options, rollout, scored, spans_of
+from lightning_verl.learning import (
+    Lesson,
+    StepAdvantages,
+    gae,
+    learn_from_group,
+    loss_weights,
+    read_rollout,
+    step_advantages,
+    whitened,
+)
+
+
+def taken(lesson: Lesson, **more) -> StepAdvantages:
+    rows = lesson.rows
+    return step_advantages(
+        keys=[f"u_{row.session}_{row.index}" for row in rows],
+        masks=[row.mask for row in rows],
+        answers=[row.packed() for row in rows],
+        **more,
+    )
+
+
+def test_an_advantage_stands_at_every_token_of_its_answer_and_nowhere_else():
+    told = options(credit="per_call", norm_by_std=False)
+    lesson = learn_from_group([judged(0.0, 3.0, told=told), judged(6.0, told=told)], options=told)
+    step = taken(lesson, options=told)
+    assert step.advantages == [[-3.0, -3.0, 0.0, 0.0, 0.0], [3.0, 3.0]]
+    assert step.returns == step.advantages
+
+
+def test_padded_masks_give_padded_advantages():
+    told = options(norm_by_std=False)
+    lesson = learn_from_group([scored(1.0), scored(3.0)], options=told)
+    step = step_advantages(
+        keys=["u_0_0", "u_1_0", "padding_0_0"],
+        masks=[[*lesson.rows[0].mask, 0, 0], [*lesson.rows[1].mask, 0, 0], [0]],
+        answers=[lesson.rows[0].packed(), lesson.rows[1].packed(), lesson.rows[0].packed()],
+        options=told,
+    )
+    assert step.advantages == [[-1.0, -1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0]]
+    assert step.weights == [1.5, 1.5, 0.0]
+
+
+def test_a_token_that_the_correction_rejected_has_no_advantage():
+    told = options(norm_by_std=False)
+    lesson = learn_from_group([scored(1.0), scored(3.0)], options=told)
+    answers = [row.packed() for row in lesson.rows]
+    step = step_advantages(keys=["u_0_0", "u_1_0"], masks=[[0, 1], [1, 1]], answers=answers, options=told)
+    assert step.advantages == [[0.0, -1.0], [1.0, 1.0]]
+
+
+def test_a_critic_sees_the_answers_of_a_rollout_as_one_episode_whatever_their_rows():
+    told = options(estimator="gae")
+    merged = learn_from_group([scored(2.0, *conversation(2), told=told)], options=told)
+    apart = options(estimator="gae", level="transition")
+    split = learn_from_group([scored(2.0, *conversation(2), told=apart)], options=apart)
+    values = [0.5, 0.25, 0.0, 1.0, 0.75]
+    one = taken(merged, options=told, values=[values], gamma=0.9, lam=0.8)
+    two = taken(split, options=apart, values=[values[:2], values[3:]], gamma=0.9, lam=0.8)
+    assert [*two.advantages[0], 0.0, *two.advantages[1]] == pytest.approx(one.advantages[0])
+    assert [*two.returns[0], 0.0, *two.returns[1]] == pytest.approx(one.returns[0])
+
+
+def test_what_comes_in_between_is_no_step_for_a_critic():
+    told = options(estimator="gae")
+    lesson = learn_from_group([scored(2.0, *conversation(2), told=told)], options=told)
+    step = taken(lesson, options=told, values=[[0.5, 0.25, 99.0, 1.0, 0.75]], gamma=0.9, lam=0.8)
+    advantages, returns = gae([0.0, 0.0, 0.0, 2.0], [0.5, 0.25, 1.0, 0.75], gamma=0.9, lam=0.8)
+    white = whitened(advantages)
+    assert step.advantages == [[*white[:2], 0.0, *white[2:]]]
+    assert step.returns == [[*returns[:2], 0.0, *returns[2:]]]
+
+
+def test_discounted_a_critic_is_given_each_reward_where_it_came():
+    told = options(estimator="gae", credit="discounted")
+    lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
+    step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
+    assert step.returns == [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]]
+
+
+def test_per_call_each_answer_is_an_episode_of_its_own():
+    told = options(estimator="gae", credit="per_call")
+    lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
+    step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
+    assert step.returns == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]]
+
+
+def test_a_penalty_is_added_to_the_reward_of_its_token():
+    told = options(estimator="gae")
+    lesson = learn_from_group([scored(2.0, told=told)], options=told)
+    step = taken(lesson, options=told, values=[[0.0, 0.0]], penalties=[[-0.5, -0.25]])
+    assert step.returns == [[1.25, 1.75]]
+
+
+def test_the_reward_of_an_answer_that_was_rejected_as_a_whole_is_of_the_one_before():
+    told = options(estimator="gae", credit="discounted")
+    lesson = learn_from_group([judged(1.0, 2.0, told=told)], options=told)
+    answers = [lesson.rows[0].packed()]
+    step = step_advantages(keys=["u_0_0"], masks=[[1, 1, 0, 0, 0]], answers=answers, options=told, values=[[0.0] * 5])
+    assert step.returns == [[3.0, 3.0, 0.0, 0.0, 0.0]]
+
+
+def test_a_critic_without_values_and_a_penalty_without_a_critic_are_refused():
+    with pytest.raises(ValueError, match="the estimator 'gae' needs the values of a critic"):
+        step_advantages(keys=[], masks=[], answers=[], options=options(estimator="gae"))
+    with pytest.raises(ValueError, match="a penalty in the reward needs the estimator 'gae', not 'grpo'"):
+        step_advantages(keys=[], masks=[], answers=[], options=options(), penalties=[])
+
+
+def test_row_by_row_the_advantages_are_left_to_verl_and_the_weights_are_not():
+    told = options(advantage="row", estimator="reinforce_plus_plus")
+    lesson = learn_from_group([scored(1.0, ([1], [2]), ([7], [8])), scored(3.0, ([1], [2]))], options=told)
+    step = taken(lesson, options=told, penalties=[[-0.5]] * 3)
+    assert step.advantages == step.returns == [[0.0], [0.0], [0.0]]
+    assert step.weights == [0.75, 0.75, 1.5]
+
+
+def test_verls_loss_leaves_all_weights_one():
+    told = options(loss="verl", norm_by_std=False)
+    lesson = learn_from_group([scored(1.0, ([1], [2]), ([7], [8])), scored(3.0)], options=told)
+    assert taken(lesson, options=told).weights == [1.0, 1.0, 1.0]
+
+
+rollouts = st.lists(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=3), min_size=1)
+
+
+@given(rollouts, st.integers(0, 4))
+def test_each_rollout_weighs_the_same_and_each_token_within_it(rollouts, padding):
+    keys = [f"u_{session}_{index}" for session, rows in enumerate(rollouts) for index in range(len(rows))]
+    masks = [[int(kept) for kept in row] for rows in rollouts for row in rows]
+    keys += [f"pad_{place}_0" for place in range(padding)]
+    masks += [[0]] * padding
+    weights = loss_weights(keys, masks)
+    masses: dict[str, float] = {}
+    tokens: dict[str, set[float]] = {}
+    for key, mask, weight in zip(keys, masks, weights, strict=True):
+        if any(mask):
+            owner = key.rpartition("_")[0]
+            masses[owner] = masses.get(owner, 0.0) + weight / len(keys)  # the mean over rows of a mean over tokens
+            tokens.setdefault(owner, set()).add(round(weight / sum(mask), 9))
+        else:
+            assert weight == 0.0
+    assert list(masses.values()) == pytest.approx([1 / len(masses)] * len(masses) if masses else [])
+    assert all(len(each) == 1 for each in tokens.values())
+
+
+def test_without_rows_there_are_no_weights():
+    assert loss_weights([], []) == []
+    assert loss_weights(["u_0_0"], [[0, 0]]) == [0.0]
+
+
+def test_a_rollout_all_of_whose_rows_were_too_long_has_no_weight_in_the_loss():
+    told = options(max_prompt_length=2)
+    group = [
+        read_rollout(rollout(), spans_of([([1, 1, 1], [2])], [5.0]), options=told),
+        scored(1.0, told=told),
+        scored(0.0, told=told),
+    ]
+    assert taken(learn_from_group(group, options=told), options=told).weights == [1.0, 1.0]

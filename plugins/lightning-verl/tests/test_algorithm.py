@@ -1,0 +1,93 @@
+"""The algorithm refuses what cannot work, before torch, Ray or verl is imported."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning_verl import GRPO, PPO, RLOO, VERL
+from lightning_verl.accelerators import has_accelerator
+
+from lightning_core.errors import ConfigError
+from lightning_core.registry import default_registry
+
+PROBE = """
+import json, sys
+from lightning_core import Trainer, rollout
+from lightning_verl import VERL
+
+@rollout
+def agent(task, llm):
+    return 0.0
+
+given = json.loads(sys.argv[1])
+try:
+    Trainer(algorithm=VERL(given["config"], preset="grpo")).fit(agent, given["tasks"])
+except Exception as exc:
+    heavy = [name for name in ("torch", "ray", "verl", "transformers") if name in sys.modules]
+    print(json.dumps([type(exc).__name__, str(exc), heavy]))
+"""
+
+
+def refusal(config: dict[str, object], tasks: int) -> str:
+    """Return the one error that a training is refused with."""
+    given = json.dumps({"config": config, "tasks": [{"number": number} for number in range(tasks)]})
+    ran = subprocess.run([sys.executable, "-c", PROBE, given], capture_output=True, text=True, timeout=60, check=True)
+    kind, message, heavy = json.loads(ran.stdout.splitlines()[-1])
+    assert kind == "ConfigError"
+    assert heavy == []
+    return str(message)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    return str(tmp_path)
+
+
+def config(model: str, **more: object) -> dict[str, object]:
+    return {
+        "agentlightning": {"device": "cpu"},
+        "actor_rollout_ref": {"model": {"path": model}, "actor": {"ppo_mini_batch_size": 4}},
+        "data": {"train_batch_size": 4},
+        **more,
+    }
+
+
+def test_the_presets_are_algorithms_by_name() -> None:
+    registry = default_registry()
+    for name, cls in (("grpo", GRPO), ("ppo", PPO), ("rloo", RLOO)):
+        found = registry.build("algorithms", {"name": name, "config": config("/m")}, expected=VERL)
+        assert type(found) is cls
+        wanted = {"ppo": "gae"}.get(name, name)
+        assert found.settings.verl.algorithm.adv_estimator == wanted
+    with pytest.raises(ConfigError, match="preset is 'ppo', and GRPO is 'grpo'"):
+        GRPO(config("/m"), preset="ppo")
+
+
+@pytest.mark.skipif(has_accelerator(), reason="this machine has one")
+def test_without_a_gpu_the_processor_has_to_be_asked_for(model: str) -> None:
+    message = refusal({**config(model), "agentlightning": {}}, 8)
+    assert message.startswith("this machine shows no GPU; to train on its processor, set agentlightning.device: cpu")
+    assert "\n" not in message
+
+
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    assert str(tmp_path / "none") in refusal(config(str(tmp_path / "none")), 8)
+
+
+def test_a_tokenizer_without_a_chat_template(model: str) -> None:
+    (Path(model) / "tokenizer_config.json").write_text("{}")
+    assert "chat template" in refusal(config(model), 8)
+
+
+def test_a_dataset_that_is_empty_or_less_than_a_batch(model: str) -> None:
+    assert "the training dataset is empty" in refusal(config(model), 0)
+    assert "less than one batch" in refusal(config(model), 3)
+
+
+def test_an_unknown_key_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="train_batch_size"):
+        VERL({"data": {"train_batch_sise": 8}})

@@ -1,0 +1,63 @@
+"""Between the event loop and the trainer's thread."""
+
+import asyncio
+
+import pytest
+from lightning_verl.bridge import Bridge, Stopped
+
+
+async def test_the_thread_gets_what_a_coroutine_returns_or_raises() -> None:
+    bridge = Bridge(asyncio.get_running_loop())
+
+    async def answer() -> int:
+        return 42
+
+    async def refuse() -> int:
+        raise ValueError("no")
+
+    assert await asyncio.to_thread(lambda: bridge.call(answer())) == 42
+    with pytest.raises(ValueError, match="no"):
+        await asyncio.to_thread(lambda: bridge.call(refuse()))
+
+
+async def test_stopping_ends_a_call_that_would_never_return() -> None:
+    bridge = Bridge(asyncio.get_running_loop())
+    began, was_cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            was_cancelled.set()
+            raise
+
+    calling = asyncio.create_task(asyncio.to_thread(lambda: bridge.call(hang())))
+    await began.wait()
+    bridge.stop()
+    with pytest.raises(Stopped):
+        await calling
+    await asyncio.wait_for(was_cancelled.wait(), 5)
+
+
+async def test_the_first_reason_to_stop_is_raised_by_every_later_call_and_wait() -> None:
+    bridge = Bridge(asyncio.get_running_loop())
+    bridge.stop(RuntimeError("the store is gone"))
+    bridge.stop()
+
+    async def never() -> None:
+        raise AssertionError("it must not run")
+
+    with pytest.raises(RuntimeError, match="the store is gone"):
+        bridge.call(never())
+    with pytest.raises(RuntimeError, match="the store is gone"):
+        bridge.wait(60)
+
+
+async def test_a_wait_ends_when_something_has_happened_since_the_last_one() -> None:
+    bridge = Bridge(asyncio.get_running_loop())
+    bridge.tell()
+    bridge.wait(60)
+    waiting = asyncio.create_task(asyncio.to_thread(bridge.wait, 60))
+    bridge.tell()
+    await asyncio.wait_for(waiting, 5)

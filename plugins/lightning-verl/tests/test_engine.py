@@ -1,0 +1,72 @@
+"""verl's client as a backend of the proxy: the algorithm says how tokens are drawn."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning_verl.engine import VerlEngine
+
+
+class Client:
+    """Answers as verl's client does, and remembers what it was asked."""
+
+    def __init__(self, stop_reason: str | None = "completed") -> None:
+        self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
+        self.stop_reason = stop_reason
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        self.asked.append((request_id, prompt_ids, sampling_params))
+        return SimpleNamespace(token_ids=[7, 8], log_probs=[-0.5, -0.25], stop_reason=self.stop_reason)
+
+
+def engine(client: Client, **limits: int) -> VerlEngine:
+    return VerlEngine(
+        client,
+        sampling={"temperature": 1.0, "top_p": 0.9, "top_k": -1},
+        **{"max_response_tokens": 10, "max_context_tokens": 16, **limits},
+    )
+
+
+async def test_an_agent_cannot_change_the_distribution_that_is_learned_from() -> None:
+    client = Client()
+    answer = await engine(client).generate(
+        [1, 2], {"temperature": 0.1, "top_p": 0.5, "seed": 3, "stop": ["x"]}, request_id="at-1"
+    )
+    ((request_id, prompt, sampling),) = client.asked
+    assert (request_id, prompt) == ("at-1", [1, 2])
+    assert sampling == {
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "top_k": -1,
+        "repetition_penalty": 1.0,
+        "logprobs": True,
+        "max_tokens": 10,
+        "stop": ["x"],
+    }
+    assert (list(answer.token_ids), list(answer.logprobs or ())) == ([7, 8], [-0.5, -0.25])
+    assert answer.finish_reason == "stop"
+
+
+async def test_the_shortest_of_all_limits_holds() -> None:
+    client = Client("length")
+    policy = engine(client)
+    assert (await policy.generate([1], {"max_tokens": 3}, request_id="a")).finish_reason == "length"
+    await policy.generate([1], {"max_tokens": 300}, request_id="a")
+    await policy.generate([1] * 14, {}, request_id="a")
+    assert [sampling["max_tokens"] for _, _, sampling in client.asked] == [3, 10, 2]
+
+
+async def test_after_its_end_no_call_reaches_verl() -> None:
+    client = Client()
+    policy = engine(client)
+    policy.close()
+    with pytest.raises(RuntimeError, match="the training has ended"):
+        await policy.generate([1], {}, request_id="a")
+    assert client.asked == []
+
+
+async def test_a_conversation_that_fills_the_context_gets_an_answer_that_was_cut_off() -> None:
+    client = Client()
+    answer = await engine(client).generate([1] * 16, {}, request_id="a")
+    assert (answer.token_ids, answer.finish_reason) == ([], "length")
+    assert client.asked == []

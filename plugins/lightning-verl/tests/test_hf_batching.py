@@ -1,0 +1,142 @@
+"""Requests that come one by one, answered in batches; weights change between two batches."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from lightning_verl.hf.batching import Batcher, Rejected
+from lightning_verl.hf.generator import Answer
+from lightning_verl.hf.sampling import Sampling
+
+
+class Echo:
+    """Repeats the last token of each prompt; computes when it is let."""
+
+    context = 8
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[list[list[int]], Sampling]] = []
+        self.weights = 0
+        self.let = threading.Event()
+        self.let.set()
+        self.began = threading.Event()
+        self.error: Exception | None = None
+
+    def load(self, weights: Mapping[str, Any], version: int | None) -> None:
+        self.weights = weights["w"]
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[], bool]
+    ) -> list[Answer]:
+        self.batches.append(([list(prompt) for prompt in prompts], sampling))
+        self.began.set()
+        while not self.let.wait(0.01):
+            if is_aborted():
+                return [Answer([], [], "aborted") for _ in prompts]
+        if self.error is not None:
+            raise self.error
+        return [Answer([prompt[-1], self.weights], [-1.0, -2.0], "stop") for prompt in prompts]
+
+
+@asynccontextmanager
+async def running(echo: Echo, **options: Any) -> AsyncIterator[Batcher]:
+    batcher = Batcher(echo, **options)
+    task = asyncio.create_task(batcher.run())
+    try:
+        yield batcher
+    finally:
+        echo.let.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_requests_that_come_together_are_one_batch_for_each_way_to_sample() -> None:
+    echo = Echo()
+    async with running(echo, gather_seconds=0.02) as batcher:
+        answers = await asyncio.gather(*(batcher.ask([number], {"temperature": number % 2}) for number in range(1, 6)))
+    assert [answer.answer.token_ids[0] for answer in answers] == [1, 2, 3, 4, 5]
+    assert [prompts for prompts, _ in echo.batches] == [[[1], [3], [5]], [[2], [4]]]
+
+
+async def test_no_batch_is_larger_than_the_limit() -> None:
+    echo = Echo()
+    async with running(echo, max_batch=2, gather_seconds=0.02) as batcher:
+        await asyncio.gather(*(batcher.ask([number], {}) for number in range(5)))
+    assert [len(prompts) for prompts, _ in echo.batches] == [2, 2, 1]
+
+
+async def test_closed_it_lets_requests_wait_and_opened_it_answers_them_with_the_new_weights() -> None:
+    echo = Echo()
+    async with running(echo) as batcher:
+        assert (await batcher.ask([1], {})).version is None
+        await batcher.close()
+        asking = asyncio.create_task(batcher.ask([1], {}))
+        await batcher.update({"w": 9}, 4)
+        assert len(echo.batches) == 1
+        batcher.open()
+        answered = await asking
+    assert (answered.answer.token_ids, answered.version) == ([1, 9], 4)
+
+
+async def test_weights_never_change_in_the_middle_of_a_batch() -> None:
+    echo = Echo()
+    async with running(echo) as batcher:
+        echo.let.clear()
+        asking = asyncio.create_task(batcher.ask([1], {}))
+        await asyncio.to_thread(echo.began.wait, 5)
+        updating = asyncio.create_task(batcher.update({"w": 9}, 1))
+        await asyncio.sleep(0.05)
+        assert not updating.done()
+        echo.let.set()
+        assert (await asking).answer.token_ids == [1, 0]
+        await updating
+    assert echo.weights == 9
+
+
+async def test_an_abort_gives_back_what_there_is_and_may_refuse_the_rest() -> None:
+    echo = Echo()
+    async with running(echo) as batcher:
+        echo.let.clear()
+        asking = asyncio.create_task(batcher.ask([1], {}))
+        await asyncio.to_thread(echo.began.wait, 5)
+        await batcher.close(abort=True, reject=True)
+        assert (await asking).answer.end == "aborted"
+        with pytest.raises(Rejected, match="until generation is resumed"):
+            await batcher.ask([1], {})
+        echo.let.set()
+        batcher.open()
+        assert (await batcher.ask([2], {})).answer.end == "stop"
+
+
+async def test_a_failed_batch_fails_its_requests_and_no_others() -> None:
+    echo = Echo()
+    echo.error = RuntimeError("out of memory")
+    async with running(echo) as batcher:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            await batcher.ask([1], {})
+        echo.error = None
+        assert (await batcher.ask([2], {})).answer.token_ids == [2, 0]
+
+
+async def test_a_request_that_nobody_waits_for_any_more_is_not_computed() -> None:
+    echo = Echo()
+    async with running(echo) as batcher:
+        await batcher.close()
+        asking = asyncio.create_task(batcher.ask([1], {}))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        batcher.open()
+        await batcher.ask([2], {})
+    assert [prompts for prompts, _ in echo.batches] == [[[2]]]
+
+
+async def test_a_prompt_that_does_not_fit_is_refused() -> None:
+    async with running(Echo()) as batcher:
+        with pytest.raises(ValueError, match="fills the model's context"):
+            await batcher.ask([1] * 8, {})
+        with pytest.raises(ValueError, match="has no token"):
+            await batcher.ask([], {})

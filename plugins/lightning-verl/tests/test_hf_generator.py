@@ -1,0 +1,135 @@
+"""Generation with transformers, on a tiny model."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+import torch
+from lightning_verl.hf.generator import Generator
+from lightning_verl.hf.http import HttpFront
+from lightning_verl.hf.sampling import Sampling
+from lightning_verl.testing import make_tiny_model
+
+from lightning_core.proxy.tokens import Generated
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def generator(model: Path) -> Generator:
+    return Generator(str(model), seed=1)
+
+
+def logprobs_of(generator: Generator, prompt: list[int], answer: list[int], temperature: float) -> list[float]:
+    """Compute them the long way: one whole sequence, without a batch, a cache or padding."""
+    ids = torch.tensor([[*prompt, *answer]])
+    with torch.no_grad():
+        logits = generator.model(ids).logits[0, len(prompt) - 1 : -1] / temperature
+    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(answer).unsqueeze(-1)).squeeze(-1).tolist()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_whole_sequence_whatever_stands_beside_it(
+    generator: Generator, temperature: float
+) -> None:
+    prompts = [[5, 6, 7], [9], [11, 12, 13, 14, 15, 16]]
+    answers = generator.generate(prompts, Sampling(temperature=temperature, top_p=0.9, max_tokens=12))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        expected = logprobs_of(generator, prompt, answer.token_ids, temperature)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_without_a_temperature_the_likeliest_token_is_taken(generator: Generator) -> None:
+    (first,) = generator.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=8))
+    (second,) = generator.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=8))
+    assert first == second
+    with torch.no_grad():
+        assert first.token_ids[0] == int(generator.model(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax())
+
+
+def test_an_answer_ends_with_the_token_that_ends_it(generator: Generator) -> None:
+    end = generator.tokenizer.eos_token_id
+    answers = generator.generate([[5]] * 60, Sampling(max_tokens=40))
+    ended = [answer for answer in answers if answer.end == "stop"]
+    assert ended
+    for answer in ended:
+        assert answer.token_ids.index(end) == len(answer.token_ids) - 1
+        assert len(answer.logprobs) == len(answer.token_ids)
+    assert all(len(answer.token_ids) == 40 for answer in answers if answer.end == "length")
+
+
+def test_an_answer_ends_where_its_stop_is_complete(generator: Generator) -> None:
+    (whole,) = generator.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=12))
+    text = generator.tokenizer.decode(whole.token_ids)
+    stop = text[len(text) // 2]
+    (cut,) = generator.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=12, stop=(stop,)))
+    assert cut.end == "stop"
+    assert stop in generator.tokenizer.decode(cut.token_ids)
+    assert stop not in generator.tokenizer.decode(cut.token_ids[:-1])
+    assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
+
+
+def test_an_abort_ends_a_batch_at_the_next_token(generator: Generator) -> None:
+    tokens = iter(range(1000))
+    answers = generator.generate([[5], [6]], Sampling(max_tokens=200), is_aborted=lambda: next(tokens) >= 3)
+    assert {answer.end for answer in answers} <= {"aborted", "stop"}
+    assert all(len(answer.token_ids) <= 4 for answer in answers)
+
+
+def test_new_weights_are_taken_whole_or_not_at_all(model: Path, generator: Generator) -> None:
+    other = Generator(str(model))
+    assert other.fingerprint() == generator.fingerprint()
+    weights = {name: weight + 0.1 for name, weight in other.model.state_dict().items()}
+    other.load(weights)
+    assert other.fingerprint() != generator.fingerprint()
+    with pytest.raises(RuntimeError, match=r"missing \['lm_head.weight'\], unknown \['else'\]"):
+        other.load(
+            {**{name: each for name, each in weights.items() if name != "lm_head.weight"}, "else": torch.zeros(1)}
+        )
+
+
+def test_what_is_sampled_depends_on_the_version_and_not_on_what_was_sampled_before(model: Path) -> None:
+    one, other = Generator(str(model), seed=5), Generator(str(model), seed=5)
+    weights, sampling = one.model.state_dict(), Sampling(max_tokens=20)
+    other.generate([[1], [2]], sampling)  # a run that was killed has sampled less
+    drawn = []
+    for generator, version in ((one, 3), (other, 3), (other, 4)):
+        generator.load(weights, version)
+        drawn.append(generator.generate([[5, 6, 7]], sampling)[0].token_ids)
+    assert drawn[0] == drawn[1]
+    assert drawn[1] != drawn[2]
+
+
+async def test_over_http_it_answers_with_the_fields_of_vllm(generator: Generator) -> None:
+    class Engine:
+        async def generate(self, prompt_ids: list[int], sampling: dict[str, object], *, request_id: str) -> Generated:
+            asked = Sampling.of(sampling, room=generator.context - len(prompt_ids), default_max_tokens=9)
+            (answer,) = await asyncio.to_thread(generator.generate, [prompt_ids], asked)
+            return Generated(answer.token_ids, answer.logprobs, "stop")
+
+    front = HttpFront(Engine(), generator.tokenizer, name="tiny")
+    url = f"http://{await front.start('127.0.0.1')}/v1"
+    messages = [{"role": "user", "content": "hello"}]
+    try:
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"{url}/models") as response:
+                assert [each["id"] for each in (await response.json())["data"]] == ["tiny"]
+            asked = {"messages": messages, "max_tokens": 3, "logprobs": True, "return_token_ids": True}
+            async with http.post(f"{url}/chat/completions", json=asked) as response:
+                answer = await response.json()
+            async with http.post(f"{url}/chat/completions", json={**asked, "top_p": 7}) as response:
+                assert response.status == 400
+                assert "top_p" in (await response.json())["error"]["message"]
+            async with http.post(f"{url}/chat/completions", data=b"{") as response:
+                assert response.status == 400
+    finally:
+        await front.stop()
+    text = generator.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert answer["prompt_token_ids"] == generator.tokenizer.encode(text, add_special_tokens=False)
+    (choice,) = answer["choices"]
+    assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) <= 3
+    assert choice["message"]["content"] == generator.tokenizer.decode(choice["token_ids"], skip_special_tokens=True)

@@ -1,0 +1,277 @@
+"""Groups of rollouts: through the store, the runners and the proxy, to rows. Without Ray, torch or verl."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning_verl.bridge import Bridge
+from lightning_verl.learning import LearnedRow, LearningOptions
+from lightning_verl.manager import Partition, RolloutManager
+from lightning_verl.serving import Policy, Serving
+
+from lightning_core import LLM, Trainer, rollout
+from lightning_core.algorithm import Algorithm
+from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.store import InMemoryLightningStore
+
+OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
+
+
+class Letters:
+    """A token for each character."""
+
+    eos_token_id = 1
+
+    def apply_chat_template(self, conversation: Any, **_: Any) -> str:
+        return "".join(f"{message['role'][0]}:{message['content']}\n" for message in conversation) + "a:"
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
+
+
+class Client:
+    """verl's client: says the same to everybody, and remembers how it was to sample."""
+
+    def __init__(self) -> None:
+        self.temperatures: list[float] = []
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        self.temperatures.append(sampling_params["temperature"])
+        return SimpleNamespace(token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed")
+
+
+class Queue:
+    """Takes rows in the place of TransferQueue."""
+
+    def __init__(self, groups: int) -> None:
+        self.begun: list[str] = []
+        self.ended: dict[str, tuple[list[LearnedRow], int, tuple[int, int]]] = {}
+        self._missing = groups
+        self.is_full = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def begin(self, uid: str, *, partition: str) -> None:
+        self.begun.append(uid)
+
+    def end(
+        self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int, versions: tuple[int, int]
+    ) -> None:
+        self.ended[uid] = (list(rows), step, versions)
+        self._missing -= 1
+        if not self._missing:
+            self._loop.call_soon_threadsafe(self.is_full.set)
+
+
+class Driven(Algorithm):
+    """Does with a manager what a test wants, in the place of verl's trainer."""
+
+    def __init__(self, drive: Callable[["Driven"], Awaitable[None]], *, key: str = "k", size: int = 2) -> None:
+        self.drive = drive
+        self.key = key
+        self.size = size
+        self.client = Client()
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        self.bridge = Bridge(asyncio.get_running_loop())
+        self.serving = Serving(self.get_store(), proxy=None, backend="tokens", key=self.key)
+        tasks: dict[Partition, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
+        self.manager = RolloutManager(
+            self.get_store(),
+            bridge=self.bridge,
+            serving=self.serving,
+            tasks=tasks,
+            group_size={"train": self.size, "val": 1},
+            options=OPTIONS,
+            key=self.key,
+        )
+        policy = Policy(
+            name="tiny",
+            client=self.client,
+            addresses=(),
+            tokenizer=Letters(),
+            path="/models/tiny",
+            sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
+            max_response_tokens=8,
+            max_context_tokens=100,
+        )
+        try:
+            await self.serving.resume(3)
+            await self.serving.start(policy)
+            await self.drive(self)
+        finally:
+            self.bridge.stop()
+            await self.manager.aclose()
+            await self.serving.stop()
+
+    async def ask(self, uids: Sequence[str], *, step: int = 4) -> None:
+        """Ask for a group for each task, as verl does."""
+        prompts: Any = {"uid": list(uids), "index": list(range(len(uids))), "global_steps": step}
+        await asyncio.to_thread(self.manager.generate_sequences, prompts)
+
+
+@rollout
+async def agent(task: dict[str, Any], llm: LLM) -> float | None:
+    """Make two calls, unless the task says that something happens."""
+    import aiohttp
+
+    if task.get("raises"):
+        raise RuntimeError(task["raises"])
+    messages = [{"role": "user", "content": task["say"]}]
+    async with aiohttp.ClientSession() as http:
+        for _ in range(2):
+            asked = {"model": llm.model, "messages": messages, "temperature": 0.3}
+            async with http.post(f"{llm.endpoint}/chat/completions", json=asked) as response:
+                answer = await response.json()
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": "on"}]
+    reward: float | None = task.get("reward", 1.0)
+    return reward
+
+
+@rollout
+async def hanging(task: dict[str, Any], llm: LLM) -> float:
+    """Never come to an end."""
+    await asyncio.Event().wait()
+    return 0.0
+
+
+async def fit(driven: Driven, tasks: list[dict[str, Any]], **more: Any) -> Any:
+    return await Trainer(algorithm=driven, n_runners=4).fit_async(agent, tasks, **more)
+
+
+async def test_each_rollout_whose_turns_continue_is_one_row_of_exact_tokens() -> None:
+    async def drive(driven: Driven) -> None:
+        queue = Queue(2)
+        driven.manager.write_to(queue)
+        await driven.ask(["u0", "u1"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert queue.begun == ["u0", "u1"]
+        for rows, step, versions in queue.ended.values():
+            assert (step, versions) == (4, (3, 3))
+            assert [(row.session, row.index) for row in rows] == [(0, 0), (1, 0)]
+            for row in rows:
+                assert row.logprobs is not None
+                assert [p for p, m in zip(row.logprobs, row.mask, strict=True) if m] == [-0.5, -1.5] * 2
+                assert [t for t, m in zip(row.response_ids, row.mask, strict=True) if m] == [111, 107] * 2
+                assert sum(row.scores) == 1.0
+        assert driven.client.temperatures == [1.0] * 8
+        metrics = driven.manager.take_metrics()
+        assert (metrics["training/n_rollouts"], metrics["training/n_triplets_learned"]) == (4, 4)
+        assert driven.manager.take_metrics() == {}
+
+    await fit(Driven(drive), [{"say": "a"}, {"say": "b"}])
+
+
+async def test_a_group_without_two_rewards_gives_no_rows_and_the_others_go_on() -> None:
+    async def drive(driven: Driven) -> None:
+        queue = Queue(2)
+        driven.manager.write_to(queue)
+        await driven.ask(["u0", "u1"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert queue.ended["u0"][0] == []
+        assert len(queue.ended["u1"][0]) == 2
+        assert driven.manager.take_metrics()["training/n_groups_dropped"] == 1
+
+    await fit(Driven(drive), [{"raises": "no luck"}, {"say": "b"}])
+
+
+async def test_when_every_rollout_fails_the_trainer_is_told_the_first_cause() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.manager.write_to(Queue(2))
+        await driven.ask(["u0", "u1"])
+        for _ in range(2):
+            await asyncio.to_thread(driven.bridge.wait, 20)
+
+    with pytest.raises(NoRewards, match="step 4: none of 4 rollouts gave a reward; the first: RuntimeError: no luck"):
+        await fit(Driven(drive), [{"raises": "no luck"}, {"raises": "no luck"}])
+
+
+async def test_rewards_without_anything_to_learn_are_an_error_of_their_own() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.manager.write_to(Queue(1))
+        await driven.ask(["u0"])
+        for _ in range(2):
+            await asyncio.to_thread(driven.bridge.wait, 20)
+
+    with pytest.raises(AlgorithmError, match="step 4: nothing can be learned from any of 1 rollouts"):
+        await fit(Driven(drive, size=1), [{"say": "a"}])
+
+
+async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -> None:
+    store = InMemoryLightningStore(run_id="r")
+
+    async def drive(driven: Driven) -> None:
+        queue = Queue(2)
+        driven.manager.write_to(queue)
+        await driven.ask([f"{driven.size}a", f"{driven.size}b"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert all(len(rows) == 2 for rows, *_ in queue.ended.values())
+
+    tasks = [{"say": "a"}, {"say": "b"}]
+    calls = []
+    for key in ("k", "k", "other"):
+        driven = Driven(drive, key=key)
+        trainer = Trainer(algorithm=driven, n_runners=4, store=store)
+        trainer._fits = 0  # the same run, as after a kill
+        await trainer.fit_async(agent, tasks)
+        calls.append(len(driven.client.temperatures))
+    assert calls == [8, 0, 8]
+
+
+async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_comes_again() -> None:
+    store = InMemoryLightningStore(run_id="r")
+
+    async def leave(driven: Driven) -> None:
+        driven.manager.write_to(Queue(1))
+        await driven.ask(["before"])
+
+    async def go_on(driven: Driven) -> None:
+        await driven.manager.cancel_left()
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        await driven.ask(["after"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert len(queue.ended["after"][0]) == 2
+        rollouts = await store.query_rollouts()
+        assert sorted(each.status for each in rollouts) == ["cancelled"] * 2 + ["succeeded"] * 2
+
+    for drive, runs in ((leave, hanging), (go_on, agent)):
+        trainer = Trainer(algorithm=Driven(drive), n_runners=4, store=store)
+        trainer._fits = 0  # the same run, as after a kill
+        await trainer.fit_async(runs, [{"say": "a"}])
+
+
+async def test_what_was_begun_for_a_step_that_does_not_come_is_cancelled() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.manager.write_to(Queue(1))
+        await driven.ask(["u0"])
+        await driven.manager.cancel_rest()
+        rollouts = await driven.get_store().query_rollouts()
+        assert [each.status for each in rollouts] == ["cancelled"] * 2
+
+    await fit(Driven(drive), [{"say": "a"}])
+
+
+async def test_validation_counts_each_rollout_once_and_samples_as_it_is_told() -> None:
+    async def drive(driven: Driven) -> None:
+        metrics = await asyncio.to_thread(driven.manager.validate, 4)
+        assert metrics["val/n_rollouts"] == 3
+        assert metrics["val/reward"] == pytest.approx(2.0)
+        assert metrics["val/turn_count"] == 2.0
+        assert metrics["val/n_failures"] == 1
+        assert set(driven.client.temperatures) == {0}
+
+    val = [{"say": "a", "reward": 1.0}, {"say": "b", "reward": 3.0}, {"raises": "no luck"}]
+    await fit(Driven(drive), [{"say": "a"}], val_dataset=val)
+
+
+async def test_a_validation_without_a_reward_ends_the_run() -> None:
+    async def drive(driven: Driven) -> None:
+        await asyncio.to_thread(driven.manager.validate, 4)
+
+    with pytest.raises(NoRewards, match=r"validation at step 4: none of 1 rollouts .* no luck"):
+        await fit(Driven(drive), [{"say": "a"}], val_dataset=[{"raises": "no luck"}])

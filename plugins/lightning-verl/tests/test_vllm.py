@@ -1,0 +1,137 @@
+"""The life of a vLLM server; a small program stands for it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+from click.testing import CliRunner
+from lightning_verl.vllm.command import vllm
+from lightning_verl.vllm.server import VLLMFailed, VLLMServer
+
+SERVER = """
+import http.server, os, subprocess, sys
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+print("arguments", *sys.argv[1:], flush=True)
+if "--die" in sys.argv:
+    sys.exit("there is no such model")
+deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", deaf])
+open("pids", "w").write(f"{os.getpid()} {child.pid}")
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *a): pass
+place = sys.argv.index("--port")
+http.server.HTTPServer((sys.argv[sys.argv.index("--host") + 1], int(sys.argv[place + 1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "server.py").write_text(SERVER)
+    return [sys.executable, str(tmp_path / "server.py")]
+
+
+def running(folder: Path) -> list[int]:
+    """Return which of the server and its child still run."""
+    pids = [int(pid) for pid in (folder / "pids").read_text().split()]
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_until_gone(folder: Path, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while running(folder):
+        assert time.monotonic() < deadline, running(folder)
+        time.sleep(0.05)
+
+
+async def test_it_answers_when_it_has_started_and_nothing_is_left_when_it_has_stopped(
+    command: list[str], tmp_path: Path
+) -> None:
+    async with VLLMServer("org/model", command=command, grace_seconds=1, arguments=["--max-model-len", "99"]) as server:
+        assert server.model_config("policy") == {
+            "model_name": "policy",
+            "litellm_params": {"model": "hosted_vllm/org/model", "api_base": f"http://127.0.0.1:{server.port}/v1"},
+        }
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/models") as response:
+            assert response.status == 200
+        assert len(running(tmp_path)) == 2
+    assert running(tmp_path) == [], "its children too, also one that does not listen"
+
+
+async def test_what_is_told_to_vllm_wins_over_what_we_tell_it(command: list[str]) -> None:
+    server = VLLMServer("m", command=[*command, "--die"], arguments=["--tool-call-parser=mistral"])
+    with pytest.raises(VLLMFailed, match="ended with status 1 before it answered; it said last:") as caught:
+        await server.start()
+    message = str(caught.value)
+    assert "there is no such model" in message
+    assert "--logprobs-mode processed_logprobs --enable-auto-tool-choice --tool-call-parser=mistral" in message
+
+
+async def test_a_port_that_is_taken_is_said_before_anything_starts(command: list[str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(VLLMFailed, match=f"cannot listen on 127.0.0.1:{port}: .*; give another --port"):
+            await VLLMServer("m", command=command, port=port).start()
+    assert not (tmp_path / "pids").exists()
+
+
+async def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    silent = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(600)"]
+    with pytest.raises(VLLMFailed, match=r"(?s)did not answer within 1.5 s.*loading"):
+        await VLLMServer("m", command=silent, start_seconds=1.5).start()
+
+
+async def test_one_that_ends_by_itself_is_told(command: list[str], tmp_path: Path) -> None:
+    async with VLLMServer("m", command=command, grace_seconds=1) as server:
+        os.kill(running(tmp_path)[0], signal.SIGKILL)
+        with pytest.raises(VLLMFailed, match="vLLM ended with status 137"):
+            await asyncio.wait_for(server.wait(), 15)
+    assert running(tmp_path) == []
+
+
+@pytest.fixture
+def owner(command: list[str], tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    code = (
+        "import asyncio, sys\n"
+        "from lightning_verl.vllm.server import VLLMServer\n"
+        "async def main():\n"
+        f"    async with VLLMServer('m', command={command!r}, grace_seconds=1) as server:\n"
+        "        print('ready', flush=True)\n"
+        "        await server.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
+def test_it_ends_with_the_process_that_started_it(
+    owner: "subprocess.Popen[bytes]", tmp_path: Path, number: int
+) -> None:
+    assert len(running(tmp_path)) == 2
+    owner.send_signal(number)
+    owner.wait(15)
+    wait_until_gone(tmp_path)
+
+
+def test_the_command_says_what_went_wrong_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = CliRunner().invoke(vllm, ["m", "--port", str(taken.getsockname()[1]), "--max-model-len", "9"])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: cannot listen on 127.0.0.1:")
