@@ -1,6 +1,7 @@
 import io
 import json
 import logging
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from lightning_core.logs import (
     setup_logging,
     setup_module_logging,
 )
-from lightning_core.logs.secrets import hide_in_field, hide_in_text
+from lightning_core.logs.secrets import hide_in_field, hide_in_text, without_secrets
 from lightning_core.logs.setup import reset_logging
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.store.http.auth import Keys
 from lightning_core.tracer import OtelTracer
 
 logger = logging.getLogger("lightning_core.some.part")
@@ -121,11 +123,40 @@ def test_traceback_is_a_field_of_json_and_follows_a_key_value_line() -> None:
         ("postgres://me:secret@db:5432/x", "postgres://***@db:5432/x"),
         ('{"api_key": "abc123", "n": 1}', '{"api_key": "***", "n": 1}'),
         ("https://h/v1?api_key=abc&n=1", "https://h/v1?api_key=***&n=1"),
+        ('{"Ocp-Apim-Subscription-Key": "abc"}', '{"Ocp-Apim-Subscription-Key": "***"}'),
+        ("aws_secret_access_key=abc region=eu", "aws_secret_access_key=*** region=eu"),
+        ("prompt_key: question", "prompt_key: question"),
         ("5 tokens of task-1 at http://h:80/v1", "5 tokens of task-1 at http://h:80/v1"),
     ],
 )
 def test_what_looks_like_a_secret_is_not_shown(text: str, shown: str) -> None:
     assert hide_in_text(text) == shown
+
+
+def test_key_of_an_attempt_is_not_shown() -> None:
+    key = Keys("secret").mint("run-1", "ro-1", "at-1", 1.0)
+    assert hide_in_text(f"the key {key}.") == "the key agl-at-***."
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"aws_secret_access_key": "abc", "region": "eu"}, {"aws_secret_access_key": "***", "region": "eu"}),
+        ({"headers": {"Team": "a", "n": 5}}, {"headers": {"Team": "***", "n": "***"}}),
+        (
+            {"extra_headers": {"X-Pass": "abc"}, "header": "Team"},
+            {"extra_headers": {"X-Pass": "***"}, "header": "Team"},
+        ),
+        ([{"params": [{"subscription-key": "abc"}]}], [{"params": [{"subscription-key": "***"}]}]),
+        (
+            {"key": "abc", "private_key": "abc", "auth-token": "abc"},
+            dict.fromkeys(("key", "private_key", "auth-token"), "***"),
+        ),
+        ({"prompt_key": "question", "keys": 2, "n_tokens": 3}, {"prompt_key": "question", "keys": 2, "n_tokens": 3}),
+    ],
+)
+def test_what_a_record_keeps_has_no_secrets(value: Any, shown: Any) -> None:
+    assert without_secrets("litellm_params", value) == shown
 
 
 def test_field_that_is_named_as_a_secret_is_not_shown() -> None:
@@ -187,6 +218,20 @@ def test_second_setup_replaces_the_first(capsys: pytest.CaptureFixture[str], tmp
     assert [line["event"] for line in json_lines(capsys.readouterr().err)] == ["lightning.once"]
     assert (tmp_path / "first.log").read_text() == ""
     assert [line["event"] for line in json_lines((tmp_path / "second.log").read_text())] == ["lightning.once"]
+
+
+def test_second_setup_and_reset_take_back_levels_and_warnings() -> None:
+    shown = warnings.showwarning
+    loud = logging.getLogger("lightning_core.loud")
+    setup_logging(submodule_levels={"lightning_core.loud": "debug"}, capture_warnings=True)
+    assert warnings.showwarning is not shown
+    setup_logging("ERROR")
+    assert (loud.level, loud.getEffectiveLevel()) == (logging.NOTSET, logging.ERROR)
+    assert warnings.showwarning is shown
+    setup_logging(submodule_levels={"lightning_core.loud": "debug"}, capture_warnings=True)
+    reset_logging()
+    assert loud.level == logging.NOTSET
+    assert warnings.showwarning is shown
 
 
 def test_handlers_of_ones_own_keep_their_formatter(tmp_path: Path) -> None:

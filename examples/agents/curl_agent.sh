@@ -8,7 +8,10 @@ answer=$(curl --silent --show-error --fail-with-body "$OPENAI_BASE_URL/chat/comp
     --header "Content-Type: application/json" \
     --data "{\"model\": \"$AGL_MODEL\", \"messages\": $MESSAGES}")
 
-case $answer in
+# What the model says, not the rest of the JSON, where an id or a count may have the answer, too.
+content=$(printf '%s\n' "$answer" | sed -nE 's/.*"content": *"(([^"\\]|\\.)*)".*/\1/p')
+
+case $content in
     *"$ANSWER"*) reward=1 ;;
     *) reward=0 ;;
 esac

@@ -96,6 +96,29 @@ async def test_shell_script_calls_its_model_and_reports_with_curl(tmp_path: Path
     assert len(engine.received) == 2
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
+@pytest.mark.parametrize(
+    ("said", "answer", "reward"),
+    [
+        ("It's 7.", "chat.completion", 0.0),  # the type of the object that the model's server answers with
+        ('It says "7\\8": 42.', "42", 1.0),
+        ("1,\n2,\n42", "42", 1.0),
+        ("", "42", 0.0),
+    ],
+)
+async def test_shell_script_looks_for_the_answer_in_what_the_model_says(
+    tmp_path: Path, said: str, answer: str, reward: float
+) -> None:
+    async with FakeEngine([said]) as engine:
+        for name in ("curl_agent.sh", "curl_agent.yaml"):
+            text = (FOLDER / name).read_text(encoding="utf-8").replace("http://127.0.0.1:8000/v1", engine.url)
+            (tmp_path / name).write_text(text.replace('"42"', f'"{answer}"').replace('"25"', f'"{answer}"'))
+        job = load_job(tmp_path / "curl_agent.yaml")
+        result = await job.trainer.fit_async(job.agent, job.train_dataset)
+
+    assert result.metrics["train_reward"] == reward
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 async def test_shell_script_is_trained_by_the_command(tmp_path: Path) -> None:

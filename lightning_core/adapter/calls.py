@@ -47,6 +47,11 @@ class ModelCall:
     """The answers; one unless several were asked for, none when the call failed without one."""
 
     @property
+    def purpose(self) -> str | None:
+        """What it was for, where it is none of the agent's own, such as `judge`; None for a call of the agent."""
+        return _first_told(_purpose, self.spans)
+
+    @property
     def span_id(self) -> str:
         """The id of the first span."""
         return self.spans[0].span_id
@@ -103,7 +108,7 @@ class ModelCall:
 
 
 def read_model_calls(spans: Sequence[Span]) -> list[ModelCall]:
-    """Find the model calls of an attempt.
+    """Find the model calls of an attempt, those of its grader, too; see `agent_calls` for those without.
 
     A call that several sources recorded is one call: its tokens are those of the source that has them, and what that
     one lacks is taken from the others.
@@ -115,6 +120,11 @@ def read_model_calls(spans: Sequence[Span]) -> list[ModelCall]:
         The calls, in the order of the attempt.
     """
     return calls_of(group_calls(in_order(spans), is_call_span))
+
+
+def agent_calls(spans: Sequence[Span]) -> list[ModelCall]:
+    """Find the model calls that are the agent's own: what may be learned from. See `read_model_calls`."""
+    return [call for call in read_model_calls(spans) if call.purpose is None]
 
 
 def calls_of(groups: Sequence[Sequence[Span]]) -> list[ModelCall]:
@@ -176,6 +186,11 @@ def _error(span: Span) -> str | None:
         return span.status.description
     kind = span.attributes.get(genai.ERROR_TYPE)
     return str(kind) if kind else "the span's status is ERROR, without a description"
+
+
+def _purpose(span: Span) -> str | None:
+    found = span.attributes.get(genai.PURPOSE)
+    return None if found is None else str(found)
 
 
 def _model(span: Span) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import nested
 from lightning_core.adapter.base import TraceAdapter
-from lightning_core.adapter.calls import ModelCall, read_model_calls
+from lightning_core.adapter.calls import ModelCall, agent_calls
 from lightning_core.adapter.chat import assistant_message, chat_tool_calls
 from lightning_core.types import Span
 
@@ -25,7 +25,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
 
     A call with several choices gives a conversation for each. A call that failed, or whose answer was not recorded,
     gives its request's messages alone. A call of which no message was recorded gives nothing. A call that several
-    sources recorded is one.
+    sources recorded is one; one of a grader is left out.
 
     Tool calls of an answer come from what recorded the answer, or else from the spans of the tools that lie directly
     within the call (`tool.name`, `tool.parameters`, `tool.call.id`).
@@ -34,7 +34,7 @@ class TraceToMessages(TraceAdapter[list[OpenAIMessages]]):
     def adapt(self, source: Sequence[Span], /) -> list[OpenAIMessages]:
         """Return the conversations of an attempt, in the order of its calls."""
         tool_calls = _tool_calls_by_parent(source)
-        return [conversation for call in read_model_calls(source) for conversation in _conversations(call, tool_calls)]
+        return [conversation for call in agent_calls(source) for conversation in _conversations(call, tool_calls)]
 
 
 def _conversations(call: ModelCall, tool_calls: dict[str, list[dict[str, Any]]]) -> Iterator[OpenAIMessages]:

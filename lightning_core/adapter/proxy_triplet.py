@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lightning_core.adapter.calls import read_model_calls
+from lightning_core.adapter.calls import agent_calls
 from lightning_core.adapter.order import in_order
 from lightning_core.adapter.rewards import match_by_sequence
 from lightning_core.adapter.triplet import TraceToTripletBase
@@ -14,7 +14,8 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
 
     Only `sequence_id` orders spans, for the proxy's clock may not be the agent's. A reward is of the latest call
     with a smaller `sequence_id` that has no reward yet. A call without the engine's tokens, or with an empty answer,
-    is left out. Of several choices the first one counts. A call that several sources recorded is one.
+    is left out, and so is one of a grader. Of several choices the first one counts. A call that several sources
+    recorded is one.
 
     A triplet's `prompt` and `response` are `{"token_ids": ...}`, its `metadata` is `{"response_id": ...}`. The token
     ids are the span's own list or tuple; do not change them.
@@ -26,7 +27,7 @@ class LlmProxyTraceToTriplet(TraceToTripletBase):
         Raises:
             ValueError: When a span has a reward without a name or a number.
         """
-        calls = [call for call in read_model_calls(source) if call.prompt_token_ids and call.response_token_ids]
+        calls = [call for call in agent_calls(source) if call.prompt_token_ids and call.response_token_ids]
         rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, in_order(source))
         return [
             Triplet(

@@ -1,4 +1,4 @@
-"""Which model calls of an attempt are wanted: by span name, by agent, and not those that compute a reward."""
+"""Which model calls of an attempt are wanted: by span name, by agent, and none that computes a reward."""
 
 import re
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class _Place(NamedTuple):
 
 
 class CallSelector:
-    """Selects calls. A call is looked at with all spans that recorded it.
+    """Selects calls. A call is looked at with all spans that recorded it. Those of a grader are never wanted.
 
     Args:
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
@@ -73,6 +73,8 @@ class CallSelector:
         ordered = in_order([place.node.span for place in places.values()])
         selected: list[tuple[int, SelectedCall]] = []
         for group in group_calls(ordered, self._is_call):
+            if any(genai.PURPOSE in span.attributes for span in group):
+                continue
             found = [places[id(span)] for span in group]
             if self._exclude_in_reward and any(place.in_reward for place in found):
                 continue

@@ -7,8 +7,8 @@ from typing import Any, overload
 
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
-from lightning_core.agent.resources import main_or_first, resolved
-from lightning_core.errors import InvalidAgent, MissingResource
+from lightning_core.agent.resources import main_or_first, missing, resolved
+from lightning_core.errors import InvalidAgent
 from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, Resource, Rollout
 
@@ -71,15 +71,8 @@ class FunctionalLitAgent(LitAgent[Any]):
                 if found is not None:
                     arguments[parameter.name] = found
                 elif is_required(parameter):
-                    raise self._misses(kind, resources)
+                    raise missing(f"agent {name_of(self._function)}", kind, resources)
         return arguments
-
-    def _misses(self, kind: type[Resource], resources: NamedResources) -> MissingResource:
-        held = ", ".join(f"{name} ({type(resource).__name__})" for name, resource in resources.items()) or "none"
-        return MissingResource(
-            f"agent {name_of(self._function)} needs a resource of type {kind.__name__}, but has: {held}; "
-            "give it one in initial_resources"
-        )
 
 
 def rollout(function: Callable[..., Any]) -> FunctionalLitAgent:

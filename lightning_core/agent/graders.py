@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
+from lightning_core.agent.resources import main_or_first, missing, resolved
 from lightning_core.errors import InvalidComponent
 from lightning_core.registry import did_you_mean, load_object
-from lightning_core.types import AttemptedRollout, Span
+from lightning_core.types import LLM, AttemptedRollout, NamedResources, Span
 
-_PARAMETERS = ("task", "result", "spans", "rollout")
+_SCORED = ("task", "result", "spans", "rollout")
+_PARAMETERS = (*_SCORED, "llm", "resources")
 
 
 class Grader:
@@ -21,26 +23,40 @@ class Grader:
     - `task`: the rollout's input;
     - `result`: what the agent returned, which may be anything;
     - `spans`: what the attempt recorded, in order, as it is stored;
-    - `rollout`: the rollout, with its attempt.
+    - `rollout`: the rollout, with its attempt;
+    - `llm`: a model to judge with: the resource `main_llm`, or else the first `LLM`;
+    - `resources`: the whole bundle.
 
-    Other parameters keep their defaults. It returns a number, or a dict of named numbers, the first of which is the
-    primary one. What it does itself is not part of the trace. A sync one runs in a thread of its own.
+    A `ProxyLLM` comes as the plain `LLM` of this attempt, for judging: such calls are recorded with the attempt and
+    count in its usage and in the budget, but adapters leave them out, so nobody learns from them.
+
+    Other parameters keep their defaults, and so does `llm` where there is no model. It returns a number, or a dict of
+    named numbers, the first of which is the primary one. What else it does is not part of the trace. A sync one runs in
+    a thread of its own.
 
     Args:
         function: The function, or `"package.module:function"`.
+        model: The name of the model that `llm` is to be, at the same endpoint, such as another one of the proxy's model
+            list; then without the agent's sampling parameters. None for the agent's.
 
     Raises:
         RegistryError: When it cannot be loaded, is no function, or has a parameter that nothing can be given for.
     """
 
-    def __init__(self, function: Callable[..., Any] | str) -> None:
+    def __init__(self, function: Callable[..., Any] | str, *, model: str | None = None) -> None:
         self._function: Callable[..., Any] = load_object(function) if isinstance(function, str) else function
         self._wanted = _check_parameters(self._function)
+        self._model = model
+        if model is not None and "llm" not in self._wanted:
+            raise InvalidComponent(
+                f"grader {self.name} is to judge with model {model!r}, but has no parameter 'llm'; add it"
+            )
 
     @classmethod
     def of(cls, grader: "Grader | Callable[..., Any] | str | None") -> "Grader | None":
-        """Return a grader as it is, or make one of a function or of a path; None for None."""
-        return grader if grader is None or isinstance(grader, Grader) else cls(grader)
+        """Return a grader as it is, or make one of a function; either may be named by its path. None for None."""
+        found = load_object(grader) if isinstance(grader, str) else grader
+        return found if found is None or isinstance(found, Grader) else cls(found)
 
     @property
     def name(self) -> str:
@@ -51,21 +67,46 @@ class Grader:
         """Whether the function is a coroutine function."""
         return is_coroutine_function(self._function)
 
-    def bind(self, *, result: Any, spans: Sequence[Span], rollout: AttemptedRollout) -> Callable[[], Any]:
-        """Return the function with its arguments, to be called once."""
+    def bind(
+        self, *, result: Any, spans: Sequence[Span], rollout: AttemptedRollout, resources: NamedResources
+    ) -> Callable[[], Any]:
+        """Return the function with its arguments, to be called once.
+
+        Args:
+            result: What the agent returned.
+            spans: What the attempt recorded.
+            rollout: The rollout with the attempt.
+            resources: The rollout's, as the agent's runner has them.
+
+        Raises:
+            MissingResource: When it needs a model, and there is none.
+        """
         given = {"task": rollout.input, "result": result, "spans": list(spans), "rollout": rollout}
-        return functools.partial(self._function, **{name: given[name] for name in self._wanted})
+        if not self._wanted.keys() <= given.keys():
+            from lightning_core.adapter.genai import JUDGE  # late: who decorates an agent does not pay for adapters
+
+            own = given["resources"] = resolved(resources, rollout, purpose=JUDGE)
+            llm = main_or_first(own, LLM)
+            if llm is not None:
+                given["llm"] = llm if self._model is None else _with_model(llm, self._model)
+            elif self._wanted.get("llm"):
+                raise missing(f"grader {self.name}", LLM, resources)
+        return functools.partial(self._function, **{name: given[name] for name in self._wanted if name in given})
 
 
-def _check_parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that something is given for."""
+def _with_model(llm: LLM, model: str) -> LLM:
+    return llm.model_copy(update={"model": model, "sampling_parameters": {}})
+
+
+def _check_parameters(function: Callable[..., Any]) -> dict[str, bool]:
+    """Return the names of the parameters that something is given for, and whether the call fails without it."""
     if not callable(function) or isinstance(function, type):
         raise InvalidComponent(f"a grader is made of a function, not of {function!r}")
     possible = f"a grader may have, by name: {', '.join(_PARAMETERS)}"
-    wanted = []
+    wanted: dict[str, bool] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in _PARAMETERS and is_given_by_name(parameter):
-            wanted.append(parameter.name)
+            wanted[parameter.name] = is_required(parameter)
         elif parameter.name in _PARAMETERS and parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidComponent(
                 f"grader {name_of(function)} takes {parameter.name!r} by position only; what a grader is given, it is "
@@ -76,6 +117,6 @@ def _check_parameters(function: Callable[..., Any]) -> list[str]:
                 f"grader {name_of(function)} has a parameter {parameter.name!r} that nothing can be given for; "
                 f"{possible}{did_you_mean(parameter.name, _PARAMETERS)}"
             )
-    if not wanted:
+    if wanted.keys().isdisjoint(_SCORED):
         raise InvalidComponent(f"grader {name_of(function)} takes nothing to score; {possible}")
     return wanted

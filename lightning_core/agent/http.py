@@ -110,6 +110,12 @@ class HttpAgent(LitAgent[Any]):
             raise InvalidTask(
                 f"the client's chat takes the task's fields by name, and this task is a {type(briefing.task).__name__}"
             )
+        taken = [name for name in ("trace_id", "sampling_params") if name in briefing.task]
+        if taken:
+            raise InvalidTask(
+                f"the task has a field {taken[0]!r}, and the client's chat takes the task's fields beside a "
+                f"{taken[0]} of its own; call the field something else"
+            )
         parameters = {} if briefing.llm is None else dict(briefing.llm.sampling_parameters)
         try:
             client = _checked_client(self.client)(server_address=self.url)

@@ -1,7 +1,8 @@
-"""Which of a rollout's resources an agent is given."""
+"""Which of a rollout's resources an agent, or its grader, is given."""
 
 from typing import TypeVar
 
+from lightning_core.errors import MissingResource
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Resource
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
@@ -18,9 +19,32 @@ def main_or_first(resources: NamedResources, kind: type[ResourceT]) -> ResourceT
     return next((resource for resource in resources.values() if isinstance(resource, kind)), None)
 
 
-def resolved(resources: NamedResources, rollout: AttemptedRollout) -> NamedResources:
-    """Return the resources with the plain `LLM` of this attempt for every `ProxyLLM`."""
+def resolved(resources: NamedResources, rollout: AttemptedRollout, *, purpose: str | None = None) -> NamedResources:
+    """Return the resources with the plain `LLM` of this attempt for every `ProxyLLM`.
+
+    Args:
+        resources: Stay as they are.
+        rollout: The rollout with the attempt.
+        purpose: What calls are for, where they are none of the agent's own; the proxy records it.
+    """
     return {
-        name: resource.with_attempted_rollout(rollout) if isinstance(resource, ProxyLLM) else resource
+        name: _of_attempt(resource, rollout, purpose) if isinstance(resource, ProxyLLM) else resource
         for name, resource in resources.items()
     }
+
+
+def missing(who: str, kind: type[Resource], resources: NamedResources) -> MissingResource:
+    """Return the error that says what somebody needs, and what there is."""
+    held = ", ".join(f"{name} ({type(resource).__name__})" for name, resource in resources.items()) or "none"
+    return MissingResource(
+        f"{who} needs a resource of type {kind.__name__}, but has: {held}; give it one in initial_resources"
+    )
+
+
+def _of_attempt(resource: ProxyLLM, rollout: AttemptedRollout, purpose: str | None) -> LLM:
+    llm = resource.with_attempted_rollout(rollout)
+    if purpose is None:
+        return llm
+    attempt = llm.endpoint.removesuffix("/v1")
+    version = llm.endpoint.removeprefix(attempt)
+    return llm.model_copy(update={"endpoint": f"{attempt}/{purpose}{version}"})

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_core.adapter.usage import METADATA as USAGE
 from lightning_core.adapter.usage import as_metadata, read_usage
-from lightning_core.errors import Fault, InvalidTransition
+from lightning_core.errors import ConfigError, Fault, InvalidTransition
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, Rollout
 
@@ -35,21 +35,29 @@ async def own_calls(store: LightningStore, proxy: Any, *, algorithm: str) -> Asy
 
     Returns:
         The endpoint and its key; its `model` is the proxy's first, and any other of the proxy's may be asked for.
+
+    Raises:
+        ConfigError: When the proxy has no model.
     """
+    models = proxy.models()
+    if not models:
+        raise ConfigError(
+            f"the algorithm {algorithm} calls a model through the model proxy, which has none; give it one, as in "
+            "llm_proxy={'model_list': [...]}"
+        )
+    general = proxy.as_resource(model=models[0])
     rollout = await store.start_rollout({"calls of": algorithm}, metadata={_OF: algorithm})
-    model = proxy.models()[0]
+    ids = rollout.rollout_id, rollout.attempt.attempt_id
     has_ended = False
     try:
-        yield proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id, model=model)
-        has_ended = True
-    finally:
+        # The block is as long as the run, which may be days.
+        key = proxy.attempt_key(*ids, expires=False)
         try:
-            from lightning_core.proxy.flushing import flush_calls  # late: it takes an HTTP client with it
-
-            key = proxy.attempt_key(rollout.rollout_id, rollout.attempt.attempt_id)
-            await flush_calls([proxy.as_resource(model=model)], rollout, key=key)
-        except Fault as exc:  # what the algorithm has found is not lost with it
-            logger.warning("lightning.own_calls_lost rollout_id=%s", rollout.rollout_id, exc_info=exc)
+            yield proxy.as_resource(*ids, model=models[0]).model_copy(update={"api_key": key})
+            has_ended = True
+        finally:
+            await _flush(general, rollout, key)
+    finally:
         await _end(store, rollout, has_ended=has_ended)
 
 
@@ -58,6 +66,15 @@ async def cancel_own_calls(store: LightningStore) -> None:
     for rollout in await store.query_rollouts(status_in=["queuing", "requeuing", "preparing", "running"]):
         if is_of_algorithm(rollout):
             await store.update_rollout(rollout.rollout_id, status="cancelled")
+
+
+async def _flush(general: LLM, rollout: AttemptedRollout, key: str | None) -> None:
+    from lightning_core.proxy.flushing import flush_calls  # late: it takes an HTTP client with it
+
+    try:
+        await flush_calls([general], rollout, key=key)
+    except Fault as exc:  # what the algorithm has found is not lost with it
+        logger.warning("lightning.own_calls_lost rollout_id=%s", rollout.rollout_id, exc_info=exc)
 
 
 async def _end(store: LightningStore, rollout: AttemptedRollout, *, has_ended: bool) -> None:

@@ -76,6 +76,13 @@ class CommandGroup(click.Group):
             raise BrokenPlugin(f"command {cmd_name!r} is {command!r}, which is no click command")
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the options that come before the subcommand."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as exc:
+            raise _in_one_line(exc) from exc
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands; one that is broken is listed with the reason."""
         rows = []
@@ -98,6 +105,8 @@ class CommandGroup(click.Group):
         except LightningError as exc:
             failure = WrongUse if isinstance(exc, ConfigError | RegistryError | RunFolderError) else Failure
             raise failure(_readable(str(exc))) from exc
+        except click.UsageError as exc:
+            raise _in_one_line(exc) from exc
         except KeyboardInterrupt as exc:
             click.echo(err=True)  # ends the line on which the terminal wrote ^C
             raise click.exceptions.Exit(INTERRUPTED) from exc
@@ -162,6 +171,18 @@ def _take_sigterm_for_interrupt() -> list[int]:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, interrupt)
     return came
+
+
+def _in_one_line(error: click.UsageError) -> click.ClickException:
+    """Return what click says of arguments that it does not take, as all other errors are said."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # of newer versions of click: the help itself
+        return error
+    message = " ".join(error.format_message().split())
+    command = "agl" if error.ctx is None else error.ctx.command_path
+    where = f"see `{command} --help`"
+    if message.endswith(("?", "?)")):
+        return WrongUse(_readable(f"{message} Or {where}"))
+    return WrongUse(_readable(f"{message.rstrip('.')}; {where}"))
 
 
 def _readable(message: str) -> str:

@@ -56,8 +56,9 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
     """Return what the file says.
 
     Raises:
-        ConfigError: Names the key that there is not, and its line.
+        ConfigError: Names the key that there is not, or whose value is wrong, and its line.
     """
+    from lightning_core.proxy.option_types import check_options
     from lightning_core.proxy.settings import Settings
     from lightning_core.registry import did_you_mean
 
@@ -65,6 +66,10 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
     for name in file.values:
         if name not in known:
             raise ConfigError(f"{file.where((name,))}: unknown key {name!r}{did_you_mean(str(name), known)}")
+        try:
+            check_options({name: file.values[name]})
+        except ConfigError as exc:
+            raise ConfigError(f"{file.where((name,))}: {exc}") from exc
     if not isinstance(file.values.get("model_list"), list):
         raise ConfigError(f"{file.where(('model_list',))}: model_list is missing, or no list; it is as LiteLLM has it")
     return dict(file.values)

@@ -59,12 +59,14 @@ def resume(
     # Imported here, so that listing the commands stays fast.
     from lightning_core.cli.job_origin import all_overrides
     from lightning_core.cli.job_run import check_output, run_job
+    from lightning_core.config.overrides import check_overrides
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run
     from lightning_core.runs.lock import in_use
     from lightning_core.runs.recording import require_store
 
     check_output(output)
+    check_overrides(overrides)
     folder = find_run(runs_root(runs_dir), run)
     manifest = folder.manifest()
     owner = folder.lock.owner()

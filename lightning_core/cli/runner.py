@@ -11,6 +11,7 @@ from lightning_core.errors import ConfigError, RunEnded
 @click.argument("config", type=click.Path(path_type=Path))
 @click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
 @click.option("--key", help="What to say to it. The variable AGL_KEY is better: a command line can be seen.")
+@click.option("--run", "run_id", help="The run; without it, the one that is served there.")
 @click.option("--n-runners", default=1, show_default=True, help="How many processes to start.")
 @click.option("--concurrency", default=1, show_default=True, help="How many rollouts each process runs at once.")
 @click.option("--max-restarts", default=10, show_default=True, help="How many processes to replace when they die.")
@@ -27,6 +28,7 @@ def runner(
     config: Path,
     url: str,
     key: str | None,
+    run_id: str | None,
     n_runners: int,
     concurrency: int,
     max_restarts: int,
@@ -44,7 +46,6 @@ def runner(
     """
     # Imported here, so that listing the commands stays fast.
     import asyncio
-    import logging
     import multiprocessing
 
     from lightning_core.cli.logs import show_warnings
@@ -58,10 +59,10 @@ def runner(
     ):
         if number < least:
             raise ConfigError(f"{name} is {number}; it is a whole number from {least} on")
-    if key == "":
-        raise ConfigError("--key is empty; give a key, or leave --key out")
+    for option, given, kind in (("--key", key, "key"), ("--run", run_id, "run")):
+        if given == "":
+            raise ConfigError(f"{option} is empty; give a {kind}, or leave {option} out")
     show_warnings(context)
-    logging.getLogger("stamina").setLevel(logging.ERROR)  # retries; an outage that lasts is an error
     # What belongs to the algorithm's side is neither needed nor made.
     datasets = ("train_dataset=null", "val_dataset=null", "test_dataset=null")
     others = ("algorithm=baseline", "adapter=triplet", "store=memory", "strategy=local", "n_runners=null")
@@ -74,6 +75,7 @@ def runner(
                 job.trainer.runners_side(job.agent),
                 url,
                 key=key,
+                run_id=run_id,
                 n_runners=n_runners,
                 concurrency=concurrency,
                 max_restarts=max_restarts,

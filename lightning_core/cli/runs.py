@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from lightning_core.cli.runs_dir import runs_dir_option, runs_root
+from lightning_core.errors import ConfigError
 
 
 @click.group(invoke_without_command=True)
@@ -30,7 +31,10 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
         return
     from lightning_core.cli.run_report import load_runs, print_runs, run_record
 
-    loaded, broken = load_runs(runs_root(runs_dir))
+    root = runs_root(runs_dir)
+    if runs_dir is not None and not root.exists():
+        raise ConfigError(f"--runs-dir is {root}, which is not there; name the folder that runs were kept in")
+    loaded, broken = load_runs(root)
     if as_json:
         click.echo(json.dumps([run_record(each) for each in loaded], indent=2))
     else:

@@ -16,7 +16,7 @@ DEFAULT_PORT = 4747
     "--backend", default="memory", show_default=True, help="The store: an installed name, or package.module:Class."
 )
 @click.option("--path", help="Where the backend keeps its data; for those that have a path.")
-@click.option("--run", "run_id", help="The run; without it, the backend's own choice.")
+@click.option("--run", "run_id", help="The run; without it, the latest that has not ended, or a new one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")
 @click.option("--key", help="What clients have to say. The variable AGL_KEY is better: a command line can be seen.")
@@ -25,7 +25,9 @@ DEFAULT_PORT = 4747
 @click.option(
     "--drain-seconds", default=10.0, show_default=True, help="How long running attempts may go on after SIGTERM."
 )
+@click.pass_context
 def store(
+    context: click.Context,
     backend: str,
     path: str | None,
     run_id: str | None,
@@ -38,8 +40,10 @@ def store(
 ) -> None:
     """Serve a store over HTTP until SIGTERM or Ctrl-C.
 
-    Then no more work is given, running attempts get a little time to end, and the store is closed. The exit status is
-    0, or 2 when the command is wrong.
+    Started again on the same data, it goes on with the run that it served, unless that has ended.
+
+    Told to end, it gives no more work, running attempts get a little time to end, and the store is closed. The exit
+    status is 0, or 2 when the command is wrong.
 
     \b
     Example:
@@ -50,9 +54,12 @@ def store(
 
     import uvloop
 
+    from lightning_core.cli.logs import show_warnings
     from lightning_core.registry import default_registry
     from lightning_core.store.base import LightningStore
+    from lightning_core.store.http.listener import resolve
     from lightning_core.store.http.server import LightningStoreServer
+    from lightning_core.store.served_run import note_served, served_run
 
     for name, given, kind in (("--key", key, "key"), ("--runner-key", runner_key, "key"), ("--run", run_id, "run")):
         if given == "":
@@ -62,31 +69,40 @@ def store(
     for origin in cors_origin:
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
+    resolve(host, port)  # before a key is asked for, which does not help a name that nobody knows
     options = {name: value for name, value in (("path", path), ("run_id", run_id)) if value is not None}
+    show_warnings(context)
 
     async def serve() -> None:
         try:
-            served = default_registry().build("stores", {"name": backend, **options}, expected=LightningStore)
+            opened = default_registry().build("stores", {"name": backend, **options}, expected=LightningStore)
         except StoreError as exc:  # such as a path that is no database
             raise ConfigError(str(exc)) from exc
         try:
-            server = LightningStoreServer(
-                served,
-                host,
-                port,
-                key=key,
-                runner_key=runner_key,
-                cors_allow_origins=cors_origin,
-                drain_seconds=drain_seconds,
-            )
-            await server.start()
+            try:
+                served, goes_on = await served_run(opened) if run_id is None else (opened, False)
+                server = LightningStoreServer(
+                    served,
+                    host,
+                    port,
+                    key=key,
+                    runner_key=runner_key,
+                    cors_allow_origins=cors_origin,
+                    drain_seconds=drain_seconds,
+                )
+                await note_served(served)
+                await server.start()
+            except StoreError as exc:  # such as a database that is damaged
+                raise ConfigError(str(exc)) from exc
             # A store keeps most of what it makes, so that collecting often finds nothing, and takes half of its time.
             gc.collect()
             gc.freeze()
             gc.set_threshold(100_000, 20, 20)
             click.echo(f"store of run {served.run_id} at {server.url}")
+            if goes_on:
+                click.echo(f"goes on with run {served.run_id}, which has not ended; --run NAME serves another one")
             await server.run_forever()
         finally:
-            await served.aclose()
+            await opened.aclose()
 
     uvloop.run(serve())

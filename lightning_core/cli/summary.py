@@ -109,8 +109,8 @@ def usage_lines(usage: RunUsage) -> list[str]:
 
 
 def more_budget(budget: BudgetUse | None) -> str:
-    """Return the option that lets a run go on that its budget has ended; empty for other runs."""
-    if budget is None or budget.ended_by is None:
+    """Return the option that lets a run go on that its own budget has ended; empty for other runs."""
+    if budget is None or budget.ended_by is None or budget.proxy is not None:
         return ""
     return f" --set budget.{budget.ended_by}=MORE (more than {budget.limits[budget.ended_by]:g})"
 

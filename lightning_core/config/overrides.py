@@ -39,6 +39,16 @@ def override(file: ConfigFile, assignments: Iterable[str]) -> ConfigFile:
     return ConfigFile(file.path, values, lines, overrides)
 
 
+def check_overrides(assignments: Iterable[str]) -> None:
+    """Check assignments where there is no file yet to set them over.
+
+    Raises:
+        ConfigError: When one has another form, or names a key that no file has.
+    """
+    for assignment in assignments:
+        _parse(assignment)
+
+
 def _parse(assignment: str) -> tuple[tuple[str, ...], Any]:
     path, equals, text = assignment.partition("=")
     keys = tuple(path.strip().split("."))

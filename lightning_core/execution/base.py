@@ -29,7 +29,8 @@ class ExecutionStrategy(ABC):
     async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         """Run the algorithm to its end, with runners beside it, and leave nothing running.
 
-        Runners are ended when the algorithm has ended, failed or been cancelled.
+        Runners are ended when the algorithm has ended, failed or been cancelled. Those of other machines hear of it
+        from the store: it is told with `begin_run` before the algorithm is called, and with `end_run` after.
 
         Args:
             algorithm: Called once.

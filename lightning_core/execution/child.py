@@ -1,7 +1,6 @@
 """What happens in a runner process."""
 
 import asyncio
-import logging
 import multiprocessing
 import os
 import signal
@@ -22,6 +21,7 @@ from lightning_core.execution.sending import unpacked
 from lightning_core.logs.carried import LogLevels, carry_logs
 from lightning_core.runner.naming import worker_prefix
 from lightning_core.store import LightningStore
+from lightning_core.store.http.loops import loop_factory
 
 STOP = b"stop"
 """What a runner process is told when it is to end."""
@@ -60,10 +60,10 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for name in secrets:
         os.environ.pop(name, None)
+    begun = threading.Event()
+    threading.Thread(target=_watch_beginning, args=(begun,), name="parent at the beginning", daemon=True).start()
     line = Line(connection)
     logs = carry_logs(levels, line.tell)
-    # It tells of each retry, and not what of; an outage that lasts is an error.
-    logging.getLogger("stamina").setLevel(logging.ERROR)
     status = 1
     try:
         runner, store = map(unpacked, (connection.recv_bytes(), connection.recv_bytes()))
@@ -73,6 +73,7 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
         line.tell(_report("broken", exc))
     else:
         logs.run_id = store.run_id
+        begun.set()  # the run's own watch lets agents clean up first
         status = _work(connection, line, runner, store, prefix=worker_ids(token), numbers=numbers)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
@@ -161,7 +162,7 @@ def _work(
 
     try:
         # Never closed: that would wait for the threads of agents that hang.
-        asyncio.Runner(loop_factory=_loop_factory()).run(work())
+        asyncio.Runner(loop_factory=loop_factory()).run(work())
     except BaseException as exc:
         hopeless = isinstance(exc, StoreUnavailable | AccessDenied)
         line.tell(_report("hopeless" if hopeless else "failed", exc))
@@ -169,6 +170,13 @@ def _work(
     finally:
         ended.set()
     return 0
+
+
+def _watch_beginning(begun: threading.Event) -> None:
+    """Leave this process when the one that started it dies while this one still imports what it is to run."""
+    parent = _parent() or [each.sentinel for each in (multiprocessing.parent_process(),) if each is not None]
+    if parent and wait(parent) and not begun.is_set():
+        os._exit(ORPHANED)
 
 
 def _watch(connection: Connection, stop: Callable[[], object], ended: threading.Event) -> None:
@@ -200,12 +208,3 @@ def _parent() -> list[Any]:
 def _report(kind: Ending, error: BaseException) -> Report:
     line = " ".join(traceback.format_exception_only(error)[-1].split())
     return Report(kind, line, "".join(traceback.format_exception(error)).rstrip())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # there is none for this platform
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory

@@ -24,6 +24,7 @@ async def join_run(
     url: str,
     *,
     key: str | None = None,
+    run_id: str | None = None,
     n_runners: int = 1,
     concurrency: int = 1,
     max_restarts: int = 10,
@@ -40,6 +41,7 @@ async def join_run(
         runner: The runners' side.
         url: Where the store is served.
         key: What to say to it; None for the variable `AGL_KEY`.
+        run_id: The run; None for the one that is served there.
         n_runners: How many processes.
         concurrency: How many rollouts each of them runs at once.
         max_restarts: How many processes may be replaced.
@@ -54,7 +56,7 @@ async def join_run(
         ExecutionError: When the processes cannot begin, or too many of them have died, or the store was lost.
     """
     try:
-        async with http.LightningStoreClient(url, key=key, retry_seconds=CONNECT_SECONDS) as found:
+        async with http.LightningStoreClient(url, key=key, run_id=run_id, retry_seconds=CONNECT_SECONDS) as found:
             await found.dequeue_many_rollouts(limit=0)  # no work, but the word of a run that has ended
             run_id = found.run_id
     except RunEnded:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from lightning_core.execution.ending import tell_end
 from lightning_core.execution.leading import lead_without_runners, raise_failure
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
@@ -37,6 +38,7 @@ class LocalStrategy(ExecutionStrategy):
         self.n_runners = n_runners
 
     async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        await store.begin_run()
         # In this order: what runners do first (instrumenting a client library may import it) blocks the event loop.
         runners = [
             asyncio.create_task(runner(store, worker_id), name=f"runner {worker_id}")
@@ -50,8 +52,10 @@ class LocalStrategy(ExecutionStrategy):
             raise_failure(leader)
         except BaseException as exc:
             await end_tasks([leader, *runners], raised=exc)
+            await tell_end(store, raised=exc)
             raise
         await end_tasks(runners)
+        await tell_end(store)
 
     async def _watch(self, leader: "asyncio.Task[None]", runners: "set[asyncio.Task[None]]") -> None:
         """Return when the algorithm has ended, or all runners have."""

@@ -1,15 +1,25 @@
 """The store as it is served to runners: they are told when the run has ended, and others how their work goes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
-from lightning_core.errors import RunEnded
+from lightning_core.errors import StoreError
 from lightning_core.lifecycle import ACTIVE_ATTEMPT
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
 from lightning_core.store.http.forwarding import ForwardingStore
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus
+
+logger = logging.getLogger(__name__)
+
+BACK_SECONDS = 2.0
+"""How long after its last report a worker may come back for more work; one that does not has left."""
+
+LOOK_SECONDS = 0.2
+"""How often to look who has left, once the run has ended."""
 
 
 class RolloutObserver(Protocol):
@@ -25,7 +35,7 @@ class RolloutObserver(Protocol):
 
 
 class ObservedStore(ForwardingStore):
-    """Hands everything to a store, until the run ends: from then on there is no more work.
+    """Hands everything to a store, and knows which workers have not heard yet that the run has ended.
 
     Args:
         store: The store.
@@ -35,10 +45,12 @@ class ObservedStore(ForwardingStore):
     def __init__(self, store: LightningStore, observer: RolloutObserver | None = None) -> None:
         self._store = store
         self._observer = observer
-        self._ended = asyncio.Event()
+        self._has_ended = False
         self._working: dict[str, set[str]] = {}
         """The workers that have claimed something and have not come back, with the attempts that they have not
         reported on."""
+        self._reported: dict[str, float] = {}
+        """When those of them that have reported on all did so, in the time of the event loop."""
         self._gone: list[str] = []
         """What tells the ids of dead workers."""
         self._asking = 0
@@ -48,21 +60,33 @@ class ObservedStore(ForwardingStore):
     def target(self) -> LightningStore:
         return self._store
 
-    def end(self) -> None:
-        """Refuse claims from now on, those that wait too."""
-        self._ended.set()
+    async def begin_run(self, *, request_id: str | None = None) -> None:
+        await self._store.begin_run(request_id=request_id)
+        self._has_ended = False
+
+    async def end_run(self, *, request_id: str | None = None) -> None:
+        self._has_ended = True
+        await self._store.end_run(request_id=request_id)
         self._look_who_is_left()
 
     async def all_told(self) -> None:
-        """Return when all have heard of the end who wait for work, or come back from what they had claimed."""
-        await self._all_told.wait()
+        """Return when all have heard of the end who wait for work, or come back from what they had claimed.
+
+        A worker that has reported and does not come back has left, as one does that has reached its `max_rollouts`.
+        One whose attempt was taken from it is not waited for.
+        """
+        await self._forget_lost()
+        while not self._all_told.is_set():
+            oldest = asyncio.get_running_loop().time() - BACK_SECONDS
+            self._forget([each for each, reported in self._reported.items() if reported <= oldest])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._all_told.wait()
 
     def forget(self, token: str) -> None:
         """Take note that the workers whose ids contain a token do not come back."""
         self._gone.append(token)
-        for worker_id in [each for each in self._working if token in each]:
-            del self._working[worker_id]
-        self._look_who_is_left()
+        self._forget([each for each in self._working if token in each])
 
     def is_executing(self, token: str) -> bool:
         """Whether one of the workers whose ids contain a token has not reported on what it claimed."""
@@ -86,28 +110,19 @@ class ObservedStore(ForwardingStore):
     ) -> Sequence[AttemptedRollout]:
         if worker_id is not None:
             self._working.pop(worker_id, None)
+            self._reported.pop(worker_id, None)
         self._asking += 1
-        claiming = asyncio.ensure_future(
-            self._store.dequeue_many_rollouts(
+        try:
+            claimed = await self._store.dequeue_many_rollouts(
                 limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
             )
-        )
-        ending = asyncio.ensure_future(self._ended.wait())
-        try:
-            if not self._ended.is_set():
-                await asyncio.wait((claiming, ending), return_when=asyncio.FIRST_COMPLETED)
+            if worker_id is not None and any(token in worker_id for token in self._gone):
+                await self._take_back(claimed)
+                return []
         finally:
-            ending.cancel()
-            claiming.cancel()
-            await asyncio.wait((claiming, ending))
-            if worker_id is not None and not claiming.cancelled() and claiming.exception() is None:
-                await self._take_back_from_the_dead(worker_id, claiming.result())
             # From here on to the answer nothing is waited for: a server that stops now still gives it.
             self._asking -= 1
             self._look_who_is_left()
-        if claiming.cancelled():
-            raise RunEnded(f"run {self.run_id} has ended; there is no more work")
-        claimed = claiming.result()
         if claimed and worker_id is not None:
             self._working[worker_id] = {rollout.attempt.attempt_id for rollout in claimed}
         if self._observer is not None:
@@ -141,16 +156,33 @@ class ObservedStore(ForwardingStore):
         unreported = self._working.get(attempt.worker_id or "", set())
         if attempt.status not in ACTIVE_ATTEMPT and attempt.attempt_id in unreported:
             unreported.remove(attempt.attempt_id)
+            if not unreported and attempt.worker_id is not None:
+                self._reported[attempt.worker_id] = asyncio.get_running_loop().time()
             if self._observer is not None:
                 await self._observer.ended(self._store, attempt)
         return attempt
 
-    async def _take_back_from_the_dead(self, worker_id: str, claimed: Sequence[AttemptedRollout]) -> None:
+    async def _take_back(self, claimed: Sequence[AttemptedRollout]) -> None:
         """Queue again what was claimed by a request that its worker's death has overtaken."""
-        if any(token in worker_id for token in self._gone):
-            for rollout in claimed:
-                await self._store.report_fault(rollout.rollout_id, rollout.attempt.attempt_id, "its worker has died")
+        for rollout in claimed:
+            await self._store.report_fault(rollout.rollout_id, rollout.attempt.attempt_id, "its worker has died")
+
+    async def _forget_lost(self) -> None:
+        """Wait for nobody whose attempt was taken from it, as its lease has lapsed or its time was over."""
+        if any(self._working.values()):
+            try:
+                workers = await self._store.query_workers()
+            except StoreError as exc:  # such as closed, by the algorithm; the wait has an end anyway
+                logger.info("lightning.workers_not_known run_id=%s: %s", self._store.run_id, exc)
+            else:
+                self._forget([each.worker_id for each in workers if each.status == "unknown"])
+
+    def _forget(self, worker_ids: Iterable[str]) -> None:
+        for worker_id in worker_ids:
+            self._working.pop(worker_id, None)
+            self._reported.pop(worker_id, None)
+        self._look_who_is_left()
 
     def _look_who_is_left(self) -> None:
-        if self._ended.is_set() and not self._working and not self._asking:
+        if self._has_ended and not self._working and not self._asking:
             self._all_told.set()

@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 KILL_SECONDS = 1.0
 """How long the system may take to end a process that it was told to kill."""
 
+RELEASE_SECONDS = 0.5
+"""How long the end may be held up by giving back what was worked on: where that takes longer, leases have to do."""
+
 
 class Release(Protocol):
     """Gives back what the workers of a dead process worked on."""
@@ -63,6 +66,7 @@ class RunnerPool:
         self._deaths: list[str] = []
         self._is_stopping = False
         self._is_over = False
+        self._is_store_lost = False
         self.tokens: set[str] = set()
         """Of all processes that there were."""
 
@@ -131,11 +135,22 @@ class RunnerPool:
         for process in running:
             end(process)
         await asyncio.wait({each.ended for each in running}, timeout=seconds)
+        dead: list[RunnerProcess] = []
         for process in [each for each in running if each.ended.done()]:
             self._running.discard(process)
-            if process.exit_code != 0 and process.has_begun and not self._is_over:
+            if process.exit_code != 0 and process.has_begun and not (self._is_over or self._is_store_lost):
                 logger.info("lightning.runner_process_ended %s", process.describe_end())
-                await self._release(process.token, process.describe_end())
+                dead.append(process)
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await asyncio.gather(*(self._release(each.token, each.describe_end()) for each in dead))
+        except TimeoutError:
+            logger.warning(
+                "lightning.rollouts_not_released workers=%s: no answer within %g s; they run again when their leases "
+                "have lapsed",
+                ",".join(each.token for each in dead),
+                RELEASE_SECONDS,
+            )
 
     def _end_others(self) -> None:
         """The run has ended: those that have not heard of it might look for its store in vain."""
@@ -148,7 +163,8 @@ class RunnerPool:
     async def _replace(self, process: RunnerProcess) -> None:
         how, report = process.describe_end(), process.report
         if report is not None and report.kind == "hopeless" and not self._is_stopping:
-            raise ExecutionError(how)  # the store is out of reach, for a release as well
+            self._is_store_lost = True  # for a release as well
+            raise ExecutionError(how)
         if not self._is_over:
             await self._release(process.token, how)
         if self._is_stopping:

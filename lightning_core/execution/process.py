@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import pickle
 import secrets
 import signal
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import Any
 
 from lightning_core.execution import child
 from lightning_core.execution.child import STOP
-from lightning_core.execution.line import Report
+from lightning_core.execution.line import Report, Words
 from lightning_core.logs.carried import CarriedRecord, LogLevels
 from lightning_core.runner.calls import in_daemon_thread
 
@@ -50,6 +52,9 @@ class RunnerProcess:
         """Done when it has ended."""
         self._payload = payload
         self._connection, theirs = context.Pipe()
+        self._words = Words(self._connection)
+        self._has_failed_to_show = False
+        self._pidfds: list[int] = []
         process: Any = context
         self._process = process.Process(
             target=child.main,
@@ -87,12 +92,15 @@ class RunnerProcess:
             with _without_interrupts():
                 self._process.start()
         except BaseException:
+            self._words.close()
             self._connection.close()
             raise
         finally:
             self._theirs.close()
-        self._loop.add_reader(self._process.sentinel, self._on_end)
-        self._loop.add_reader(self._connection.fileno(), self._on_word)
+        self._pidfds = _pidfds(self._process.pid)
+        for end in (self._process.sentinel, *self._pidfds):
+            self._loop.add_reader(end, self._on_end)
+        self._loop.add_reader(self._words.fileno(), self._on_word)
         # It may be more than a pipe holds, and the process takes it when it has started.
         self._sent = in_daemon_thread(lambda: _send(self._connection, self._payload), name="runner's payload")
 
@@ -138,30 +146,60 @@ class RunnerProcess:
     def _hear(self) -> bool:
         """Take in what it said next; return whether there was anything."""
         try:
-            if not self._connection.poll():
-                return False
-            said = self._connection.recv()
+            word = self._words.next()
         except (EOFError, OSError):
-            self._loop.remove_reader(self._connection.fileno())
+            self._loop.remove_reader(self._words.fileno())
             return False
+        if word is None:
+            return False
+        try:
+            self._take(pickle.loads(word))
+        except Exception as exc:  # of a handler or a filter of the program; what the process says counts all the same
+            self._tell_of_failure(exc)
+        return True
+
+    def _take(self, said: Report | CarriedRecord) -> None:
         if isinstance(said, CarriedRecord):
             said.show()
         else:
             self.report = said
-        return True
+
+    def _tell_of_failure(self, error: Exception) -> None:
+        """Say once, where no handler of the program is asked, that its records are not shown."""
+        if not self._has_failed_to_show and logging.lastResort is not None:
+            text = f"lightning.record_not_shown process={self.name}; this is told once: %s"
+            info = (type(error), error, error.__traceback__)
+            logging.lastResort.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, text, (error,), info))
+        self._has_failed_to_show = True
 
     def _on_end(self) -> None:
-        self._loop.remove_reader(self._process.sentinel)
-        while self._hear():
-            continue
-        self._loop.remove_reader(self._connection.fileno())
-        self._connection.close()
-        self._process.join()
-        if self._sent is not None and self._sent.done() and not self._sent.cancelled():
-            self._sent.exception()  # nobody was there to take it
-        elif self._sent is not None:
-            self._sent.cancel()
-        self.ended.set_result(None)
+        for end in (self._process.sentinel, *self._pidfds):
+            self._loop.remove_reader(end)
+        while self._pidfds:
+            os.close(self._pidfds.pop())
+        try:
+            while self._hear():
+                continue
+        finally:
+            self._loop.remove_reader(self._words.fileno())
+            self._words.close()
+            self._connection.close()
+            self._process.join()
+            if self._sent is not None and self._sent.done() and not self._sent.cancelled():
+                self._sent.exception()  # nobody was there to take it
+            elif self._sent is not None:
+                self._sent.cancel()
+            self.ended.set_result(None)
+
+
+def _pidfds(pid: int) -> list[int]:
+    """Return what tells of a process's end even where a process that it forked lives on, which keeps the rest open."""
+    if not hasattr(os, "pidfd_open"):
+        return []
+    try:
+        return [os.pidfd_open(pid)]
+    except OSError:  # it has ended already, or the system has no such thing: the sentinel tells as well
+        return []
 
 
 def _send(connection: Connection, payload: Sequence[bytes]) -> None:

@@ -10,9 +10,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from lightning_core.errors import ConfigError, ExecutionError, RunEnded
+from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.child import run_here, worker_ids
+from lightning_core.execution.ending import tell_end
+from lightning_core.execution.following import following
 from lightning_core.execution.joining import KEY_VARIABLES, join_run
 from lightning_core.execution.leading import lead_without_runners, raise_failure
 from lightning_core.execution.local import end_tasks
@@ -25,6 +27,7 @@ from lightning_core.runner.naming import worker_prefix
 from lightning_core.store import LightningStore, http
 from lightning_core.store.http.protocol import KEY_VARIABLE, RUNNER_KEY_VARIABLE
 from lightning_core.superseded import superseded
+from lightning_core.types import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,13 @@ StartMethod = Literal["spawn", "forkserver"]
 
 INTERRUPTED_SECONDS = 1.0
 """How long runners may take to end when the run has failed or was interrupted; that should not take 2 s."""
+
+LOOK_SECONDS = 1.0
+"""How often to look who works elsewhere, once all runners of this process have ended."""
+
+SILENT_SECONDS = 60.0
+"""How long nothing may be heard of a runner elsewhere that has no work, before it counts as gone: it asks for work, or
+sends a heartbeat, more often."""
 
 RETRY_SECONDS = 600.0
 """How long a runner process repeats a request: it ends anyway when the process that serves the store dies."""
@@ -151,6 +161,7 @@ class ProcessesStrategy(ExecutionStrategy):
             except RunEnded as exc:
                 logger.info("lightning.nothing_to_join: %s", exc)
             return
+        await store.begin_run()
         async with self._shared(store, runner) as shared:
             runners = self._runners(runner, shared)
             leader = asyncio.create_task(algorithm(store), name="algorithm")
@@ -173,15 +184,10 @@ class ProcessesStrategy(ExecutionStrategy):
         await asyncio.wait({leader, working}, return_when=asyncio.FIRST_COMPLETED)
         if not leader.done():
             raise_failure(working)
-            others = [
-                worker
-                for worker in await shared.store.query_workers()
-                if worker.status != "unknown" and not any(token in worker.worker_id for token in runners.tokens)
-            ]
-            if self.role == "algorithm" or others:
+            if self.role == "algorithm":
                 await asyncio.wait({leader})
-            else:
-                await lead_without_runners(leader, shared.store, self.n_runners * self.concurrency)
+            await _while_others_work(leader, shared.store, runners.tokens)
+            await lead_without_runners(leader, shared.store, self.n_runners * self.concurrency)
         raise_failure(leader)
 
     async def _end(
@@ -197,10 +203,11 @@ class ProcessesStrategy(ExecutionStrategy):
         if raised is not None:
             graceful, terminate, has_to_be_told = min(graceful, INTERRUPTED_SECONDS), 0.0, lambda token: True
         try:
-            shared.end()
+            telling = asyncio.create_task(shared.tell_end(raised), name="word of the end")
             leading = asyncio.create_task(end_tasks([leader], raised=raised), name="end of the algorithm")
             await runners.stop(graceful_seconds=graceful, terminate_seconds=terminate, has_to_be_told=has_to_be_told)
             await leading
+            await telling
             shared.forget(runners.tokens)
             # Those who have claimed something elsewhere hear of the end when they come back.
             await shared.all_told(graceful)
@@ -226,8 +233,15 @@ class ProcessesStrategy(ExecutionStrategy):
     @asynccontextmanager
     async def _shared(self, store: LightningStore, runner: RunnerBundle) -> "AsyncIterator[_Shared]":
         """Make the store one that runners reach, during the block."""
+        # A runner in this process tells the plugins that stay here by itself.
+        observer = None if self.main_process == "runner" else getattr(runner, "observer", None)
         if not self.serves(store):
-            yield _Shared(store, None, store)
+            async with following(store, observer):
+                if isinstance(store, http.LightningStoreServer):
+                    async with store.client_of_runners() as client:
+                        yield _Shared(store, None, client)
+                else:
+                    yield _Shared(store, None, store)
             return
         from lightning_core.store.http.loopback import is_loopback  # late: runner processes have no use for a server
 
@@ -237,8 +251,6 @@ class ProcessesStrategy(ExecutionStrategy):
                 f"server_host {self.server_host} can be reached from other machines, so the store needs a key: set "
                 f"{KEY_VARIABLE} here, and {RUNNER_KEY_VARIABLE} for the key of runners, or serve on 127.0.0.1"
             )
-        # A runner in this process tells the plugins that stay here by itself.
-        observer = None if self.main_process == "runner" else getattr(runner, "observer", None)
         observed = ObservedStore(store, observer)
         runner_key = runner_key or secrets.token_urlsafe(32)
         server = http.LightningStoreServer(
@@ -274,9 +286,8 @@ class _Shared:
         if self.observed is not None:
             self.observed.forget(token)
 
-    def end(self) -> None:
-        if self.observed is not None:
-            self.observed.end()
+    async def tell_end(self, raised: BaseException | None) -> None:
+        await tell_end(self.observed or self.store, raised=raised)
 
     def has_to_be_told(self, token: str) -> bool:
         """Whether workers do not soon hear of the end from the store."""
@@ -343,6 +354,33 @@ class _RunnersHere:
 
 
 _Runners = RunnerPool | _Nobody | _RunnersHere
+
+
+async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:
+    """Return when the algorithm has ended, or no runner is left elsewhere.
+
+    Args:
+        leader: The algorithm.
+        store: Where runners look for work.
+        tokens: Parts of the ids of those that are not elsewhere.
+    """
+    clock = asyncio.get_running_loop().time
+    seen: dict[str, tuple[Worker, float]] = {}
+    while not leader.done():
+        try:
+            workers = await store.query_workers()
+        except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
+            return
+        for worker in workers:
+            if worker.worker_id not in seen or seen[worker.worker_id][0] != worker:
+                seen[worker.worker_id] = worker, clock()
+        if not any(
+            worker.status == "busy" or (worker.status == "idle" and clock() - since < SILENT_SECONDS)
+            for worker, since in seen.values()
+            if not any(token in worker.worker_id for token in tokens)
+        ):
+            return
+        await asyncio.wait({leader}, timeout=LOOK_SECONDS)
 
 
 def _refuse_unguarded_program() -> None:

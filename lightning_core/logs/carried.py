@@ -86,6 +86,13 @@ class CarryingHandler(logging.Handler):
         self.run_id = run_id
         self.addFilter(RolloutFilter())
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Hand one over if it is to be. Without a lock, as a record may be made while another one is handed over."""
+        kept: object = self.filter(record)  # from Python 3.12 on perhaps another record
+        if kept:
+            self.emit(kept if isinstance(kept, logging.LogRecord) else record)
+        return bool(kept)
+
     def emit(self, record: logging.LogRecord) -> None:
         """Hand one over."""
         if os.getpid() != self._process:

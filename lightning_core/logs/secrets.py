@@ -8,15 +8,29 @@ from pydantic import BaseModel
 
 _HIDDEN = "***"
 
-_NAMES = re.compile(r"(api_?key|secret|password|authorization|credentials?|(^|_)token)$", re.IGNORECASE)
+_KEY = (
+    r"(?:access|account|admin|api|attempt|auth|client|encryption|functions|licen[cs]e|master|private|report|runner|"
+    r"secret|service|shared|signing|storage|subscription|virtual)[_-]?key"
+)
+"""Not every name that ends so: `prompt_key` and `search_key` say where to look."""
+
+_NAMES = re.compile(
+    rf"secret|({_KEY}|^key|password|passphrase|authorization|credentials?|(^|[_-]|access|auth|session)token)$",
+    re.IGNORECASE,
+)
+
+_HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
+"""Each service has its own name for the header that has its key, so none of them is shown."""
 
 _TEXTS = (
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(sk|pk|rk|hf|xai|gsk)([-_])[\w-]{12,}"), rf"\1\2{_HIDDEN}"),
+    (re.compile(r"\b(agl-at-)[\w-]{12,}(?:\.[\w-]+)?"), rf"\1{_HIDDEN}"),  # the key of an attempt
     (re.compile(r"(\w://)[^\s/@:]*:[^\s/@]+@"), rf"\1{_HIDDEN}@"),
     (
         re.compile(
-            r"(?i)((?:api[_-]?key|secret|password|authorization|access[_-]?token)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
+            rf"(?i)((?:{_KEY}|secret[\w-]{{0,40}}|password|authorization|access[_-]?token)[\"']?\s*[=:]\s*[\"']?)"
+            r"[^\s\"'&,;]+"
         ),
         rf"\1{_HIDDEN}",
     ),
@@ -44,6 +58,8 @@ def without_secrets(name: str, value: Any) -> Any:
     named = name.replace("-", "_")
     if isinstance(value, BaseModel):
         value = value.model_dump()
+    if isinstance(value, Mapping) and _HEADERS.search(name):
+        return dict.fromkeys(map(str, value), _HIDDEN)
     if isinstance(value, Mapping) and hide_in_field(named, "") == "":
         return {key: without_secrets(str(key), each) for key, each in value.items()}
     if isinstance(value, list | tuple):

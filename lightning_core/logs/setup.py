@@ -3,6 +3,7 @@
 import difflib
 import logging
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +21,12 @@ CORE = "lightning_core"
 
 _added: dict[str, list[logging.Handler]] = defaultdict(list)
 """By logger, what was added here, to be replaced by the next setup."""
+
+_levels: set[str] = set()
+"""The loggers that were given a level of their own here."""
+
+_captures_warnings = False
+"""Whether Python's warnings are log records because of a setup here."""
 
 
 def setup_logging(
@@ -77,8 +84,9 @@ def setup_logging(
         _add(name, [_file(path, chosen)])
     for name, each in levels.items():
         logging.getLogger(name).setLevel(each)
-    if capture_warnings:
-        logging.captureWarnings(True)
+        _levels.add(name)
+    if capture_warnings and not warnings_are_captured():
+        _capture_warnings(True)
 
 
 def setup_module_logging(
@@ -106,6 +114,21 @@ def reset_logging() -> None:
     """Take back what was set up here, and close its files."""
     for name in list(_added):
         _take_back(name)
+    while _levels:
+        logging.getLogger(_levels.pop()).setLevel(logging.NOTSET)
+    if _captures_warnings:
+        _capture_warnings(False)
+
+
+def warnings_are_captured() -> bool:
+    """Whether Python's warnings are log records, whoever has seen to it."""
+    return warnings.showwarning.__module__ == logging.__name__
+
+
+def _capture_warnings(capture: bool) -> None:
+    global _captures_warnings
+    logging.captureWarnings(capture)
+    _captures_warnings = capture
 
 
 def _set_up(name: str, handlers: list[logging.Handler], level: int, propagate: bool) -> None:

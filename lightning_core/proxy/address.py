@@ -40,11 +40,11 @@ class Address:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
-    def attempt_key(self, run_id: str | None, rollout_id: str, attempt_id: str) -> str | None:
+    def attempt_key(self, run_id: str | None, rollout_id: str, attempt_id: str, *, expires: bool = True) -> str | None:
         """Return the key of an attempt; None where no keys are needed, or there is no run that it could be of."""
         if not self._keys.required or run_id is None:
             return None
-        return self._keys.mint(run_id, rollout_id, attempt_id, time.time())
+        return self._keys.mint(run_id, rollout_id, attempt_id, time.time(), expires=expires)
 
     def resource(
         self,

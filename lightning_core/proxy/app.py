@@ -1,5 +1,6 @@
 """Where every request comes in."""
 
+import asyncio
 import functools
 import logging
 from collections.abc import MutableMapping
@@ -10,7 +11,7 @@ from lightning_core.proxy.control import Control
 from lightning_core.proxy.engine import PREFIX, Engine
 from lightning_core.proxy.exchange import Exchange, Receive, Send
 from lightning_core.proxy.owner import Addressed, Attribution, Owner, read_path
-from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.refusals import Refused, proxy_stopped
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.body import ClientGone
 from lightning_core.store.http.loopback import is_loopback
@@ -64,6 +65,9 @@ class ProxyApp:
             await self._refuse(exchange, refused, addressed)
         except ClientGone:
             return
+        except asyncio.CancelledError:  # by the server, which stops
+            exchange.hurry()
+            await self._refuse(exchange, proxy_stopped(), addressed)
         except StoreUnavailable as exc:
             await self._refuse(exchange, Refused(503, "store_unavailable", str(exc), retry_after=1.0), addressed)
         except LightningError as exc:
@@ -85,7 +89,8 @@ class ProxyApp:
             owner = None if self._run_id is None else self._of_own_run(owner)
         path = addressed.path if addressed.path != PREFIX else f"{PREFIX}/"
         if not await self._control.serve(exchange, path, owner, who.role):
-            await self._engine.serve(exchange, path, owner, has_key=who.role == Role.ATTEMPT)
+            has_key = who.role == Role.ATTEMPT
+            await self._engine.serve(exchange, path, owner, has_key=has_key, purpose=addressed.purpose)
 
     def _of_own_run(self, owner: Owner) -> Owner:
         return owner if owner.run_id != self._run_id else Owner(None, owner.rollout_id, owner.attempt_id)

@@ -54,6 +54,7 @@ class Budget:
         self._unpriced_calls = 0
         self._reached: Limit | None = None
         self._refused: Limit | None = None
+        self._refusals = 0
         self._listeners: list[Callable[[Limit], None]] = []
         self._refusal_listeners: list[Callable[[Limit], None]] = []
 
@@ -95,6 +96,11 @@ class Budget:
     def refused(self) -> Limit | None:
         """Which limit kept a call from starting; None while none was kept from it."""
         return self._refused
+
+    @property
+    def refusals(self) -> int:
+        """How many calls were kept from starting."""
+        return self._refusals
 
     @property
     def unpriced_calls(self) -> int:
@@ -149,6 +155,7 @@ class Budget:
                 self._used["calls"] += 1
             else:
                 self._refused = refused
+                self._refusals += 1
         self._tell(told)
         if refused is not None:
             for listener in tuple(self._refusal_listeners):
@@ -168,6 +175,16 @@ class Budget:
             self._unpriced_calls += usd is None
             told = self._look()
         self._tell(told)
+
+    def status(self) -> dict[str, Any]:
+        """Return how it stands, for programs."""
+        return {
+            "limits": dict(self.limits),
+            "used": self.used,
+            "unpriced_calls": self._unpriced_calls,
+            "reached": self.reached,
+            "refusals": self._refusals,
+        }
 
     def in_words(self) -> str:
         """Say how it stands."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from lightning_core.proxy.exchange import Exchange
-from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.refusals import Refused, proxy_stopped
 from lightning_core.store.http.body import ClientGone
 
 
@@ -35,7 +35,7 @@ class Call:
         """Let `abort`, and the agent by hanging up, end the block.
 
         Raises:
-            Refused: When the block was cut off.
+            Refused: When the block was cut off, or the server stops.
             HungUp: When the agent is gone.
         """
         watch = asyncio.create_task(self._watch())
@@ -43,11 +43,10 @@ class Call:
         try:
             yield
         except asyncio.CancelledError:
-            if self._cut is None or self._task is None:
-                raise
-            if self._task.uncancel() > 0:  # the server stops, too
-                raise
-            raise self._cut from None
+            if self._cut is not None and self._task is not None and self._task.uncancel() == 0:
+                raise self._cut from None
+            self._exchange.hurry()
+            raise proxy_stopped() from None  # nobody else cancels requests than the server when it stops
         finally:
             self._is_open = False
             watch.cancel()

@@ -24,9 +24,11 @@ class Control:
 
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
+      not with an attempt's key, which could take over the calls of others;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
     - `POST /control/pause`, `resume`, `drain`, `weights`, `model_list` and `GET /control/status`: with the algorithm's
-      key only. A proxy without keys is steered in its own process alone.
+      key only. A proxy without keys, which answers to its own machine, says how it stands, and is steered in its own
+      process alone.
 
     Args:
         steering: What is steered.
@@ -49,6 +51,8 @@ class Control:
             await self._reports.take(exchange, owner, has_key=role == Role.ATTEMPT)
             return True
         if exchange.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
+            if path == BIND_PATH and role <= Role.ATTEMPT:
+                raise Refused(403, "not_allowed", "an attempt's key cannot say what stands for an attempt")
             fields = await self._fields(exchange)
             if path == FLUSH_PATH:
                 await self._steering.flush(owner, end=fields.get("end") is not False)
@@ -58,7 +62,8 @@ class Control:
             return True
         if not path.startswith(CONTROL_PREFIX):
             return False
-        if not self._has_keys or role < Role.ALGORITHM:
+        is_question = (exchange.method, path) == ("GET", f"{CONTROL_PREFIX}status")
+        if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
             why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
             raise Refused(403, "not_allowed", f"{why}, so it cannot be steered over HTTP")
         await exchange.answer_json(200, await self._steer(exchange, path.removeprefix(CONTROL_PREFIX)))

@@ -5,6 +5,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from lightning_core.errors import BudgetExhausted
 from lightning_core.proxy.backend import BackendBroke, BackendTimeout
@@ -14,14 +15,14 @@ from lightning_core.proxy.exchange import Exchange, Headers
 from lightning_core.proxy.jsons import dump, parse_object
 from lightning_core.proxy.live_attempts import LiveAttempts
 from lightning_core.proxy.model_list import Replica
-from lightning_core.proxy.outbox import Outbox
+from lightning_core.proxy.outbox import Outbox, Ticket
 from lightning_core.proxy.owner import Attribution, Owner, parent_span
 from lightning_core.proxy.record import CallRecord
 from lightning_core.proxy.refusals import Refused, openai_error
 from lightning_core.proxy.relay import EarlyEnd, StreamRelay
 from lightning_core.proxy.replicas import Replicas
 from lightning_core.proxy.sending import Sender, Sent, error_fields, refusal_of
-from lightning_core.proxy.spans import Capture, span_of
+from lightning_core.proxy.spans import Capture, bare_span_of, span_of
 from lightning_core.proxy.spending import Spending
 from lightning_core.proxy.traffic import Traffic
 from lightning_core.store.http.body import ClientGone
@@ -60,7 +61,9 @@ class Engine:
     weight_version: str | None = None
     counts: Counts = field(default_factory=Counts)
 
-    async def serve(self, exchange: Exchange, path: str, owner: Owner | None, *, has_key: bool) -> None:
+    async def serve(
+        self, exchange: Exchange, path: str, owner: Owner | None, *, has_key: bool, purpose: str | None = None
+    ) -> None:
         """Answer a request whose caller is known.
 
         Args:
@@ -68,15 +71,14 @@ class Engine:
             path: Its path below the attempt's.
             owner: Whose it is; None for nobody's.
             has_key: Whether the caller has the attempt's key.
+            purpose: What it is for, where it is none of the agent's own.
         """
-        below = path
-        while below.startswith(f"{PREFIX}/"):  # twice where a client adds it to a base URL that has it
-            below = below.removeprefix(PREFIX)
+        below, is_of_api = _below(path)
         dialect = DIALECTS.get(below) if exchange.method == "POST" else None
         if exchange.method == "GET" and (below == "/models" or below.startswith("/models/")):
             await self._list_models(exchange, below.removeprefix("/models").removeprefix("/"))
             return
-        if dialect is None and not path.startswith(f"{PREFIX}/"):
+        if dialect is None and not is_of_api:
             raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {exchange.path!r}")
         if owner is None and not self.allow_unattributed:
             raise Refused(
@@ -90,12 +92,14 @@ class Engine:
             self.outbox.require_room()
         body = await exchange.body(self.max_body_bytes)
         if dialect is None:
-            await self._pass_through(exchange, below, body, owner)
+            await self._pass_through(exchange, _unread(path), body, owner)
             return
         fields = parse_object(body)
         if fields is None:
             raise Refused(400, "invalid_json", "the request's body is no JSON object")
-        await self._call(exchange, below, body, fields, dialect, owner)
+        if not isinstance(fields.get("model"), str | None):
+            raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
+        await self._call(exchange, below, body, fields, dialect, owner, purpose)
 
     # A call that is understood
 
@@ -107,6 +111,7 @@ class Engine:
         fields: dict[str, Any],
         dialect: Dialect,
         owner: Owner | None,
+        purpose: str | None,
     ) -> None:
         call = Call(exchange)
         began = time.perf_counter()
@@ -115,6 +120,7 @@ class Engine:
             dialect=dialect,
             request=fields,
             began=time.time(),
+            purpose=purpose,
             parent=parent_span(exchange.headers.get("traceparent", "")),
             size=len(body),
         )
@@ -149,9 +155,19 @@ class Engine:
         finally:
             record.duration = time.perf_counter() - began
             record.last_weight_version = self.weight_version if record.weight_version is not None else None
-            self._count(record, is_counted=is_counted)
-            if ticket is not None:
-                self.outbox.end(ticket, span_of(record, self.capture), record.size)
+            try:
+                self._count(record, is_counted=is_counted)
+            finally:
+                if ticket is not None:
+                    self._record(ticket, record)
+
+    def _record(self, ticket: Ticket, record: CallRecord) -> None:
+        try:
+            span = span_of(record, self.capture)
+        except Exception as exc:  # the end of the attempt waits for a span, whatever an answer looks like
+            logger.exception("lightning.call_not_recorded rollout_id=%s", record.owner.rollout_id)
+            span = bare_span_of(record, exc)
+        self.outbox.end(ticket, span, record.size)
 
     async def _start_budgeted(self) -> None:
         if self.spending is not None:
@@ -162,6 +178,8 @@ class Engine:
 
     def _count(self, record: CallRecord, *, is_counted: bool) -> None:
         tokens, cost = record.tokens, record.cost
+        if cost is None and (record.tries == 0 or record.error_kind == "backend_unavailable"):
+            cost = 0.0  # no backend has seen it
         self.counts.tokens += tokens
         self.counts.usd += cost or 0.0
         self.counts.failed += record.error_kind is not None
@@ -181,6 +199,7 @@ class Engine:
         def on_try(replica: Replica) -> None:
             record.tries += 1
             record.address = replica.backend.address
+            record.model_name = replica.model_name
             record.weight_version = self.weight_version
 
         attempt = None if record.owner is _NOBODY else record.owner.attempt_id
@@ -193,13 +212,22 @@ class Engine:
         except (BackendBroke, BackendTimeout, EarlyEnd) as exc:
             self.replicas.failed(sent.replica, is_dead=False)
             raise refusal_of(exc) from exc
+        else:
+            self._went_well(sent)
         finally:
             self.sender.release(sent)
             try:
                 await sent.answer.aclose()
             finally:
-                answer = record.answer
-                record.cost = sent.replica.cost(answer.input_tokens, answer.output_tokens, answer.cached_tokens)
+                if sent.answer.status < 400:
+                    cached = record.answer.cached_tokens
+                    record.cost = sent.replica.cost(record.input_tokens, record.output_tokens, cached)
+                else:
+                    record.cost = 0.0
+
+    def _went_well(self, sent: Sent) -> None:
+        if sent.answer.status < 500:
+            self.replicas.went_well(sent.replica)
 
     async def _hand_back(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord) -> None:
         """Answer in one piece."""
@@ -250,6 +278,7 @@ class Engine:
     async def _pass_through(self, exchange: Exchange, path: str, body: bytes, owner: Owner | None) -> None:
         call = Call(exchange)
         fields = parse_object(body) if body[:1] == b"{" else None
+        ticket = None if owner is None else self.outbox.begin(owner, call.abort)
         try:
             async with call.interruptible():
                 try:
@@ -262,6 +291,9 @@ class Engine:
             if exchange.status:
                 raise ClientGone from refused  # nothing can be added to an answer that nobody understands
             raise
+        finally:
+            if ticket is not None:
+                self.outbox.end(ticket, None)
 
     async def _pass(
         self, exchange: Exchange, path: str, body: bytes, fields: dict[str, Any] | None, owner: Owner | None
@@ -276,7 +308,10 @@ class Engine:
                 await exchange.push(piece)
             await exchange.end()
         except (BackendBroke, BackendTimeout) as exc:
+            self.replicas.failed(sent.replica, is_dead=False)
             raise refusal_of(exc) from exc
+        else:
+            self._went_well(sent)
         finally:
             self.sender.release(sent)
             await sent.answer.aclose()
@@ -302,8 +337,7 @@ class Engine:
 
     async def refuse(self, exchange: Exchange, refused: Refused, path: str) -> None:
         """Answer a request that is not let through, in the form of its API."""
-        below = path.removeprefix(PREFIX)
-        await self._tell(exchange, refused, DIALECTS.get(below))
+        await self._tell(exchange, refused, DIALECTS.get("/" + "/".join(_parts(path))))
 
     async def _break_off(self, exchange: Exchange, refused: Refused, dialect: Dialect) -> None:
         """End a stream that has begun with what its API has for that."""
@@ -315,6 +349,35 @@ class Engine:
 
 
 _NOBODY = Owner(None, "", "")
+
+
+def _parts(path: str) -> list[str]:
+    """Return the parts of a path below `/v1` as a backend's server reads them."""
+    parts = [part for part in unquote(path).split("/") if part]
+    while parts[:1] == [PREFIX[1:]]:  # twice where a client adds it to a base URL that has it
+        del parts[0]
+    return parts
+
+
+def _below(path: str) -> tuple[str, bool]:
+    """Return a path as a backend's server reads it, without `/v1`, and whether it had that.
+
+    However a path is written, it leads to the same: no call passes by what counts and records it.
+
+    Raises:
+        Refused: When it goes up, which servers read in several ways.
+    """
+    parts = _parts(path)
+    if "." in parts or ".." in parts:
+        raise Refused(404, "unknown_path", f"a path has no part '.' or '..'; got {path!r}")
+    return "/" + "/".join(parts), path.startswith(f"{PREFIX}/")
+
+
+def _unread(path: str) -> str:
+    """Return a path without `/v1`, else as it came."""
+    while path.startswith(f"{PREFIX}/"):
+        path = path.removeprefix(PREFIX)
+    return path
 
 
 def _headers_of(sent: Sent) -> Headers:

@@ -16,6 +16,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
+_HURRIED_STALL_SECONDS = 0.5
+
 
 class Exchange:
     """A request and its answer, over ASGI.
@@ -100,6 +102,10 @@ class Exchange:
         """End an answer that comes in pieces."""
         await self._push({"type": "http.response.body", "body": b""})
         self.is_done = True
+
+    def hurry(self) -> None:
+        """Wait for hardly any time from now on that the agent takes its answer: the server stops."""
+        self._stall_seconds = min(self._stall_seconds, _HURRIED_STALL_SECONDS)
 
     async def _push(self, message: Message) -> None:
         try:

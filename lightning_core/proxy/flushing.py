@@ -48,9 +48,11 @@ async def _flush(proxy: ProxyLLM, rollout: AttemptedRollout, key: str | None, *,
             async with session.post(base + FLUSH_PATH, data=dump({"end": end}), headers=headers) as response:
                 if response.status < 300:
                     return
-                told = (parse_object(await response.read()) or {}).get("error") or {}
+                told = (parse_object(await response.read()) or {}).get("error")
     except (aiohttp.ClientError, OSError, TimeoutError) as exc:
         raise Fault(f"the model proxy at {proxy.endpoint} is out of reach: {exc or type(exc).__name__}") from exc
-    said = str(told.get("message") or f"it answered {response.status}")
+    if isinstance(told, dict):
+        told = told.get("message")
+    said = str(told or f"it answered {response.status}")
     kind = StoreUnavailable if response.status == 503 else Fault
     raise kind(f"the model proxy at {proxy.endpoint} has not stored all calls of the attempt: {said}")

@@ -40,6 +40,11 @@ def dump(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+def whole(value: str) -> str:
+    """Return a text without halves of surrogate pairs, which are no characters: UTF-8 cannot say them."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
 def text(value: Any) -> str:
     """Write JSON as a text."""
     return dump(value).decode()

@@ -1,5 +1,6 @@
 """The model proxy, as programs use it."""
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -9,6 +10,7 @@ from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.proxy.address import Address
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.model_list import ModelConfig, make_replicas
+from lightning_core.proxy.option_types import check_options
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.running import RunningProxy
 from lightning_core.proxy.service import ProxyService
@@ -104,6 +106,10 @@ class LLMProxy:
         unknown = [name for name in settings if name not in Settings.__dataclass_fields__]
         if unknown:
             raise ConfigError(f"LLMProxy has no option {unknown[0]!r}; see LLMProxy and Settings for those it has")
+        plain = {"port": port, "host": host, "key": key, "public_url": public_url, "num_retries": num_retries}
+        plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
+        plain |= {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
+        check_options({**plain, **settings})
         self.host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         if key is None and not is_loopback(self.host):
@@ -138,6 +144,7 @@ class LLMProxy:
         self.model_list: list[Mapping[str, Any]] = [dict(entry) for entry in model_list or ()]
         self._weight_version: str | None = None
         self._running: RunningProxy | None = None
+        self._changing = asyncio.Lock()
         self._is_of_run = False
 
     @classmethod
@@ -229,14 +236,15 @@ class LLMProxy:
             sampling_parameters=sampling_parameters,
         )
 
-    def attempt_key(self, rollout_id: str, attempt_id: str) -> str | None:
+    def attempt_key(self, rollout_id: str, attempt_id: str, *, expires: bool = True) -> str | None:
         """Return the key that opens model calls of one attempt; None where no keys are needed.
 
-        It is the same as that which the store's server gives with the claim.
+        It is the same as that which the store's server gives with the claim: good for a day, or unless it expires, for
+        as long as the attempt lives.
         """
         if not self._keys.required or self.store is None:
             return None
-        return self._address.attempt_key(self.store.run_id, rollout_id, attempt_id)
+        return self._address.attempt_key(self.store.run_id, rollout_id, attempt_id, expires=expires)
 
     # From start to stop
 
@@ -246,8 +254,11 @@ class LLMProxy:
         Raises:
             ConfigError: When the port cannot be had, the model list is wrong, or there is no store.
         """
-        if self._running is not None:
-            return
+        async with self._changing:
+            if self._running is None:
+                await self._start()
+
+    async def _start(self) -> None:
         if self.store is None and not self._settings.allow_unattributed:
             raise ConfigError("the proxy has no store to record calls in; give it store=, or allow_unattributed=True")
         store = self.store
@@ -261,9 +272,10 @@ class LLMProxy:
 
     async def stop(self) -> None:
         """Let calls end, bring what they recorded to the store, and stop. Does nothing when it does not run."""
-        running, self._running = self._running, None
-        if running is not None:
-            await running.stop()
+        async with self._changing:
+            running, self._running = self._running, None
+            if running is not None:
+                await running.stop()
 
     async def restart(self, *, _port: int | None = None) -> None:
         """Stop and start again, on the same port."""
@@ -355,7 +367,7 @@ class LLMProxy:
 
         Raises:
             StoreUnavailable: When the store does not take them in time. They go to it when it is back.
-            CallsLost: When a worker has died with calls of it.
+            CallsLost: When a worker has died with calls of it, or the store cannot keep one of them.
         """
         await self._known().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end=end))
 

@@ -65,7 +65,10 @@ class Replica:
         """
         if self.input_price is None and self.output_price is None:
             return self.backend.cost(input_tokens, output_tokens, cached_tokens)
-        return (input_tokens or 0) * (self.input_price or 0.0) + (output_tokens or 0) * (self.output_price or 0.0)
+        input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
+        if (input_price and input_tokens is None) or (output_price and output_tokens is None):
+            return None
+        return (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
 
 
 def make_replicas(
@@ -122,10 +125,14 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     elif isinstance(spec, Mapping):
         spec = {**spec, **options}
     prices = {**entry.get("model_info", {}), **params}
+    try:
+        backend = registry.build("backends", spec, expected=Backend)
+    except ConfigError as exc:
+        raise ConfigError(f"model_list[{number}] ({name}): {exc}") from exc
     return Replica(
         model_name=name,
         model=model,
-        backend=registry.build("backends", spec, expected=Backend),
+        backend=backend,
         input_price=_price(number, "input_cost_per_token", prices),
         output_price=_price(number, "output_cost_per_token", prices),
         is_owned=not isinstance(given, Backend),

@@ -3,7 +3,8 @@
 import io
 import os
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -19,6 +20,7 @@ from lightning_core.proxy.backend import (
     BackendUnavailable,
 )
 from lightning_core.proxy.environment import from_environment
+from lightning_core.proxy.option_types import check_options
 
 _PUBLIC_BASE = "https://api.openai.com/v1"
 _KEEP_ALIVE_SECONDS = 4.0
@@ -26,9 +28,7 @@ _KEEP_ALIVE_SECONDS = 4.0
 _READ_BUFFER_BYTES = 64 * 1024
 """What is read ahead of a slow agent, twice at most."""
 _LARGE_BODY_BYTES = 512 * 1024
-_PASSED_HEADERS = frozenset(
-    {"content-type", "content-disposition", "retry-after", "x-request-id", "request-id", "location"}
-)
+_PASSED_HEADERS = frozenset({"content-type", "content-disposition", "retry-after", "x-request-id", "request-id"})
 _STRANGERS = ("api.openai.com", "api.anthropic.com", ".openai.azure.com", "generativelanguage.googleapis.com")
 """Providers that refuse fields that they do not know, and give no token ids."""
 
@@ -48,7 +48,8 @@ class OpenAIBackend(Backend):
         return_token_ids: Whether it knows `return_token_ids`; None for finding out.
 
     Raises:
-        ConfigError: When `api_base` is no URL, or the variable of the key is not set.
+        ConfigError: When `api_base` is no URL, the variable of the key is not set, or an option has a value that it
+            does not take.
     """
 
     def __init__(
@@ -63,6 +64,14 @@ class OpenAIBackend(Backend):
         max_connections: int = 4096,
         return_token_ids: bool | None = None,
     ) -> None:
+        given: dict[str, Any] = {
+            "api_base": api_base,
+            "api_key": api_key,
+            "headers": headers,
+            "return_token_ids": return_token_ids,
+        }
+        given |= {"timeout": timeout, "stream_timeout": stream_timeout, "connect_timeout": connect_timeout}
+        check_options({**given, "max_connections": max_connections}, get_type_hints(OpenAIBackend.__init__))
         base = _PUBLIC_BASE if api_base is None else from_environment("api_base", api_base)
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -94,6 +103,7 @@ class OpenAIBackend(Backend):
         is_stream = request.fields is not None and request.fields.get("stream") is True
         timeout = self._stream_timeout if is_stream else self._timeout
         query = f"?{request.query}" if request.query else ""
+        connection = _Connection()
         try:
             response = await self._open().request(
                 request.method,
@@ -102,14 +112,18 @@ class OpenAIBackend(Backend):
                 headers={**dict(request.headers), **self._headers},
                 timeout=timeout,
                 allow_redirects=False,
+                trace_request_ctx=connection,
             )
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as exc:
             raise BackendUnavailable(f"{self._host} cannot be reached: {_said(exc)}") from exc
         except TimeoutError as exc:
             raise BackendTimeout(f"{self._host} did not answer within {_limit(timeout)}") from exc
         except (aiohttp.ServerDisconnectedError, ConnectionResetError) as exc:
-            # Mostly a connection that it closed for being idle while the call was sent. Nothing was answered.
-            raise BackendUnavailable(f"{self._host} closed the connection before it answered") from exc
+            said = f"{self._host} closed the connection before it answered"
+            if isinstance(exc, aiohttp.ServerDisconnectedError) and not connection.is_kept:
+                raise BackendBroke(said) from exc  # it had the whole call, and may be at it
+            # Mostly a connection that it closed for being idle while the call was sent.
+            raise BackendUnavailable(said) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise BackendBroke(f"{self._host} did not answer as a server does: {_said(exc)}") from exc
         return _Streamed(response, self._host, timeout)
@@ -126,8 +140,26 @@ class OpenAIBackend(Backend):
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_READ_BUFFER_BYTES,
                 skip_auto_headers=("User-Agent", "Accept"),
+                trace_configs=[_tracing()],
             )
         return self._session
+
+
+@dataclass(slots=True)
+class _Connection:
+    """The connection that a call goes over."""
+
+    is_kept: bool = False
+    """Whether another call used it before."""
+
+
+def _tracing() -> aiohttp.TraceConfig:
+    async def kept(_: aiohttp.ClientSession, context: Any, __: aiohttp.TraceConnectionReuseconnParams) -> None:
+        context.trace_request_ctx.is_kept = True
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_reuseconn.append(kept)
+    return tracing
 
 
 class _Streamed(BackendAnswer):

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreUnavailable
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.steering import CallsLost
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_core.types import Span
@@ -20,6 +22,7 @@ LINGER_SECONDS = 0.01
 _MAX_BATCH = 64
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
+_MAX_LOST = 20_000
 
 
 @dataclass(eq=False, slots=True)
@@ -40,8 +43,9 @@ class _Attempt:
     """What an attempt still waits for."""
 
     calling: set[Ticket] = field(default_factory=set)
-    unsent: int = 0
-    waiting: "list[asyncio.Future[None]]" = field(default_factory=list)
+    unsent: set[Ticket] = field(default_factory=set)
+    waiting: "list[tuple[set[Ticket], asyncio.Future[None]]]" = field(default_factory=list)
+    """Who waits, and for which of them."""
 
     def is_done(self) -> bool:
         return not self.calling and not self.unsent
@@ -87,7 +91,9 @@ class Outbox:
         self._hurry: asyncio.Future[None] | None = None
         self._is_down = False
         self.lost = 0
-        """Spans that nobody took: their rollout was deleted, or the store was closed."""
+        """Spans that nobody took: their rollout was deleted, the store was closed, or it cannot keep them."""
+        self._lost_of: OrderedDict[Owner, str] = OrderedDict()
+        """Attempts that are there and have lost spans, and why."""
 
     @property
     def unsent(self) -> int:
@@ -127,10 +133,10 @@ class Outbox:
         attempt = self._attempts[ticket.owner]
         attempt.calling.discard(ticket)
         if span is None:
-            self._settle(ticket.owner, attempt)
+            self._settle(ticket, attempt)
             return
         ticket.span, ticket.size = span, size
-        attempt.unsent += 1
+        attempt.unsent.add(ticket)
         self._unsent_spans += 1
         self._unsent_bytes += size
         self._ready.append(ticket)
@@ -139,37 +145,48 @@ class Outbox:
         elif attempt.waiting:
             self._send()
 
-    async def flush(self, owner: Owner, *, grace_seconds: float, timeout_seconds: float | None) -> None:
+    async def flush(
+        self, owner: Owner, *, grace_seconds: float, timeout_seconds: float | None, end: bool = True
+    ) -> None:
         """Return when the store has the spans of all calls of an attempt.
 
         Args:
             owner: The attempt.
-            grace_seconds: How long calls that are under way may go on; then they are cut off.
+            grace_seconds: How long to wait for the end of calls that are under way.
             timeout_seconds: How long to wait for the store; None for no limit.
+            end: Whether the attempt has ended: what is under way by then is cut off. Otherwise it goes on.
 
         Raises:
             StoreUnavailable: When the store did not take them in time. They stay here, and go to it when it is back.
+            CallsLost: When the store did not take one of them, and never will.
         """
         attempt = self._attempts.get(owner)
-        if attempt is None:
-            return
+        if attempt is not None:
+            await self._flush(owner, attempt, grace_seconds, timeout_seconds, end=end)
+        if owner in self._lost_of:
+            raise CallsLost(f"model calls of attempt {owner.attempt_id!r} could not be stored: {self._lost_of[owner]}")
+
+    async def _flush(
+        self, owner: Owner, attempt: _Attempt, grace_seconds: float, timeout_seconds: float | None, *, end: bool
+    ) -> None:
         if attempt.calling:
-            await self._clock.wait(self._until_done(attempt), grace_seconds)
-            for ticket in tuple(attempt.calling):
+            await self._clock.wait(self._until_stored(attempt, attempt.calling | attempt.unsent), grace_seconds)
+            for ticket in tuple(attempt.calling if end else ()):
                 ticket.abort("the attempt has ended")
-        if attempt.is_done():
+        tickets = attempt.calling | attempt.unsent if end else set(attempt.unsent)
+        if not tickets:
             return
-        done = self._until_done(attempt)
+        done = self._until_stored(attempt, tickets)
         self._send()
         if not await self._clock.wait(done, timeout_seconds):
             raise StoreUnavailable(
-                f"the store did not take {attempt.unsent} model calls of attempt {owner.attempt_id!r} within "
+                f"the store did not take {len(attempt.unsent)} model calls of attempt {owner.attempt_id!r} within "
                 f"{timeout_seconds:g} s"
             )
 
     async def aclose(self, seconds: float) -> None:
         """Send what there is, for so many seconds at most; what is left then is logged as lost."""
-        waiting = [self._until_done(attempt) for attempt in self._attempts.values()]
+        waiting = [self._until_stored(each, each.calling | each.unsent) for each in self._attempts.values()]
         if self._ready:
             self._send()
         if self._hurry is not None and not self._hurry.done():
@@ -248,10 +265,10 @@ class Outbox:
             await self._store(run_id, spans)
         for ticket in batch:
             attempt = self._attempts[ticket.owner]
-            attempt.unsent -= 1
+            attempt.unsent.discard(ticket)
             self._unsent_spans -= 1
             self._unsent_bytes -= ticket.size
-            self._settle(ticket.owner, attempt)
+            self._settle(ticket, attempt)
 
     async def _store(self, run_id: str | None, spans: list[Span]) -> None:
         pause = _FIRST_PAUSE_SECONDS
@@ -261,7 +278,7 @@ class Outbox:
             except (NotFound, InvalidRequest) as exc:
                 await self._store_apart(run_id, spans, exc)
             except StoreClosed as exc:
-                self._lose(spans, exc)
+                self._lose(run_id, spans, exc)
             except Exception as exc:
                 if not self._is_down:
                     self._is_down = True
@@ -275,18 +292,26 @@ class Outbox:
             return
 
     async def _store_apart(self, run_id: str | None, spans: list[Span], error: Exception) -> None:
-        """Store what can be: a rollout that was deleted must not take others with it."""
+        """Store what can be: a rollout that was deleted, or a span that cannot be kept, takes no other with it."""
         by_attempt: dict[tuple[str, str], list[Span]] = {}
         for span in spans:
             by_attempt.setdefault((span.rollout_id, span.attempt_id), []).append(span)
-        if len(by_attempt) == 1:
-            self._lose(spans, error)
+        groups = list(by_attempt.values())
+        if len(groups) == 1 and isinstance(error, InvalidRequest):
+            groups = [[span] for span in spans]
+        if len(groups) == 1:
+            self._lose(run_id, spans, error)
             return
-        for group in by_attempt.values():
+        for group in groups:
             await self._store(run_id, group)
 
-    def _lose(self, spans: list[Span], error: Exception) -> None:
+    def _lose(self, run_id: str | None, spans: list[Span], error: Exception) -> None:
         self.lost += len(spans)
+        if not isinstance(error, NotFound):  # else nobody asks for the attempt any more
+            for span in spans:
+                self._lost_of[Owner(run_id, span.rollout_id, span.attempt_id)] = str(error)
+            while len(self._lost_of) > _MAX_LOST:
+                self._lost_of.popitem(last=False)
         logger.error(
             "lightning.proxy_spans_refused spans=%d rollout_id=%s reason=%s", len(spans), spans[0].rollout_id, error
         )
@@ -297,18 +322,19 @@ class Outbox:
 
     # Whoever waits
 
-    def _until_done(self, attempt: _Attempt) -> "asyncio.Future[None]":
+    def _until_stored(self, attempt: _Attempt, tickets: set[Ticket]) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if attempt.is_done():
-            future.set_result(None)
+        if tickets:
+            attempt.waiting.append((tickets, future))
         else:
-            attempt.waiting.append(future)
+            future.set_result(None)
         return future
 
-    def _settle(self, owner: Owner, attempt: _Attempt) -> None:
-        if attempt.is_done():
-            if self._attempts.pop(owner, None) is not None and self._on_attempt is not None:
-                self._on_attempt(owner, False)
-            for future in attempt.waiting:
-                if not future.done():
-                    future.set_result(None)
+    def _settle(self, ticket: Ticket, attempt: _Attempt) -> None:
+        for tickets, future in attempt.waiting:
+            tickets.discard(ticket)
+            if not tickets and not future.done():
+                future.set_result(None)
+        attempt.waiting = [each for each in attempt.waiting if each[0]]
+        if attempt.is_done() and self._attempts.pop(ticket.owner, None) is not None and self._on_attempt is not None:
+            self._on_attempt(ticket.owner, False)

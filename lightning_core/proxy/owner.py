@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from lightning_core.adapter.genai import JUDGE
 from lightning_core.proxy.refusals import Refused
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.store.http.auth import Identity, Keys, Role, Unauthorized
@@ -36,13 +37,19 @@ class Addressed(NamedTuple):
     attempt_id: str | None
     path: str
     """What follows, beginning with a slash."""
+    purpose: str | None = None
+    """What a call is for, where it is none of the agent's own."""
 
 
 def read_path(path: str) -> Addressed:
-    """Split `/rollout/{rollout_id}/attempt/{attempt_id}` off a path that is still quoted."""
+    """Split `/rollout/{rollout_id}/attempt/{attempt_id}`, and `/judge` behind it, off a path that is still quoted."""
     parts = path.split("/", 5)
     if len(parts) >= 5 and parts[1] == "rollout" and parts[3] == "attempt" and parts[2] and parts[4]:
-        return Addressed(unquote(parts[2]), unquote(parts[4]), "/" + (parts[5] if len(parts) > 5 else ""))
+        rest = parts[5] if len(parts) > 5 else ""
+        purpose, slash, below = rest.partition("/")
+        if purpose == JUDGE and slash:
+            return Addressed(unquote(parts[2]), unquote(parts[4]), f"/{below}", JUDGE)
+        return Addressed(unquote(parts[2]), unquote(parts[4]), f"/{rest}")
     return Addressed(None, None, path)
 
 

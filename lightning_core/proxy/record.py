@@ -17,6 +17,8 @@ class CallRecord:
     request: dict[str, Any]
     """What the agent asked, as it asked it."""
     began: float
+    purpose: str | None = None
+    """What it is for, where it is none of the agent's own."""
     parent: tuple[str, str] | None = None
     """The trace id and the span id that the agent's call is part of, where it says so."""
     size: int = 0
@@ -26,6 +28,8 @@ class CallRecord:
     """From the call's beginning to the first piece of a stream."""
     address: str | None = None
     """The backend that it went to last."""
+    model_name: str | None = None
+    """The model that it went to, by the name that agents say."""
     tries: int = 0
     weight_version: str | None = None
     """When the call was sent."""
@@ -44,13 +48,22 @@ class CallRecord:
             self.error_kind, self.error = kind, message
 
     @property
-    def tokens(self) -> int:
-        """How many tokens went in and out."""
+    def input_tokens(self) -> int | None:
+        """How many tokens went in: as the backend says, or by their ids; None where nobody knows."""
         answer = self.answer
-        ins = answer.input_tokens
-        if ins is None:
-            ins = len(answer.prompt_token_ids or ())
-        out = answer.output_tokens
-        if out is None:
-            out = sum(len(choice.token_ids or ()) for choice in answer.choices)
-        return ins + out
+        if answer.input_tokens is None and answer.prompt_token_ids is not None:
+            return len(answer.prompt_token_ids)
+        return answer.input_tokens
+
+    @property
+    def output_tokens(self) -> int | None:
+        """How many tokens came out, likewise. A stream that was broken off has no usage, but ids."""
+        answer = self.answer
+        if answer.output_tokens is None and answer.prompt_token_ids is not None:
+            return sum(len(choice.token_ids or ()) for choice in answer.choices)
+        return answer.output_tokens
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens went in and out, of those that are known."""
+        return (self.input_tokens or 0) + (self.output_tokens or 0)

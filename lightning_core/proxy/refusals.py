@@ -25,7 +25,6 @@ class Refused(ProxyError):
         kind: What happened, in one word, for programs: `backend_unavailable`, `unattributed`, ...
         message: The same for people: what, got, what next.
         retry_after: In how many seconds to try again; None where that would be no use.
-        is_counted_against_backend: Whether it says something about the backend's health.
     """
 
     def __init__(
@@ -35,19 +34,12 @@ class Refused(ProxyError):
         message: str,
         *,
         retry_after: float | None = None,
-        is_counted_against_backend: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.message = message
         self.retry_after = retry_after
-        self.is_counted_against_backend = is_counted_against_backend
-
-    @property
-    def is_retryable(self) -> bool:
-        """Whether nothing was answered yet, and the same call may go well soon, perhaps somewhere else."""
-        return self.retry_after is not None
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return what tells a client when to try again."""
@@ -59,6 +51,16 @@ class Refused(ProxyError):
         if self.status == 401:
             found.append((b"www-authenticate", b"Bearer"))
         return found
+
+
+def proxy_stopped() -> Refused:
+    """Return what a request gets that has not ended when the proxy has to."""
+    return Refused(
+        503,
+        "proxy_stopped",
+        "the proxy was stopped before the answer came to its end; try again in a moment",
+        retry_after=1.0,
+    )
 
 
 def openai_error(refused: Refused) -> dict[str, Any]:

@@ -1,22 +1,21 @@
 """A proxy that runs by itself, as `agl proxy` does, named by its URL."""
 
 import asyncio
-import copy
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 
 from lightning_core.errors import ConfigError, ProxyError
+from lightning_core.proxy.address import Address
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.jsons import parse_object
 from lightning_core.store import LightningStore
 from lightning_core.store.http.auth import Keys
 from lightning_core.store.http.protocol import KEY_VARIABLE
 from lightning_core.store.http.sessions import Sessions
-from lightning_core.types import LLM, ProxyLLM
+from lightning_core.types import LLM
 
 _SECONDS = 30.0
 """How long an answer may take."""
@@ -41,13 +40,17 @@ class RemoteProxy:
     def __init__(self, url: str, *, key: str | None = None) -> None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"the URL of a proxy is {url!r}; it is as in http://10.0.0.5:4748")
-        self.url = url.rstrip("/").removesuffix("/v1")
         self.key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
-        self._keys = Keys(self.key)
+        self._address = Address("", 0, public_url=url, keys=Keys(self.key))
         self._models: list[str] = []
         self._store: LightningStore | None = None
         self._is_running = False
         self._sessions = Sessions()
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._address.url
 
     def is_running(self) -> bool:
         """Whether it was reached by `start`."""
@@ -77,26 +80,18 @@ class RemoteProxy:
         Raises:
             ValueError: When only one of the ids is given, or when it is not clear which model is meant.
         """
-        if model is None:
-            if len(self._models) != 1:
-                raise ValueError(f"say which model: the proxy has {', '.join(self._models) or 'none'}")
-            model = self._models[0]
-        parameters = copy.deepcopy(dict(sampling_parameters or {}))
-        general = ProxyLLM(endpoint=f"{self.url}/v1", model=model, sampling_parameters=parameters)
-        if rollout_id is None and attempt_id is None:
-            return general
-        return LLM(
-            endpoint=general.get_base_url(rollout_id, attempt_id),
+        return self._address.resource(
+            self._models,
+            self._run_id(),
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
             model=model,
-            api_key=self.attempt_key(rollout_id or "", attempt_id or ""),
-            sampling_parameters=parameters,
+            sampling_parameters=sampling_parameters,
         )
 
-    def attempt_key(self, rollout_id: str, attempt_id: str) -> str | None:
-        """Return the key that opens model calls of one attempt; None where no keys are needed."""
-        if self._store is None:
-            return None
-        return self._keys.mint(self._store.run_id, rollout_id, attempt_id, time.time())
+    def attempt_key(self, rollout_id: str, attempt_id: str, *, expires: bool = True) -> str | None:
+        """Return the key that opens model calls of one attempt; see `LLMProxy.attempt_key`."""
+        return self._address.attempt_key(self._run_id(), rollout_id, attempt_id, expires=expires)
 
     async def start(self) -> None:
         """Ask it for its models.
@@ -120,6 +115,9 @@ class RemoteProxy:
     async def status(self) -> dict[str, Any]:
         """Return how it stands; see `LLMProxy.status`."""
         return await self._ask("/control/status")
+
+    def _run_id(self) -> str | None:
+        return None if self.key is None or self._store is None else self._store.run_id
 
     async def _ask(self, path: str) -> dict[str, Any]:
         """Ask it for something.

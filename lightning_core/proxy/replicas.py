@@ -146,8 +146,12 @@ class Replicas:
             self._retired.remove(replica)
             self._on_idle(replica)
 
+    def answers(self, replica: Replica) -> None:
+        """Take note of an answer that begins: the replica is there. Whether it is sound, the answer's end says."""
+        replica.down_until, replica.is_on_trial = 0.0, False
+
     def went_well(self, replica: Replica) -> None:
-        """Take note of an answer: the replica lives."""
+        """Take note of an answer that came to its end: the replica is sound."""
         replica.failures, replica.down_until, replica.is_on_trial = 0, 0.0, False
 
     def failed(self, replica: Replica, *, is_dead: bool) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lightning_core.errors import ProxyError, StoreUnavailable
@@ -24,6 +25,7 @@ class RunningProxy:
         self._make = make
         self._serving: Serving | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._thread = _Thread(self._close) if in_thread else None
 
     async def start(self, host: str, port: int) -> int:
@@ -37,16 +39,18 @@ class RunningProxy:
         started = self._thread.start(lambda: self._open(host, port))
         try:
             return await asyncio.shield(asyncio.wrap_future(started))
-        except Exception:
-            await asyncio.to_thread(self._thread.join)  # it ends by itself
+        except BaseException:
+            self._thread.stop()
+            await asyncio.to_thread(self._thread.join)
             raise
 
     async def stop(self) -> None:
-        """Stop it."""
+        """Stop it. It comes to its end also where nobody waits for that any more."""
         if self._thread is None:
-            await self._close()
+            self._closing = asyncio.ensure_future(self._close())
+            await asyncio.shield(self._closing)
             return
-        await asyncio.wrap_future(self._thread.stop())
+        await asyncio.shield(asyncio.wrap_future(self._thread.stop()))
         await asyncio.to_thread(self._thread.join)
 
     async def ask(self, method: Callable[[Steering], Awaitable[T]]) -> T:
@@ -89,7 +93,11 @@ class RunningProxy:
 
     async def _open(self, host: str, port: int) -> int:
         serving = self._make()
-        found = await serving.start(host, port)
+        try:
+            found = await serving.start(host, port)
+        except BaseException:
+            await serving.stop()
+            raise
         self._serving, self._loop = serving, asyncio.get_running_loop()
         return found
 
@@ -109,6 +117,7 @@ class _Thread:
         self._closed: Future[None] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: asyncio.Event | None = None
+        self._is_over = False
         self._thread = threading.Thread(target=self._run, name="model proxy", daemon=True)
 
     def start(self, opening: Callable[[], Coroutine[Any, Any, int]]) -> "Future[int]":
@@ -117,8 +126,10 @@ class _Thread:
         return self._opened
 
     def stop(self) -> "Future[None]":
-        if self._loop is not None and self._told is not None and not self._closed.done():
-            self._loop.call_soon_threadsafe(self._told.set)
+        self._is_over = True
+        if self._loop is not None and self._told is not None:
+            with suppress(RuntimeError):  # the loop is closed: it has ended by itself
+                self._loop.call_soon_threadsafe(self._told.set)
         return self._closed
 
     def join(self) -> None:
@@ -132,14 +143,16 @@ class _Thread:
 
     async def _serve(self) -> None:
         assert self._opening is not None
-        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self._told = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         try:
             port = await self._opening()
         except BaseException as exc:
             self._opened.set_exception(exc)
             return
         self._opened.set_result(port)
-        await self._told.wait()
+        if not self._is_over:  # else it was told before there was anything to tell
+            await self._told.wait()
         try:
             await self._closing()
         except BaseException as exc:

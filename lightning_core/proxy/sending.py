@@ -1,7 +1,7 @@
 """A call's way to a backend: which replica, with which body, and what is tried again."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from typing import Any
 
@@ -94,7 +94,8 @@ class Sender:
             on_try: Is told of each try, before it.
 
         Returns:
-            The answer, whatever its status. Whoever gets it calls `release`.
+            The answer, whatever its status. Whoever gets it calls `release`, and `went_well` or `failed` of the
+            replicas when its end says which.
 
         Raises:
             Refused: When there is no answer.
@@ -162,6 +163,15 @@ class Sender:
             sent = await self._ask(exchange, path, body, fields, dialect, attempt, replica, tries)
             if sent.answer.status in _RETRIED:
                 raise await self._refusing(sent, fields)
+            if 300 <= sent.answer.status < 400:
+                await sent.answer.aclose()
+                # The agent would follow it past the proxy, to where nothing is recorded or counted.
+                raise Refused(
+                    502,
+                    "backend_redirects",
+                    f"{replica.backend.address} answered {sent.answer.status}, which leads elsewhere; give the "
+                    "api_base that it leads to",
+                )
         except BaseException as exc:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
@@ -175,7 +185,7 @@ class Sender:
                 self._replicas.trial_undecided(replica)
             raise
         if sent.answer.status < 500:
-            self._replicas.went_well(replica)
+            self._replicas.answers(replica)
         else:
             self._replicas.failed(replica, is_dead=False)
         return sent
@@ -199,11 +209,12 @@ class Sender:
             refused = {name for name in added if name.encode() in said}
             if not refused:
                 return Sent(WholeAnswer(answer.status, said, answer.headers), replica, {}, tries)
-            # It does not know these fields, and says so: from now on it is asked what the agent asks.
-            logger.info("lightning.backend_refuses_fields backend=%s fields=%s", replica.backend.address, refused)
-            replica.refused_fields |= refused
-            added = _additions(dialect, fields, replica)
+            # It may not know these fields, or only repeat a request that it refuses for another reason.
+            added = _additions(dialect, fields, replica, refused)
             answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
+            if answer.status < 400:
+                logger.info("lightning.backend_refuses_fields backend=%s fields=%s", replica.backend.address, refused)
+                replica.refused_fields |= refused
         return Sent(answer, replica, added, tries)
 
     async def _refusing(self, sent: Sent, fields: dict[str, Any] | None) -> _TryAgain:
@@ -243,11 +254,13 @@ def refusal_of(error: Exception) -> Refused:
     return Refused(502, "backend_broke", said)
 
 
-def _additions(dialect: Dialect | None, fields: dict[str, Any] | None, replica: Replica) -> dict[str, Any]:
-    """Return what to ask besides what the agent asks."""
+def _additions(
+    dialect: Dialect | None, fields: dict[str, Any] | None, replica: Replica, refused: Set[str] = frozenset()
+) -> dict[str, Any]:
+    """Return what to ask besides what the agent asks, without what is refused by now or was before."""
     if dialect is None or fields is None:
         return {}
-    refused = replica.refused_fields
+    refused = replica.refused_fields | refused
     tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
     wanted = dialect.additions(fields, tokens=tokens)
     return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted
@@ -270,7 +283,7 @@ def _request(
 ) -> BackendRequest:
     headers = [(name, value) for name, value in exchange.headers.items() if name in _PASSED_ON]
     asked = fields
-    if fields is not None and fields.get("model") not in (None, model):
+    if fields is not None and fields.get("model", model) != model:
         asked = {**fields, **added, "model": model}
         body = dump(asked)
     elif fields is not None and added:

@@ -64,6 +64,7 @@ class ProxyService(Serving):
         self._store = store
         self._settings = settings
         self._registry = registry
+        self._budget = budget
         self._views: OrderedDict[str, LightningStore] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
@@ -120,9 +121,8 @@ class ProxyService(Serving):
 
     async def listen(self, bound: socket.socket) -> None:
         """Answer what comes in on a socket, which is closed in the end."""
-        listener = Listener(self.app, bound)
+        self._listener = listener = Listener(self.app, bound)  # known before it is open: a start may be cancelled
         await listener.open()
-        self._listener = listener
 
     async def stop(self) -> None:
         listener, self._listener = self._listener, None
@@ -165,6 +165,7 @@ class ProxyService(Serving):
             owner,
             grace_seconds=self._settings.flush_grace_seconds,
             timeout_seconds=self._settings.flush_seconds,
+            end=end,
         )
 
     async def status(self) -> dict[str, Any]:
@@ -176,6 +177,7 @@ class ProxyService(Serving):
             "unsent_spans": self.outbox.unsent,
             "lost_spans": self.outbox.lost,
             "weight_version": self.engine.weight_version,
+            "budget": None if self._budget is None else self._budget.status(),
             "replicas": [
                 {
                     "model_name": replica.model_name,

@@ -13,7 +13,7 @@ from lightning_core.adapter import genai
 from lightning_core.logs.secrets import hide_in_text
 from lightning_core.proxy import parts
 from lightning_core.proxy.answer import Answer, AnswerChoice
-from lightning_core.proxy.jsons import text
+from lightning_core.proxy.jsons import text, whole
 from lightning_core.proxy.record import CallRecord
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 
@@ -63,20 +63,22 @@ class Capture:
 def span_of(record: CallRecord, capture: Capture) -> Span:
     """Make the span of a call that has ended. Its number is to be set by the caller."""
     answer, request = record.answer, record.request
-    model = request.get("model")
+    model = whole(str(request.get("model") or record.model_name))
     attributes: dict[str, Any] = {
         genai.OPERATION_NAME: record.dialect.operation,
         "gen_ai.provider.name": record.dialect.provider,
-        genai.REQUEST_MODEL: str(model),
+        genai.REQUEST_MODEL: model,
         **_parameters(request),
         **_numbers(record),
     }
+    if record.purpose is not None:
+        attributes[genai.PURPOSE] = record.purpose
     if answer.model is not None:
-        attributes[genai.RESPONSE_MODEL] = answer.model
+        attributes[genai.RESPONSE_MODEL] = whole(answer.model)
     if answer.id is not None:
-        attributes[genai.RESPONSE_ID] = answer.id
+        attributes[genai.RESPONSE_ID] = whole(answer.id)
     if any(choice.finish_reason is not None for choice in answer.choices):
-        attributes[genai.FINISH_REASONS] = [choice.finish_reason or "" for choice in answer.choices]
+        attributes[genai.FINISH_REASONS] = [whole(choice.finish_reason or "") for choice in answer.choices]
     if capture.tokens:
         attributes.update(_tokens(answer))
     attributes[HAS_TOKEN_IDS] = answer.prompt_token_ids is not None and any(
@@ -87,7 +89,7 @@ def span_of(record: CallRecord, capture: Capture) -> Span:
     status = _OK
     if record.error_kind is not None:
         attributes[genai.ERROR_TYPE] = record.error_kind
-        status = TraceStatus(status_code="ERROR", description=hide_in_text(record.error or record.error_kind))
+        status = TraceStatus(status_code="ERROR", description=whole(hide_in_text(record.error or record.error_kind)))
     trace_id, parent_id = record.parent if record.parent is not None else (secrets.token_hex(16), None)
     span_id = secrets.token_hex(8)
     # Every value here is what its field takes.
@@ -111,6 +113,14 @@ def span_of(record: CallRecord, capture: Capture) -> Span:
     )
 
 
+def bare_span_of(record: CallRecord, error: Exception) -> Span:
+    """Make the span of a call of which no more can be said: that it was there, and why nothing is known of it."""
+    bare = CallRecord(owner=record.owner, dialect=record.dialect, request={}, began=record.began, parent=record.parent)
+    bare.duration, bare.purpose = record.duration, record.purpose
+    bare.fail("not_recorded", f"the call could not be recorded: {type(error).__name__}: {error}")
+    return span_of(bare, Capture(content=False, tokens=False))
+
+
 def _parameters(request: dict[str, Any]) -> dict[str, Any]:
     found = {
         name: request[field]
@@ -124,7 +134,7 @@ def _parameters(request: dict[str, Any]) -> dict[str, Any]:
     if isinstance(stop, str):
         stop = [stop]
     if isinstance(stop, list) and all(isinstance(word, str) for word in stop):
-        found["gen_ai.request.stop_sequences"] = stop
+        found["gen_ai.request.stop_sequences"] = [whole(word) for word in stop]
     if request.get("stream") is True:
         found["gen_ai.request.stream"] = True
     return found
@@ -177,11 +187,11 @@ def _content(record: CallRecord, redact: Redact | None) -> dict[str, str]:
     for name, (what, value) in said.items():
         if not value:
             continue
-        if redact is not None:
-            try:
-                value = redact(what, value)
-            except Exception:
-                logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
-                continue
-        found[name] = text(value)
+        if redact is None:
+            found[name] = text(value)
+            continue
+        try:
+            found[name] = text(redact(what, value))
+        except Exception:
+            logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
     return found

@@ -10,7 +10,7 @@ from lightning_core.proxy.traffic import Drained
 
 
 class CallsLost(ProxyError):
-    """What an attempt's calls were is not known any more: the process that answered them has died."""
+    """Calls of an attempt are gone: the process that answered them has died, or the store cannot keep them."""
 
 
 class Steering(ABC):
@@ -51,7 +51,8 @@ class Steering(ABC):
 
         Args:
             owner: The attempt.
-            end: Whether it has ended: calls under way are cut off after a moment, and no other one begins.
+            end: Whether it has ended: calls under way are cut off after a moment, and no other one begins. Otherwise
+                they go on, and it is not waited for those that do.
 
         Raises:
             StoreUnavailable: When the store did not take them in time.

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from lightning_core.proxy.refusals import Refused
 from lightning_core.store.clock import Clock
 
+_ABORT_SECONDS = 5.0
+"""How long to wait for the end of calls that were cut off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drained:
@@ -15,7 +18,7 @@ class Drained:
     finished: int
     """They came to their end."""
     aborted: int
-    """They were cut off when the time was over."""
+    """They were cut off when the time was over. A backend that does not let go of one may still be at it."""
 
 
 class Traffic:
@@ -69,11 +72,13 @@ class Traffic:
         resumed, self._resumed = self._resumed, None
         if resumed is not None:
             resumed.set_result(None)
+            self._let_next_in()
 
     async def drain(self, timeout: float | None) -> Drained:
         """Wait until no call is under way; cut off those that are when the time is over.
 
-        Does not pause: whoever wants to change weights calls `pause` before.
+        What is cut off is given five seconds to end. Does not pause: whoever wants to change weights calls `pause`
+        before.
 
         Args:
             timeout: Seconds; None for no limit.
@@ -84,7 +89,7 @@ class Traffic:
             aborted = len(self._aborts)
             for abort in tuple(self._aborts.values()):
                 abort("the proxy is paused for new weights, and the call took too long to end")
-            await self._clock.wait(self._until_idle(), None)
+            await self._clock.wait(self._until_idle(), _ABORT_SECONDS)
         return Drained(finished=max(0, before - aborted), aborted=aborted)
 
     async def enter(self, call: object, abort: Callable[[str], None]) -> None:
@@ -164,7 +169,7 @@ class Traffic:
         return self._resumed is None
 
     def _let_next_in(self) -> None:
-        if self._queue and self._has_room():
+        while self._resumed is None and self._queue and self._has_room():
             turn = next(iter(self._queue))
             del self._queue[turn]
             self._promised += 1

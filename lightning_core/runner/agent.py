@@ -14,6 +14,7 @@ from lightning_core.emitter import emit_exception, emit_reward, find_final_rewar
 from lightning_core.errors import (
     AgentTimeout,
     AttemptStopped,
+    BudgetExhausted,
     Fault,
     GraderError,
     InvalidRequest,
@@ -25,7 +26,7 @@ from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner, T_task
 from lightning_core.runner.calls import Limits, call_agent
 from lightning_core.runner.heartbeats import Heartbeats
-from lightning_core.runner.model_calls import take_in_calls, with_key
+from lightning_core.runner.model_calls import BUDGET_PAUSE_SECONDS, take_in_calls, with_key
 from lightning_core.runner.naming import worker_name
 from lightning_core.runner.outcome import Outcome, describe, is_fault
 from lightning_core.runner.reports import give_back, give_back_claimed, has_succeeded_by, report
@@ -174,8 +175,11 @@ class LitAgentRunner(Runner[T_task]):
                 rollout = None if event is not None and event.is_set() else await self._claim(stop)
                 if rollout is None:
                     return
-                await self._run(rollout)
+                outcome = await self._run(rollout)
                 done += 1
+                if isinstance(outcome.error, BudgetExhausted):
+                    # The next call would be refused, too; whoever leads the run ends it meanwhile.
+                    await self._wait(BUDGET_PAUSE_SECONDS, stop)
 
     async def step(
         self,
@@ -198,6 +202,13 @@ class LitAgentRunner(Runner[T_task]):
         if rollout is None:
             raise NotFound(f"rollout {started.rollout_id} was deleted while it ran")
         return rollout
+
+    async def _wait(self, seconds: float, stop: "asyncio.Future[Any] | None") -> None:
+        """Wait so long, or until it is time to stop."""
+        if stop is None:
+            await asyncio.sleep(seconds)
+        else:
+            await asyncio.wait((stop,), timeout=seconds)
 
     async def _claim(self, stop: "asyncio.Future[Any] | None") -> AttemptedRollout | None:
         """Return the next rollout; None when it is time to stop."""
@@ -252,6 +263,7 @@ class LitAgentRunner(Runner[T_task]):
 
     async def _execute(self, rollout: AttemptedRollout, stopped: "asyncio.Future[Exception]") -> Outcome:
         outcome = Outcome()
+        trace: Trace | None = None
         try:
             await self._tell("lightning_rollout_start", rollout, rollout.attempt)
             resources = await self._resources(rollout)
@@ -268,12 +280,15 @@ class LitAgentRunner(Runner[T_task]):
             outcome.spans = await self._in_order([*trace.spans, *outcome.spans], rollout.attempt)
             if self.reward is not None and outcome.error is None:
                 await take_in_calls(self.store, resources, rollout, outcome, end=False)
-                await self._grade(self.reward, rollout, trace, limits, outcome)
+                await self._grade(self.reward, rollout, resources, trace, limits, outcome)
             await take_in_calls(self.store, resources, rollout, outcome, end=True)
         except Exception as exc:
             # Not the agent's: what it raised is in the outcome by now. If the store is gone, reporting this fails as
             # well, and the runner ends.
-            outcome = Outcome("failed", exc, is_fault=True)
+            outcome.end_with(exc)
+            outcome.is_fault = True
+            known = {span.span_id for span in outcome.spans}
+            outcome.spans[:0] = [span for span in ([] if trace is None else trace.spans) if span.span_id not in known]
         return outcome
 
     async def _run_agent(
@@ -301,12 +316,18 @@ class LitAgentRunner(Runner[T_task]):
                 await self._add(returned, outcome)
 
     async def _grade(
-        self, grader: Grader, rollout: AttemptedRollout, trace: Trace, limits: Limits, outcome: Outcome
+        self,
+        grader: Grader,
+        rollout: AttemptedRollout,
+        resources: NamedResources,
+        trace: Trace,
+        limits: Limits,
+        outcome: Outcome,
     ) -> None:
         said: SpanCoreFields | None = None
         try:
             score = await call_agent(
-                grader.bind(result=outcome.result, spans=outcome.spans, rollout=rollout),
+                grader.bind(result=outcome.result, spans=outcome.spans, rollout=rollout, resources=resources),
                 is_async=grader.is_async(),
                 limits=limits,
                 on_abandoned=partial(self._abandon, trace),

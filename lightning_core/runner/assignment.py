@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from lightning_core.errors import AgentTimeout, AttemptStopped, NotFound
+from lightning_core.errors import AgentTimeout, AttemptStopped, NotFound, StoreUnavailable
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, QUEUED
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
@@ -83,8 +83,10 @@ class Assignment:
             ended = (await self._store.wait_for_rollouts(rollout_ids=[self.rollout_id]))[0]
         except NotFound:
             self._stop(None)
+        # Heartbeats look, too; and if the store is gone for good, the report of the outcome says so.
+        except StoreUnavailable as exc:
+            logger.info("lightning.rollout_not_watched rollout_id=%s: %s", self.rollout_id, exc)
         except Exception as exc:
-            # Heartbeats look, too; and if the store is gone for good, the report of the outcome says so.
             logger.warning("lightning.rollout_not_watched rollout_id=%s", self.rollout_id, exc_info=exc)
         else:
             self._stop(ended)

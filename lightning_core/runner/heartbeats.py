@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
+from lightning_core.errors import StoreError
 from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.machine import system_snapshot
 from lightning_core.runner.pacemaker import pacemaker
@@ -56,6 +57,7 @@ class Heartbeats:
         self._interval_seconds = interval_seconds
         # From a thread: an agent that blocks the runner's event loop is slow, not dead.
         self._beating = pacemaker.running if in_thread and store.capabilities.get("thread_safe") else _in_loop
+        self._has_failed = False
         self._blocks = 0
         self._running = AsyncExitStack()
 
@@ -137,8 +139,14 @@ class Heartbeats:
                     # The store has renewed the lease of the one that the worker's record names.
                     is_renewed = assignment.attempt_id == worker.current_attempt_id
                     await assignment.look(alive_at=None if is_renewed else worker.last_heartbeat_time)
+            self._has_failed = False
+        # Work goes on: if the store is gone for good, the next claim or report says so.
+        except (StoreError, TimeoutError) as exc:
+            why = str(exc) or f"the store did not answer within {timeout_seconds:g} s"
+            # Said once; the others until one gets through are the same failure.
+            level, self._has_failed = logging.INFO if self._has_failed else logging.WARNING, True
+            logger.log(level, "lightning.heartbeat_failed worker_id=%s: %s; its work goes on", self.worker_id, why)
         except Exception as exc:
-            # Work goes on: if the store is gone for good, the next claim or report says so.
             logger.warning("lightning.heartbeat_failed worker_id=%s", self.worker_id, exc_info=exc)
 
 

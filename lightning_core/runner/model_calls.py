@@ -9,6 +9,10 @@ from lightning_core.types import AttemptedRollout, NamedResources, ProxyLLM
 BUDGET_EXHAUSTED = "budget_exhausted"
 """The type of the error of a call that the budget kept from starting."""
 
+BUDGET_PAUSE_SECONDS = 1.0
+"""How long a runner waits after such a call. Without this, rollouts would be claimed and refused as fast as it goes
+until all have failed; the budget may be counted where nobody hears at once that it is used up."""
+
 
 def with_key(resources: NamedResources, key: str | None) -> NamedResources:
     """Return resources as one attempt gets them: what is behind a proxy is opened with the attempt's key.

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning_core.adapter.usage import METADATA as USAGE
 from lightning_core.adapter.usage import as_metadata
-from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.errors import InvalidTransition, NotFound, StoreUnavailable
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
@@ -35,16 +35,23 @@ async def report(
         Exception: What the store raised, when it is out of reach.
     """
     rollout_id, attempt_id, failure = rollout.rollout_id, rollout.attempt.attempt_id, outcome.failure
+    told: dict[str, Any] = {}
+    usage = outcome.usage
+    if usage.calls:
+        told[USAGE] = as_metadata(usage)
     try:
         if failure is not None and outcome.is_fault:
+            # Of a store that is out of reach, one line says all.
+            error = None if isinstance(outcome.error, StoreUnavailable) else outcome.error
+            why = f"{failure['type']}: {failure['message']}"
             logger.warning(
-                "lightning.fault rollout_id=%s attempt_id=%s", rollout_id, attempt_id, exc_info=outcome.error
+                "lightning.fault rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, why, exc_info=error
             )
-            return await _fault(store, rollout, f"{failure['type']}: {failure['message']}", may_requeue=may_requeue)
-        told: dict[str, Any] = {} if failure is None else {"failure": failure}
-        usage = outcome.usage
-        if usage.calls:
-            told[USAGE] = as_metadata(usage)
+            if told:  # a fault adds its reason, and ends the attempt
+                await store.update_attempt(rollout_id, attempt_id, metadata={**await _metadata(store, rollout), **told})
+            return await _fault(store, rollout, why, may_requeue=may_requeue)
+        if failure is not None:
+            told["failure"] = failure
         metadata = {**await _metadata(store, rollout), **told} if told else UNSET
         attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
     except (InvalidTransition, NotFound) as exc:
@@ -89,6 +96,9 @@ async def give_back(
             await _fault(store, rollout, reason, may_requeue=may_requeue)
     except (InvalidTransition, NotFound):
         return
+    except (StoreUnavailable, TimeoutError) as exc:
+        why = str(exc) or f"the store did not answer within {LAST_WORDS_SECONDS:g} s"
+        logger.warning("lightning.rollout_not_given_back rollout_id=%s: %s", rollout.rollout_id, why)
     except Exception as exc:
         logger.warning("lightning.rollout_not_given_back rollout_id=%s", rollout.rollout_id, exc_info=exc)
 
@@ -100,12 +110,13 @@ async def give_back_claimed(store: LightningStore, worker_id: str, request_id: s
     """
     try:
         async with asyncio.timeout(LAST_WORDS_SECONDS):
-            claimed = await store.dequeue_rollout(worker_id, request_id=request_id)
+            # None beyond: a claim that has not reached the store is for nobody to begin now.
+            claimed = await store.dequeue_many_rollouts(limit=0, worker_id=worker_id, request_id=request_id)
     except Exception as exc:  # such as a store that is gone: then the lease has to do
         logger.info("lightning.claim_not_given_back worker_id=%s: %s", worker_id, exc)
         return
-    if claimed is not None:
-        await give_back(store, claimed, may_requeue=True)
+    for rollout in claimed:
+        await give_back(store, rollout, may_requeue=True)
 
 
 async def _fault(store: LightningStore, rollout: AttemptedRollout, reason: str, *, may_requeue: bool) -> Attempt:

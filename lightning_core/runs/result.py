@@ -60,14 +60,18 @@ class BudgetUse:
     """The limit that ended the run; None when none did."""
     unpriced_calls: int = 0
     """Calls that count nothing in `usd`, because nobody said what they cost."""
+    proxy: str | None = None
+    """The URL of the proxy that counts it by itself, for all who call it; None for the run's own budget."""
 
     def __str__(self) -> str:
         name = self.ended_by
+        whose = "the run's budget" if self.proxy is None else f"the budget of the proxy at {self.proxy},"
         if name is not None:
-            words = f"the run's budget of {self.limits[name]:g} {name} is used up ({self.used[name]:.4g} {name} by now)"
+            words = f"{whose} of {self.limits[name]:g} {name} is used up ({self.used[name]:.4g} {name} by now)"
         else:
             stands = [f"{self.used[each]:.4g} of {limit:g} {each}" for each, limit in self.limits.items()]
-            words = f"used of the budget: {', '.join(stands) or 'no limits'}"
+            of = "the budget" if self.proxy is None else f"the budget of the proxy at {self.proxy}"
+            words = f"used of {of}: {', '.join(stands) or 'no limits'}"
         if "usd" in self.limits and self.unpriced_calls:
             words += f"; {self.unpriced_calls:,} calls had no price, and count nothing in usd"
         return words

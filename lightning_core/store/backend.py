@@ -58,6 +58,10 @@ class StoreBackend(ABC):
     def capabilities(self) -> LightningStoreCapabilities:
         """What a store over this backend can do."""
 
+    async def kept_runs(self) -> list[str]:
+        """Return the runs of which anything is kept beyond this process, oldest first; none by default."""
+        return []
+
     @abstractmethod
     async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
         """Add new records, in this order. Those that are queued go to the tail of their run's queue.

@@ -94,6 +94,13 @@ class LightningStore(ABC):
         """Return `run_id`, and ask for it first where the store is somewhere else. That blocks the caller."""
         return self.run_id
 
+    async def kept_runs(self) -> Sequence[str]:
+        """Return the runs that a store of the same data finds when this one is gone, oldest first.
+
+        None where nothing is kept, or where it is not known, as over HTTP.
+        """
+        return ()
+
     @abstractmethod
     def for_run(self, run_id: str) -> "LightningStore":
         """Return a view of the same data for another run. Closing the view leaves the data open."""
@@ -219,6 +226,9 @@ class LightningStore(ABC):
 
         Returns:
             The rollout, `preparing`, with its new attempt; None when there was no work.
+
+        Raises:
+            RunEnded: When the run has ended, or ends during the wait; see `end_run`.
         """
 
     @abstractmethod
@@ -236,7 +246,11 @@ class LightningStore(ABC):
         renews the others with `update_attempt(last_heartbeat_time=...)`.
 
         Returns:
-            The claimed rollouts, oldest in the queue first; none for a `limit` below 1.
+            The claimed rollouts, oldest in the queue first; for a `limit` below 1 only what this `request_id` claimed
+            before.
+
+        Raises:
+            RunEnded: When the run has ended, or ends during the wait; see `end_run`.
         """
 
     @abstractmethod
@@ -586,6 +600,26 @@ class LightningStore(ABC):
     @abstractmethod
     async def load_state(self, name: str) -> Any:
         """Return the state that was saved last under this name, or None."""
+
+    # The run
+
+    @abstractmethod
+    async def begin_run(self, *, request_id: str | None = None) -> None:
+        """Let there be work: a run that had ended goes on. A new run need not be begun.
+
+        Args:
+            request_id: Makes a repetition of this request harmless.
+        """
+
+    @abstractmethod
+    async def end_run(self, *, request_id: str | None = None) -> None:
+        """Let there be no more work, whatever is queued: every claim, also one that waits, raises `RunEnded`.
+
+        That is kept until the run begins again. What was claimed before can be reported on.
+
+        Args:
+            request_id: Makes a repetition of this request harmless, also when the run was begun again in between.
+        """
 
     # Deletion
 

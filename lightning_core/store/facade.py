@@ -19,6 +19,7 @@ from lightning_core.store.parts.rollouts import RolloutPart
 from lightning_core.store.parts.spans import SpanPart
 from lightning_core.store.parts.workers import WorkerPart
 from lightning_core.store.records import Records
+from lightning_core.store.run_end import RunEnd
 from lightning_core.store.standstill import Standstill
 from lightning_core.store.waits import Waits
 from lightning_core.store.watchdog import Watchdogs
@@ -63,6 +64,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         self._waits = Waits()
         self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, standstill, self._records.expire)
         self._unwatch = backend.watch(self._run_id, self._waits.note)
+        self._run_ends: dict[str, RunEnd] = {}
+        """By run; those of a view are its root's."""
+        self._share_run_end(self)
 
     @property
     def run_id(self) -> str:
@@ -77,7 +81,12 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         weakref.finalize(view, view._unwatch).atexit = False
         with root._views_lock:
             root._views.add(view)
+            view._share_run_end(root)
         return view
+
+    async def kept_runs(self) -> Sequence[str]:
+        self._check_open()
+        return await self._backend.kept_runs()
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
@@ -131,6 +140,24 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
     async def delete_run(self) -> None:
         self._check_open()
         await self._backend.delete_run(self._run_id)
+        self._run_end.forget()
+
+    # The run
+
+    async def begin_run(self, *, request_id: str | None = None) -> None:
+        self._check_open()
+        await self._run_end.begin(request_id=request_id)
+
+    async def end_run(self, *, request_id: str | None = None) -> None:
+        self._check_open()
+        await self._run_end.end(request_id=request_id)
+
+    def _share_run_end(self, root: "StoreFacade") -> None:
+        known = root._run_ends.get(self._run_id)
+        if known is None:
+            known = root._run_ends[self._run_id] = RunEnd(self._run_id, self._documents)
+        self._run_end = known
+        self._run_end.tell(self._waits)
 
     def _close_view(self) -> None:
         if not self._closed:

@@ -96,7 +96,7 @@ def _forward(name: str) -> Any:
 
 
 # Besides the abstract ones, that of which a store may have a better one than the interface.
-for _name in (*LightningStoreThreaded.__abstractmethods__, "report_dead_workers"):
+for _name in (*LightningStoreThreaded.__abstractmethods__, "report_dead_workers", "kept_runs"):
     if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
         setattr(LightningStoreThreaded, _name, _forward(_name))
 LightningStoreThreaded.__abstractmethods__ = frozenset()

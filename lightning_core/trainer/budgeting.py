@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
 from lightning_core.errors import AlgorithmError, BudgetExhausted, ConfigError
 from lightning_core.proxy.budget import Budget, Limit
 from lightning_core.runs.result import BudgetUse
 from lightning_core.store import LightningStore
+from lightning_core.trainer.budget_elsewhere import BudgetElsewhere
 from lightning_core.trainer.proxies import is_remote
+from lightning_core.trainer.refused_calls import came_of_a_refused_call
 
 if TYPE_CHECKING:
     from lightning_core.proxy import LLMProxy, RemoteProxy
@@ -88,22 +91,33 @@ def check_budget(
     return spec
 
 
+def budget_elsewhere(proxy: "LLMProxy | RemoteProxy | None") -> BudgetElsewhere | None:
+    """Return the budget of a proxy that runs by itself; None for any other proxy, whose budget is the run's."""
+    return BudgetElsewhere(cast("RemoteProxy", proxy)) if is_remote(proxy) else None
+
+
 class BudgetOfRun:
     """What one run may use.
 
     Args:
         budget: The limits, and what was used; None for no limit.
+        elsewhere: The budget of a proxy that runs by itself; None without such a proxy.
     """
 
-    def __init__(self, budget: Budget | None) -> None:
+    def __init__(self, budget: Budget | None, *, elsewhere: BudgetElsewhere | None = None) -> None:
         self.budget = budget
+        self._elsewhere = elsewhere
+        self._was_ended_elsewhere = False
         self.ended_by: Limit | None = None
         """The limit that ended the run; None when none did."""
         self._used_up: asyncio.Future[Limit] | None = None
 
     @property
     def use(self) -> BudgetUse | None:
-        """How it stands; None without a budget."""
+        """How it stands: the run's own, or that of its proxy where there is no other or it has ended the run."""
+        if self._elsewhere is not None and (self.budget is None or self._was_ended_elsewhere):
+            use = self._elsewhere.use
+            return None if use is None else replace(use, ended_by=self.ended_by)
         if self.budget is None:
             return None
         return BudgetUse(
@@ -117,6 +131,9 @@ class BudgetOfRun:
     async def counting(self, store: LightningStore) -> AsyncIterator[None]:
         """Count during the block, from what was used before in the same run; keep what is used in the store."""
         budget = self.budget
+        loop = asyncio.get_running_loop()
+        if budget is not None or self._elsewhere is not None:
+            self._used_up = loop.create_future()
         if budget is None:
             yield
             return
@@ -124,8 +141,6 @@ class BudgetOfRun:
         if isinstance(kept, dict):
             budget.restore(kept["used"], unpriced_calls=kept["unpriced_calls"])
         budget.start()
-        loop = asyncio.get_running_loop()
-        self._used_up = loop.create_future()
 
         def tell(limit: Limit) -> None:
             loop.call_soon_threadsafe(self._settle, limit)
@@ -142,6 +157,15 @@ class BudgetOfRun:
                 task.cancel()
             await asyncio.wait(tasks)
             await self._save(store)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch the budget of a proxy that runs by itself during the block; within `counting`."""
+        if self._elsewhere is None:
+            yield
+            return
+        async with self._elsewhere.watching(self._end_elsewhere):
+            yield
 
     async def spend(self, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool) -> None:
         """Do a piece of work until it comes to its end, or the budget to its own.
@@ -164,10 +188,18 @@ class BudgetOfRun:
             task.cancel()
             await asyncio.wait({task})
             raise
+        if self._elsewhere is not None and not self._used_up.done():
+            # What came of the work may be what came of refused calls.
+            limit = await self._elsewhere.look()
+            if limit is not None:
+                self._end_elsewhere(limit)
+        if not can_be_cancelled and self.budget is not None and self.budget.reached == "seconds":
+            self._settle("seconds")  # it may have found out by itself before anybody told
         if not self._used_up.done():
             task.result()
             return
-        if task.done() and not task.cancelled() and task.exception() is None:
+        has_succeeded = task.done() and not task.cancelled() and task.exception() is None
+        if has_succeeded and can_be_cancelled and not self._was_ended_elsewhere:
             return  # it did not need the call that was refused
         self.ended_by = self._used_up.result()
         await self._end(task, can_be_cancelled=can_be_cancelled)
@@ -184,11 +216,19 @@ class BudgetOfRun:
             )
             return
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, AlgorithmError):
-            # Such as NoRewards: it has seen what came of the refused calls before it heard of the budget.
+        if error is not None and (
+            isinstance(error, AlgorithmError) or self._was_ended_elsewhere or came_of_a_refused_call(error)
+        ):
+            # It has seen what came of the refused calls before it heard of the budget: NoRewards, or the refusal of a
+            # call of its own, which is all that a plain one hears. Of a budget elsewhere it hears last.
             logger.warning("lightning.budget_ended_algorithm", exc_info=error)
         elif error is not None:
             raise error
+
+    def _end_elsewhere(self, limit: Limit) -> None:
+        if self._used_up is not None and not self._used_up.done():
+            self._was_ended_elsewhere = True
+            self._settle(limit)
 
     def _settle(self, limit: Limit) -> None:
         if self._used_up is not None and not self._used_up.done():

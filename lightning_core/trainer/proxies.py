@@ -6,14 +6,12 @@ import logging
 import os
 import secrets
 from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Any, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.execution.local import LocalStrategy
-from lightning_core.registry import Registry, did_you_mean, load_object
+from lightning_core.registry import Registry, default_registry, did_you_mean, load_object
 from lightning_core.store import LightningStore
 from lightning_core.store.http.protocol import KEY_VARIABLE
 from lightning_core.superseded import superseded_options
@@ -77,7 +75,9 @@ def make_proxy(
             proxy: LLMProxy | RemoteProxy = RemoteProxy(**options)
         else:
             _check_options(options, kind)
-            defaults = {"store": store, "registry": registry, **_where(strategy), **_key(options, store, strategy)}
+            defaults: dict[str, Any] = {"store": store, **_where(strategy), **_key(options, store, strategy)}
+            if registry is not default_registry():  # which other processes have, too, where there are workers
+                defaults["registry"] = registry
             options = {**defaults, **options}
             if options.get("host") in _EVERYWHERE and not options.get("public_url"):
                 logger.warning(
@@ -147,6 +147,7 @@ def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
     Raises:
         ConfigError: Names the option.
     """
+    from lightning_core.proxy.option_types import check_options
     from lightning_core.proxy.settings import Settings
 
     former = options.pop("type", None)  # as agentlightning 0.3 has it; there is one class
@@ -157,10 +158,7 @@ def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
     _check_names(options, told, also=superseded_options(kind) | _OF_PROGRAMS)
     if isinstance(options.get("redact"), str):
         options["redact"] = load_object(options["redact"])
-    hints = {**_PLAIN, **{name: hint for name, hint in get_type_hints(Settings).items() if name not in _PLAIN}}
-    for name, value in options.items():
-        if name in hints:
-            _check_type(name, value, hints[name])
+    check_options(options)
     model_list = options.get("model_list")
     if model_list is not None and (not isinstance(model_list, list | tuple) or not model_list):
         got = "empty" if isinstance(model_list, list | tuple) else f"a {type(model_list).__name__}"
@@ -175,35 +173,6 @@ def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
 
 _OF_PROGRAMS = frozenset({"store", "registry", "clock", "launch_mode", "settings"})
 """Options that a trainer gives by itself, or that nobody needs to know of."""
-
-_PLAIN: dict[str, Any] = {
-    "port": int | None,
-    "host": str | None,
-    "num_retries": int,
-    "key": str | None,
-    "public_url": str | None,
-    "allow_unattributed": bool,
-    "attribution_header": str | None,
-    "capture_content": bool,
-    "capture_tokens": bool,
-}
-"""The types of the options that are no limit."""
-
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-
-
-def _check_type(name: str, value: Any, hint: Any) -> None:
-    try:
-        TypeAdapter(hint).validate_python(value, strict=True)
-    except ValidationError as exc:
-        kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind is not type(None)]
-        wanted = " or ".join(_WORDS.get(kind, str(kind)) for kind in kinds)
-        raise ConfigError(f"{name} is {value!r}; it is {wanted}") from exc
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and not 0 <= value < float("inf"):
-        raise ConfigError(f"{name} is {value!r}; it is 0 or more")
-    if name == "port" and value is not None and value > 65535:
-        raise ConfigError(f"port is {value!r}; it is from 0 (the system chooses) to 65535")
 
 
 def _check_names(options: Mapping[str, Any], known: list[str], *, also: Container[str] = ()) -> None:

@@ -19,7 +19,7 @@ from lightning_core.runs.overlap import warn_of_overlap
 from lightning_core.runs.provenance import describe_origin
 from lightning_core.runs.result import sum_usage
 from lightning_core.store import LightningStore
-from lightning_core.trainer.budgeting import BudgetOfRun
+from lightning_core.trainer.budgeting import BudgetOfRun, budget_elsewhere
 from lightning_core.trainer.proxied import proxied, readdressed
 from lightning_core.trainer.proxies import leads, with_model
 from lightning_core.types import Dataset, NamedResources
@@ -62,7 +62,9 @@ class Run:
         self._test_dataset = test_dataset
         self._proxy = trainer.llm_proxy if leads(trainer.strategy) else None
         self._initial: NamedResources | None = None
-        self._budget = BudgetOfRun(trainer.next_budget() if leads(trainer.strategy) else None)
+        self._budget = BudgetOfRun(
+            trainer.next_budget() if leads(trainer.strategy) else None, elsewhere=budget_elsewhere(self._proxy)
+        )
         trainer.result = None
         self._store = trainer.next_store()
         self._recording = trainer.recording
@@ -86,7 +88,11 @@ class Run:
                 await self._recording.take_over(self._store)
                 if self._recording.is_resumed:
                     await cancel_own_calls(self._store)
-            async with self._budget.counting(self._store), proxied(self._proxy, self._store) as moved:
+            async with (
+                self._budget.counting(self._store),
+                proxied(self._proxy, self._store) as moved,
+                self._budget.watching(),
+            ):
                 self._take_resources(moved)
                 await hooks.emit("lightning_run_start", run_id=run_id)
                 async with self._progress.telling(hooks):

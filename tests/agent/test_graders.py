@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import Grader
-from lightning_core.errors import InvalidComponent, UnknownComponent
-from lightning_core.types import Attempt, AttemptedRollout
+from lightning_core.errors import InvalidComponent, MissingResource, UnknownComponent
+from lightning_core.types import LLM, Attempt, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM
 
 
 def exact(result: Any, task: Any) -> float:
@@ -19,7 +19,7 @@ def attempted() -> AttemptedRollout:
 
 
 def score(function: Callable[..., Any], result: Any = "answer") -> Any:
-    return Grader(function).bind(result=result, spans=[], rollout=attempted())()
+    return Grader(function).bind(result=result, spans=[], rollout=attempted(), resources={})()
 
 
 def test_grader_is_given_what_it_has_parameters_for() -> None:
@@ -61,7 +61,7 @@ def test_unknown_parameter_is_named_with_what_is_possible() -> None:
 
     expected = (
         "judge has a parameter 'results' that nothing can be given for; a grader may have, by name: task, result, "
-        "spans, rollout. Did you mean 'result'?"
+        "spans, rollout, llm, resources. Did you mean 'result'?"
     )
     with pytest.raises(InvalidComponent, match=re.escape(expected)):
         Grader(judge)
@@ -76,6 +76,53 @@ def test_only_a_function_is_made_a_grader(thing: Any) -> None:
 def test_grader_that_looks_at_nothing_is_refused() -> None:
     with pytest.raises(InvalidComponent, match="takes nothing to score; a grader may have, by name: task, result"):
         Grader(lambda: 1.0)
+    with pytest.raises(InvalidComponent, match="takes nothing to score"):
+        Grader(lambda llm, resources: 1.0)
+
+
+# A model to judge with
+
+PROXIED: NamedResources = {
+    "main_llm": ProxyLLM(endpoint="http://a:1/v1", model="small", api_key="k", sampling_parameters={"top_p": 0.5}),
+    "own": LLM(endpoint="http://b:1/v1", model="own"),
+    "main_prompt": PromptTemplate(template="Answer."),
+}
+
+
+def given(grader: Grader, resources: NamedResources) -> Any:
+    return grader.bind(result="answer", spans=[], rollout=attempted(), resources=resources)()
+
+
+def test_model_is_that_of_the_attempt_for_judging() -> None:
+    llm: LLM = given(Grader(lambda result, llm: llm), PROXIED)
+    assert llm == LLM(
+        endpoint="http://a:1/rollout/ro-1/attempt/at-1/judge/v1",
+        model="small",
+        api_key="k",
+        sampling_parameters={"top_p": 0.5},
+    )
+    resources: NamedResources = given(Grader(lambda result, resources: resources), PROXIED)
+    assert resources == {**PROXIED, "main_llm": llm}
+    without_version: NamedResources = {"main_llm": ProxyLLM(endpoint="http://a:1", model="small")}
+    llm = given(Grader(lambda result, llm: llm), without_version)
+    assert llm.endpoint == "http://a:1/rollout/ro-1/attempt/at-1/judge"
+
+
+def test_another_model_is_asked_at_the_same_endpoint_without_the_agents_parameters() -> None:
+    llm: LLM = given(Grader(lambda result, llm: llm, model="large"), PROXIED)
+    assert (llm.model, llm.sampling_parameters) == ("large", {})
+    assert llm.endpoint == "http://a:1/rollout/ro-1/attempt/at-1/judge/v1"
+    with pytest.raises(InvalidComponent, match="grader exact is to judge with model 'large', but has no parameter 'll"):
+        Grader(exact, model="large")
+
+
+def test_grader_that_needs_a_model_says_so_where_there_is_none() -> None:
+    def judge(result: Any, llm: LLM) -> float:
+        return 1.0
+
+    with pytest.raises(MissingResource, match=r"judge needs a resource of type LLM, but has: main_prompt \(PromptTem"):
+        given(Grader(judge), {"main_prompt": PromptTemplate(template="Answer.")})
+    assert score(lambda result, llm=None: llm) is None
 
 
 def test_parameter_by_position_only_says_what_to_leave_out() -> None:

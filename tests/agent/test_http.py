@@ -326,6 +326,16 @@ async def test_client_of_the_users_own_does_the_asking(service: Service, client:
     assert find_final_reward(ran.spans) == 1.0
 
 
+@pytest.mark.parametrize("name", ["trace_id", "sampling_params"])
+async def test_task_with_a_field_that_the_client_is_given_otherwise_is_refused(service: Service, name: str) -> None:
+    ran = await run(HttpAgent(service.url, client=Client), {"question": "?", name: "x"})
+
+    assert ran.failure is not None
+    assert ran.failure["type"] == "InvalidTask"
+    assert f"the task has a field '{name}'" in ran.failure["message"]
+    assert service.bodies == []
+
+
 async def test_client_tells_an_error_from_a_service_that_is_away(service: Service) -> None:
     service.says("boom", 500)
     failed = await run(HttpAgent(service.url, client=Client), {"question": "?"})

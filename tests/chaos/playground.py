@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import secrets
 import signal
 import socket
@@ -69,6 +70,11 @@ class Playground:
     def log(self, process: Program) -> str:
         """Return what a process has printed."""
         return self._log(self._started.index(process)).read_text(errors="replace")
+
+    def served_runs(self) -> list[str]:
+        """Return which run each `agl store` said that it serves, in the order of their starts."""
+        logs = [self.log(process) for process in self._started]
+        return [found[1] for log in logs if (found := re.match(r"store of run (\S+) at ", log))]
 
     def _log(self, number: int) -> Path:
         return self.folder / f"log-{number}.txt"

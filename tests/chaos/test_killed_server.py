@@ -30,7 +30,7 @@ async def test_everything_is_done_once_and_nothing_acknowledged_is_lost(playgrou
     url, total = f"http://127.0.0.1:{port}", PROCESSES * CLIENTS * ROLLOUTS
 
     def serve() -> Program:
-        return playground.agl("store", "--backend", "sqlite", "--path", store_file, "--run", "chaos", "--port", port)
+        return playground.agl("store", "--backend", "sqlite", "--path", store_file, "--port", port)
 
     server = serve()
     working = [playground.start(sys.executable, "clients.py", url, f"p{n}", ROLLOUTS) for n in range(PROCESSES)]
@@ -44,7 +44,8 @@ async def test_everything_is_done_once_and_nothing_acknowledged_is_lost(playgrou
     assert playground.nothing_left() == []
     assert not is_served(port)
 
-    store = lightning_sqlite.SqliteLightningStore(store_file, run_id="chaos")
+    (run_id,) = set(playground.served_runs())
+    store = lightning_sqlite.SqliteLightningStore(store_file, run_id=run_id)
     try:
         rollouts = await store.query_rollouts()
         assert Counter(each.status for each in rollouts) == {"succeeded": total}

@@ -82,8 +82,9 @@ def test_what_nobody_expected_keeps_its_traceback() -> None:
 def test_unknown_command_is_wrong_use_and_names_the_nearest() -> None:
     result = CliRunner().invoke(agl, ["fial"])
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == (
-        "Error: no command named 'fial'; installed: broken, fail, secret, string. Did you mean 'fail'?"
+    assert result.stderr == (
+        "Error: no command named 'fial'; installed: broken, fail, secret, string. Did you mean 'fail'? "
+        "Or see `agl --help`\n"
     )
 
 
@@ -129,3 +130,24 @@ def test_python_m_is_the_same_command(monkeypatch: pytest.MonkeyPatch, capsys: p
         runpy.run_module("lightning_core", run_name="__main__")
     assert exited.value.code == 0
     assert capsys.readouterr().out.startswith("lightning-core ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--foo"], "No such option '--foo'; see `agl --help`"),
+        (["resume"], "Missing argument 'RUN'; see `agl resume --help`"),
+        (["runs", "foo"], "No such command 'foo'; see `agl runs --help`"),
+        (["runs", "rm"], "Missing argument 'RUN...'; see `agl runs rm --help`"),
+        (["runs", "--runs-dir", "nowhere"], "--runs-dir is {here}/nowhere, which is not there; name the folder"),
+        (["resume", "run", "--set", "foo"], "--set takes KEY=VALUE, with dots between keys"),
+    ],
+)
+def test_arguments_that_are_not_taken_are_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(agl, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: " + message.format(here=tmp_path))
+    assert len(result.stderr.splitlines()) == 1

@@ -7,17 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
 from lightning_core.algorithm import run_batch
-from lightning_core.execution.observed import ObservedStore
 from lightning_core.execution.processes import ProcessesStrategy
 from lightning_core.store import InMemoryLightningStore, LightningStore
-from lightning_core.store.http import LightningStoreServer
+from lightning_core.store.http import LightningStoreClient, LightningStoreServer
 from tests.execution.conftest import still_alive
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "runner"]
@@ -123,6 +122,51 @@ async def test_it_works_for_a_run_until_that_ends(folder: Path, monkeypatch: pyt
     assert "Error: " not in errors  # a busy machine may have been warned that heartbeats are late
 
 
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    """Where an `agl store` serves."""
+    command = [sys.executable, "-W", "error", "-m", "lightning_core", "store", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment())
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[-1]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+async def nobody(store: LightningStore, worker_id: int) -> None:
+    """Be a runner that does nothing."""
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+async def test_store_that_is_served_by_itself_tells_it_that_the_run_has_ended(folder: Path, url: str, fails: bool):
+    rewards: list[float] = []
+
+    async def algorithm(store: LightningStore) -> None:
+        rewards.extend((await run_batch(store, [1, 2, 3], mode="train")).rewards)
+        if fails:
+            raise LookupError("no more ideas")
+
+    async with LightningStoreClient(url) as store:
+
+        async def run() -> None:
+            with joining(folder, "--store", url) as process:
+                ending = asyncio.create_task(end_of(process))
+                with pytest.raises(LookupError) if fails else nullcontext():
+                    await ProcessesStrategy("algorithm").execute(algorithm, nobody, store)
+                status, said, errors = await ending
+            joined = f"joined run {store.run_id} at {url} with 1 process"
+            assert (status, said.splitlines()) == (0, [joined, "the run has ended"]), errors
+
+        await run()
+        with joining(folder, "--store", url) as late:
+            assert (await end_of(late))[:2] == (0, f"run {store.run_id} has ended; there is no more work\n")
+        await store.begin_run()  # as every run does that is led again
+        await run()
+    assert rewards == [2.0, 4.0, 6.0] * 2
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 async def test_it_gives_back_what_it_works_on_when_it_is_told_to_end(folder: Path, number: int, status: int):
     store = InMemoryLightningStore()
@@ -142,12 +186,26 @@ async def test_it_gives_back_what_it_works_on_when_it_is_told_to_end(folder: Pat
     assert still_alive(children, seconds=1.0) == []
 
 
+async def test_it_works_for_the_run_that_is_named(folder: Path):
+    store = InMemoryLightningStore()
+    other = store.for_run("another-run")
+    await store.enqueue_rollout(1)
+    theirs = await other.enqueue_rollout(2)
+    async with LightningStoreServer(store, key="", runner_key="") as server:
+        with joining(folder, "--store", server.url, "--run", "another-run") as process:
+            (ended,) = await other.wait_for_rollouts(rollout_ids=[theirs.rollout_id], timeout=30)
+            await other.end_run()
+            status, said, _ = await end_of(process)
+    assert (ended.status, status) == ("succeeded", 0)
+    assert said.splitlines()[0] == f"joined run another-run at {server.url} with 1 process"
+    assert [each.status for each in await store.query_rollouts()] == ["queuing"]
+
+
 async def test_run_that_has_ended_is_one_line_and_status_0(folder: Path):
     store = InMemoryLightningStore()
-    ended = ObservedStore(store)
-    ended.end()
+    await store.end_run()
     await store.enqueue_rollout(1)
-    async with LightningStoreServer(ended, key="", runner_key="") as server:
+    async with LightningStoreServer(store, key="", runner_key="") as server:
         with joining(folder, "--store", server.url) as process:
             assert await end_of(process) == (0, f"run {store.run_id} has ended; there is no more work\n", "")
 
@@ -183,6 +241,7 @@ async def test_wrong_key_is_one_line_and_status_2(folder: Path):
         (["--store", "http://127.0.0.1:99999"], "'http://127.0.0.1:99999' is no address of a store"),
         (["--store", "http://[::1:80"], "'http://[::1:80' is no address of a store"),
         (["--store", "http://127.0.0.1:1", "--key", ""], "--key is empty"),
+        (["--store", "http://127.0.0.1:1", "--run", ""], "--run is empty"),
         (["--store", "http://127.0.0.1:1", "--n-runners", "0"], "--n-runners is 0; it is a whole number from 1 on"),
         (["--store", "http://127.0.0.1:1", "--concurrency", "-1"], "--concurrency is -1"),
         (["--store", "http://127.0.0.1:1", "--max-restarts", "-1"], "--max-restarts is -1"),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lightning_core.errors import AccessDenied
+from lightning_core.errors import AccessDenied, StoreError
 from lightning_core.store.http import LightningStoreClient
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
@@ -64,6 +64,93 @@ def test_it_serves_until_it_is_told_to_stop():
         assert (process.returncode, errors) == (0, "")
 
 
+async def run_of(url: str) -> str:
+    """Return the run that those who name none work for."""
+    async with LightningStoreClient(url) as client:
+        await client.statistics()
+        return client.run_id
+
+
+def test_killed_and_started_again_it_goes_on_with_its_run_until_that_has_ended(tmp_path):
+    pytest.importorskip("lightning_sqlite", reason="only what is kept in a file survives a kill")
+    arguments = ("--backend", "sqlite", "--path", str(tmp_path / "store.db"))
+    with serving(*arguments) as (_, url):
+        first = asyncio.run(run_of(url))  # and nothing is written before the kill
+
+    async def use(url: str) -> str:
+        async with LightningStoreClient(url) as client:
+            await client.enqueue_rollout("a")
+            # Somebody else's, which is newer, and is not what is served.
+            await client.for_run("another-run").enqueue_rollout("b")
+            return client.run_id
+
+    with serving(*arguments) as (process, url):
+        assert asyncio.run(use(url)) == first
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said == f"goes on with run {first}, which has not ended; --run NAME serves another one\n"
+
+    async def end(url: str) -> str:
+        async with LightningStoreClient(url) as client:
+            claimed = await client.dequeue_rollout("w")
+            assert claimed is not None
+            assert claimed.input == "a"
+            for run_id in (client.run_id, "another-run"):
+                await client.for_run(run_id).end_run()
+            return client.run_id
+
+    with serving(*arguments) as (_, url):
+        assert asyncio.run(end(url)) == first
+    with serving(*arguments) as (_, url):
+        assert asyncio.run(run_of(url)) not in (first, "another-run")
+    with serving(*arguments, "--run", first) as (_, url):
+        assert asyncio.run(run_of(url)) == first
+
+
+def test_failure_of_the_store_is_in_its_log(tmp_path):
+    (tmp_path / "breaking.py").write_text(
+        "from lightning_core import InMemoryLightningStore\n\n\n"
+        "class Breaking(InMemoryLightningStore):\n"
+        "    async def query_workers(self, **query):\n"
+        "        raise RuntimeError('the shelf fell down')\n"
+    )
+    with serving("--backend", "breaking:Breaking", PYTHONPATH=str(tmp_path)) as (process, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url, retry_seconds=0.2) as client:
+                with pytest.raises(StoreError, match="its log says why"):
+                    await client.query_workers()
+
+        asyncio.run(use())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert "RuntimeError: the shelf fell down" in errors
+
+
+def test_damaged_database_is_one_line_and_is_left_as_it_was(tmp_path):
+    pytest.importorskip("lightning_sqlite", reason="this is about its files")
+    path = tmp_path / "store.db"
+    with serving("--backend", "sqlite", "--path", str(path)) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    content = bytearray(path.read_bytes())
+    content[4096:40_000] = b"\xaa" * (40_000 - 4096)
+    path.write_bytes(content)
+    done = subprocess.run(
+        [*COMMAND, "--backend", "sqlite", "--path", str(path), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: {path} is damaged: ")
+    assert path.read_bytes() == content
+    assert [item.name for item in tmp_path.iterdir()] == ["store.db"]
+
+
 def test_it_stops_with_attempts_under_way_and_clients_that_wait():
     with serving("--drain-seconds", "0.2", AGL_KEY="secret") as (process, url):
 
@@ -104,6 +191,7 @@ def test_the_key_is_wanted():
         (["--path", "x.db"], "store 'memory' has no option 'path'"),
         (["--host", "0.0.0.0"], "host 0.0.0.0 can be reached from other machines, so the store needs a key"),
         (["--host", "no.such.host.invalid", "--key", "k"], "host 'no.such.host.invalid' is unknown"),
+        (["--host", "no.such.host.invalid"], "host 'no.such.host.invalid' is unknown"),
         (["--port", "70000"], "port is 70000; it is from 0"),
         (["--port", "http"], "'http' is not a valid integer"),
         (["--key", ""], "--key is empty"),

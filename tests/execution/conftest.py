@@ -58,6 +58,20 @@ def die(task):
 
 
 @rollout
+def fork_and_die_once(task):
+    """Leave behind a process that has all that this one had, and die where nobody has died before."""
+    flag = Path(task)
+    if flag.exists():
+        return 1.0
+    forked = os.fork()
+    if forked == 0:
+        time.sleep(30)
+        os._exit(0)
+    flag.write_text(str(forked))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@rollout
 def leave(task):
     os._exit(7)
 
@@ -165,6 +179,13 @@ def log(task):
     except KeyError:
         logger.warning("it went wrong", exc_info=True)
     return 1.0
+
+
+@rollout
+def log_and_die_once(task):
+    logger.warning("about to go on")
+    logger.warning("about to go on")
+    return die_once(task)
 
 
 @rollout

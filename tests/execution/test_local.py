@@ -216,6 +216,7 @@ async def test_work_that_the_algorithm_queues_as_it_ends_stays_queued(store: InM
 
     await LocalStrategy().execute(algorithm, runners, store)
 
+    await store.begin_run()
     again = await store.dequeue_rollout()
     assert again is not None
     assert again.input == "for another run"

@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from lightning_core.algorithm import algo, describe_failure, run_batch
 from lightning_core.errors import ConfigError, ExecutionError, InvalidComponent, RunEnded
 from lightning_core.execution import child
 from lightning_core.execution.processes import ProcessesStrategy
+from lightning_core.execution.sending import packed
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.store.http import LightningStoreClient, LightningStoreServer
 from lightning_core.trainer import Trainer
@@ -162,6 +164,16 @@ def test_dead_runner_is_replaced_and_its_rollout_runs_again_at_once(tmp_path: Pa
     assert "lightning.runner_process_replaced runner 0" in caplog.text
 
 
+def test_death_is_seen_while_a_process_lives_that_the_runner_forked(tmp_path: Path):
+    flag = tmp_path / "flag"
+    began = time.monotonic()
+    try:
+        assert run_agent("fork_and_die_once", [str(flag)]) == [1.0]
+        assert time.monotonic() - began < 20
+    finally:
+        os.kill(int(flag.read_text()), signal.SIGKILL)
+
+
 def test_too_many_deaths_are_an_error_with_the_exit_codes():
     with pytest.raises(ExecutionError) as raised:
         run_agent("leave", ["a"], max_restarts=1)
@@ -210,6 +222,29 @@ def test_runners_end_with_an_algorithm_that_fails(name: str, tmp_path: Path):
     assert time.monotonic() - seconds[0] < 4
     (rollout,) = asyncio.run(_rollouts(store))
     assert rollout.status == "requeuing"
+
+
+def test_end_is_not_held_up_by_a_store_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import process_agents
+
+    seconds: list[float] = []
+
+    async def release(store: LightningStore, token: str, reason: str) -> None:
+        await asyncio.sleep(10)
+
+    @algo
+    async def fail(store: LightningStore) -> None:
+        for name in ("a", "b"):
+            await store.enqueue_rollout(str(tmp_path / name))
+        for name in ("a", "b"):
+            await appears(tmp_path / name)
+        seconds.append(time.monotonic())
+        raise KeyError("the algorithm's")
+
+    monkeypatch.setattr("lightning_core.execution.processes.release", release)
+    with pytest.raises(KeyError, match="the algorithm's"):
+        Trainer(algorithm=fail, strategy=ProcessesStrategy(n_runners=2)).fit(process_agents.hog)
+    assert time.monotonic() - seconds[0] < 6
 
 
 async def test_cancelled_run_ends_its_runners(tmp_path: Path):
@@ -323,6 +358,50 @@ async def test_runner_elsewhere_that_still_works_hears_of_the_end(port: int, mon
     go_on.set()
     assert await elsewhere == "heard"
     assert (await run).status == "succeeded"
+
+
+async def test_runners_that_left_elsewhere_are_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    import process_agents
+
+    monkeypatch.setattr("lightning_core.execution.processes.SILENT_SECONDS", 1.5)
+    store = InMemoryLightningStore()
+
+    @algo
+    async def algorithm(store: LightningStore) -> None:
+        await store.enqueue_rollout(1)
+        claimed = await store.dequeue_rollout("elsewhere")
+        assert claimed is not None
+        await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+        await run_batch(store, [1, 2], mode="train")
+
+    trainer = Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=store, max_rollouts=1)
+    async with asyncio.timeout(30):
+        with pytest.raises(ExecutionError, match="have reached their max_rollouts"):
+            await trainer.fit_async(process_agents.double)
+
+
+async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_runners():
+    import process_agents
+
+    sent: list[bytes] = []
+
+    @algo
+    async def algorithm(store: LightningStore) -> None:
+        assert (await run_batch(store, [1], mode="train")).rewards == [2.0]
+
+    def spy(what: str, value: object) -> bytes:
+        sent.append(packed(what, value))
+        return sent[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_core.execution.processes.packed", spy)
+        async with LightningStoreServer(
+            InMemoryLightningStore(), key="of-the-algorithm", runner_key="of-runners"
+        ) as server:
+            trainer = Trainer(algorithm=algorithm, strategy=ProcessesStrategy(), store=server)
+            await trainer.fit_async(process_agents.double)
+    assert b"of-the-algorithm" not in b"".join(sent)
+    assert b"of-runners" in sent[-1]
 
 
 async def test_store_that_runners_reach_by_themselves_is_not_served_again():

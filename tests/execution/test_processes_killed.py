@@ -124,3 +124,13 @@ def test_interrupted_run_gives_its_rollouts_back(folder: Path):
         process.wait()
     record = json.loads((folder / "result.json").read_text())
     assert (record["status"], record["rollouts"]["unfinished"]) == ("interrupted", 2)
+
+
+def test_runners_that_still_import_end_when_the_main_process_is_killed(folder: Path):
+    slow = "import os, time\nos.write(1, f'here {os.getpid()}\\n'.encode())\n"
+    slow += "import multiprocessing\nif multiprocessing.parent_process(): time.sleep(600)\n"
+    (folder / "waiting.py").write_text(slow + AGENT)
+    with training(folder) as (process, children):
+        process.kill()
+        process.wait()
+        assert still_alive(children, seconds=KILLED_SECONDS) == []

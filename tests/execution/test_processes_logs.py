@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,3 +62,25 @@ def test_process_that_an_agent_forks_shows_its_warnings_by_itself(caplog: Any, c
     Trainer(algorithm="baseline", strategy=ProcessesStrategy()).fit(process_agents.log_from_a_fork, ["a"])
     assert [each.getMessage() for each in caplog.records if each.name == "process_agents"] == ["from here"]
     assert "from a fork" in capfd.readouterr().err
+
+
+def test_handler_that_fails_does_not_hide_a_death(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    import process_agents
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ConnectionError("no log server")
+
+    handler, logger = Broken(), logging.getLogger("process_agents")
+    logger.addHandler(handler)
+    try:
+        began = time.monotonic()
+        result = Trainer(algorithm="baseline", strategy=ProcessesStrategy()).fit(
+            process_agents.log_and_die_once, [str(tmp_path / "flag")]
+        )
+        assert time.monotonic() - began < 20
+    finally:
+        logger.removeHandler(handler)
+    assert (result.status, result.rollouts.succeeded) == ("succeeded", 1)
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("lightning.record_not_shown")]
+    assert told == ["lightning.record_not_shown process=runner 0; this is told once: no log server"] * 2

@@ -2,6 +2,7 @@ import functools
 import sys
 import types
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,3 +69,15 @@ def test_what_a_notebook_defines_is_refused(monkeypatch: pytest.MonkeyPatch):
     for value in (notebook.solve, notebook.agent):
         with pytest.raises(ExecutionError, match=r"is defined in a notebook, or in a program that is no file"):
             packed("agent", value)
+
+
+def test_what_only_the_run_program_defines_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    source = "def fine(task): ...\nif __name__ == '__main__':\n    def solve(task): ...\n"
+    (tmp_path / "program.py").write_text(source)
+    program = types.ModuleType("__main__")
+    program.__file__ = str(tmp_path / "program.py")
+    exec(source, program.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    assert packed("agent", program.fine)
+    with pytest.raises(ExecutionError, match=r"'solve' is defined below `if __name__ == '__main__':`.*; define it at"):
+        packed("agent", program.solve)

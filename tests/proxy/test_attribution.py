@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lightning_core.proxy import LLMProxy
+from lightning_core.proxy.owner import read_path
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.store.http.auth import Keys
 from lightning_core.testing import FakeClock
@@ -134,6 +135,19 @@ class TestKeys:
         assert answer["error"]["code"] == "not_allowed"
         assert (await proxy.status())["is_paused"] is False
 
+    async def test_it_does_not_say_what_stands_for_an_attempt(
+        self, http: Any, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, key: str
+    ) -> None:
+        proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
+        other = await store.start_rollout({})
+        value = f"{other.rollout_id}/{other.attempt.attempt_id}"
+        async with http.post(
+            f"{proxy.url}/bind", json={"value": value}, headers={"authorization": f"Bearer {key}"}
+        ) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (403, "not_allowed")
+        assert (await call(http, proxy, {"authorization": "Bearer secret", "trace_id": value}))[0] == 200
+        assert await Agent(http, proxy, other).span()
+
     @pytest.mark.parametrize("wrong", ["Bearer other", "Bearer agl-at-x.y", "Basic secret"])
     async def test_a_wrong_key_is_refused(self, http: Any, proxy: LLMProxy, wrong: str) -> None:
         status, answer = await call(http, proxy, {"authorization": wrong})
@@ -172,3 +186,10 @@ async def test_a_proxy_without_a_key_cannot_be_steered_over_http(http: Any, prox
     status, answer = await call(http, proxy, {}, "/control/pause")
     assert status == 403
     assert "has no key" in answer["error"]["message"]
+
+
+def test_the_url_says_that_a_grader_calls() -> None:
+    assert read_path("/rollout/r/attempt/a/judge/v1/models") == ("r", "a", "/v1/models", "judge")
+    assert read_path("/rollout/r/attempt/a/v1/judge/x") == ("r", "a", "/v1/judge/x", None)
+    assert read_path("/rollout/r/attempt/a/judges/v1") == ("r", "a", "/judges/v1", None)
+    assert read_path("/judge/v1/models") == (None, None, "/judge/v1/models", None)

@@ -1,5 +1,6 @@
 """A hard limit for a run: when it is reached, no further call starts."""
 
+import asyncio
 import threading
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 from lightning_core.errors import BudgetExhausted, ConfigError
 from lightning_core.proxy import Budget
-from lightning_core.testing.backend import FakeEngine
+from lightning_core.proxy.model_list import Replica
+from lightning_core.proxy.openai_backend import OpenAIBackend
+from lightning_core.testing.backend import FakeEngine, render
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import Agent, MakeProxy
 
@@ -119,3 +122,47 @@ async def test_the_proxy_refuses_calls_beyond_it_and_no_client_tries_again(
     assert proxy.budget is not None
     assert proxy.budget.reached == "tokens"
     assert (await agent.spans())[-1].attributes["error.type"] == "budget_exhausted"
+
+
+PRICES = {"input_cost_per_token": 1.0, "output_cost_per_token": 100.0}
+
+
+async def test_a_stream_that_the_agent_breaks_off_costs_what_came_of_it(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 10_000})
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    response = await agent.chat(stream=True).__aenter__()
+    await response.content.readuntil(b"\n\n")
+    response.close()
+    span = await agent.span()
+    assert span.attributes["error.type"] == "client_disconnected"
+    assert span.attributes["gen_ai.usage.cost"] == len(render([{"role": "user", "content": "hi"}]))
+    assert proxy.budget is not None
+    assert (proxy.budget.used["usd"], proxy.budget.unpriced_calls) == (7.0, 0)
+
+
+def test_a_call_of_which_no_tokens_are_known_has_no_price() -> None:
+    replica = Replica("m", "m", OpenAIBackend("http://a:1/v1"), input_price=1.0, output_price=2.0)
+    assert replica.cost(None, None) is None
+    assert replica.cost(3, None) is None
+    assert replica.cost(3, 1) == 5.0
+    free = Replica("m", "m", OpenAIBackend("http://a:1/v1"), input_price=0.0, output_price=0.0)
+    assert free.cost(None, None) == 0.0
+
+
+async def test_a_call_that_reached_no_backend_is_not_one_without_a_price(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 5}, num_retries=0)
+    agent = Agent(http, proxy, attempt)
+    engine.faults = [400]
+    for model in ("none", "small"):
+        async with agent.chat(model=model) as response:
+            assert response.status in (404, 400)
+    await engine.stop()
+    async with agent.chat() as response:
+        assert response.status == 503
+    assert proxy.budget is not None
+    assert (proxy.budget.unpriced_calls, proxy.budget.used["usd"]) == (0, 0)

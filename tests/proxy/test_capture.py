@@ -13,6 +13,8 @@ from lightning_core.adapter import (
     read_model_calls,
 )
 from lightning_core.adapter.usage import read_usage
+from lightning_core.proxy.dialects import DIALECTS
+from lightning_core.proxy.sse import ServerEvent
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine, render, tokens_of
 from lightning_core.types import AttemptedRollout, Span
@@ -256,3 +258,63 @@ async def test_half_a_surrogate_pair_does_no_harm(agent: Agent, engine: FakeEngi
     async with agent.chat() as response:
         assert response.status == 200
         assert (await response.json())["choices"][0]["message"]["content"] == "a\ud83d"
+
+
+@both_ways
+async def test_tokens_of_anthropics_cache_count(
+    make_proxy: Any, attempt: AttemptedRollout, http: Any, stream: bool
+) -> None:
+    cache = {"cache_read_input_tokens": 50_000, "cache_creation_input_tokens": 1000}
+    dialect = DIALECTS["/messages"]
+    if stream:
+        assembler = dialect.assembler()
+        for fields in (
+            {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 1, **cache}}},
+            {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 4, "output_tokens": 9}},
+            {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 10}},
+        ):
+            assembler.feed(ServerEvent(b"", "", b""), fields)
+        answer = assembler.finish()
+    else:
+        answer = dialect.read({"content": [], "usage": {"input_tokens": 4, "output_tokens": 10, **cache}})
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (51_004, 10, 50_000)
+
+
+@pytest.mark.parametrize("logprobs", [0, 2])
+async def test_completions_have_the_logprobs_that_the_agent_asked_for(
+    agent: Agent, engine: FakeEngine, logprobs: int
+) -> None:
+    async with agent.post("/completions", prompt="abc", logprobs=logprobs) as response:
+        assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.111, -0.107]
+    assert engine.received[0].fields["logprobs"] == logprobs
+
+
+async def test_what_cannot_be_written_down_is_not_recorded_and_the_attempt_ends(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine, redact=lambda what, value: object()), attempt)
+    await ask(agent, False, [USER])
+    span = await agent.span()
+    assert span.status.status_code == "OK"
+    assert "gen_ai.input.messages" not in span.attributes
+
+
+async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(answer: Any) -> Any:
+        raise RuntimeError("what is this?")
+
+    monkeypatch.setattr("lightning_core.proxy.parts.of_choices", fail)
+    await ask(agent, False, [USER])
+    span = await agent.span()
+    assert span.status.status_code == "ERROR"
+    assert span.attributes["error.type"] == "not_recorded"
+    assert "RuntimeError: what is this?" in (span.status.description or "")
+    assert "lightning.call_not_recorded" in caplog.text
+
+
+def test_an_event_whose_type_is_no_text_is_passed_over() -> None:
+    assembler = DIALECTS["/responses"].assembler()
+    assembler.feed(ServerEvent(b"", "", b""), {"type": ["response.completed"]})
+    assert not assembler.is_complete

@@ -246,3 +246,27 @@ async def test_a_slow_reader_slows_only_itself_and_is_not_read_ahead_without_lim
     slow.close()
     spans = await agent.spans()
     assert [span.status.status_code for span in spans] == ["ERROR", *["OK"] * 5]
+
+
+async def test_the_end_of_an_attempt_cuts_off_what_passes_through(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, flush_grace_seconds=0.01)
+    agent = Agent(http, proxy, attempt)
+    began = asyncio.Event()
+
+    async def never(request: Any) -> Any:
+        began.set()
+        await asyncio.Event().wait()
+
+    with_this = engine._runner
+    assert with_this is not None
+    route = next(route for route in with_this.app.router.routes() if route.method == "*")
+    route._handler = never  # type: ignore[attr-defined]
+    call = asyncio.create_task(agent.post("/audio/speech").__aenter__())
+    await began.wait()
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+    response = await asyncio.wait_for(call, 5)
+    assert response.status == 503
+    assert "the attempt has ended" in (await response.json())["error"]["message"]
+    assert not await agent.spans()

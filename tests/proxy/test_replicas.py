@@ -189,3 +189,16 @@ class TestModelList:
         entry = {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "api_key": "os.environ/NO_SUCH_KEY"}}
         with pytest.raises(ConfigError, match="NO_SUCH_KEY, which is not set"):
             make_replicas([entry], default_registry())
+
+
+async def test_one_whose_streams_always_break_is_left_out(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine, second, clock=FakeClock())
+    engine.faults = ["dies_mid_stream"] * 20
+    broken = 0
+    for _ in range(20):
+        async with Agent(http, proxy, await store.start_rollout({})).chat(stream=True) as response:
+            broken += "backend_broke" in await response.text()
+    assert broken == 3
+    assert [replica["is_up"] for replica in (await proxy.status())["replicas"]] == [False, True]

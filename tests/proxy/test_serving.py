@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import threading
 from typing import Any
 
 import aiohttp
@@ -259,3 +260,114 @@ async def test_only_what_a_backend_refuses_is_left_out(agent: Agent, engine: Fak
             assert (await response.text()).endswith("data: [DONE]\n\n")
     assert ["stream_options" in received.fields for received in engine.received] == [True, False, False]
     assert all(span.attributes["agentlightning.has_token_ids"] for span in await agent.spans())
+
+
+async def test_a_request_that_is_wrong_itself_does_not_end_the_asking_for_tokens(
+    agent: Agent, engine: FakeEngine
+) -> None:
+    real = engine._fail
+
+    async def refuse(request: Any, fields: Any, fault: Any) -> Any:
+        if not fields.get("messages"):  # vLLM's words repeat the request, and so name the fields that were added
+            message = f"1 validation error: {{'loc': ('body', 'messages'), 'msg': 'Field required', 'input': {fields}}}"
+            return web.json_response({"error": {"message": message, "type": "Bad Request"}}, status=400)
+        return await real(request, fields, fault)
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    async with agent.chat(messages=[]) as response:
+        assert response.status == 400
+    async with agent.chat() as response:
+        assert response.status == 200
+    assert (await agent.spans())[-1].attributes["agentlightning.has_token_ids"] is True
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ch%61t/completions",
+        "/chat%2Fcompletions",
+        "//chat/completions",
+        "/chat/completions/",
+        "/%76%31/chat/completions",
+    ],
+)
+async def test_a_call_is_recorded_however_its_path_is_written(
+    agent: Agent, http: aiohttp.ClientSession, engine: FakeEngine, path: str
+) -> None:
+    body = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
+    async with http.post(URL(f"{agent.base}{path}", encoded=True), json=body) as response:
+        assert response.status == 200
+    assert [received.path for received in engine.received] == ["/v1/chat/completions"]
+    assert (await agent.span()).attributes["response_token_ids"] == [111, 107]
+
+
+async def test_a_path_that_goes_up_is_refused(agent: Agent, http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    url = URL(f"{agent.base}/x/%2e%2e/chat/completions", encoded=True)
+    async with http.post(url, json={"model": "small", "messages": []}) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (404, "unknown_path")
+    assert not engine.received
+
+
+async def test_a_model_is_found_by_a_name_with_a_slash(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
+    proxy = await make_proxy()
+    proxy.update_model_list([model(engine, "org/name")])
+    async with http.get(URL(f"{proxy.url}/v1/models/org%2Fname", encoded=True)) as response:
+        assert (await response.json())["id"] == "org/name"
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_start_that_is_cancelled_leaves_nothing_running(
+    engine: FakeEngine, store: InMemoryLightningStore, workers: int
+) -> None:
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="", workers=workers)
+    make, is_at_it, may_go_on = proxy._make, threading.Event(), threading.Event()
+
+    def slowly(store: Any) -> Any:
+        is_at_it.set()
+        assert may_go_on.wait(10)
+        return make(store)
+
+    proxy._make = slowly  # type: ignore[method-assign]
+    starting = asyncio.create_task(proxy.start())
+    assert await asyncio.to_thread(is_at_it.wait, 10)
+    starting.cancel()
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not proxy.is_running()
+
+
+async def test_two_starts_at_once_are_one(engine: FakeEngine, store: InMemoryLightningStore) -> None:
+    made = []
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="", launch_mode="asyncio")
+    make = proxy._make
+    proxy._make = lambda store: made.append(1) or make(store)  # type: ignore[method-assign, func-returns-value]
+    await asyncio.gather(proxy.start(), proxy.start())
+    await proxy.stop()
+    assert len(made) == 1
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_stop_that_is_cancelled_comes_to_its_end(
+    engine: FakeEngine, store: InMemoryLightningStore, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="")
+    await proxy.start()
+    running = proxy._running
+    assert running is not None
+    assert running._thread is not None
+    engine.hold = asyncio.Event()
+    call = asyncio.create_task(Agent(http, proxy, attempt).chat().__aenter__())
+    await engine.began.wait()
+    stopping = asyncio.create_task(proxy.stop())
+    await asyncio.sleep(0.05)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    engine.hold.set()
+    assert (await call).status == 200
+    await asyncio.to_thread(running._thread.join)
+    assert running._thread._closed.exception() is None
+    assert len(await store.query_spans(attempt.rollout_id)) == 1

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import StoreUnavailable
+from lightning_core.errors import InvalidRequest, StoreUnavailable
+from lightning_core.proxy.steering import CallsLost
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.testing.backend import FakeEngine
@@ -163,3 +164,62 @@ async def test_a_rollout_that_was_deleted_takes_no_other_with_it(
     await proxy.flush(gone.rollout_id, gone.attempt.attempt_id)
     assert len(await agents[1].spans()) == 2
     assert (await proxy.status())["lost_spans"] == 1
+
+
+class Strict(Unreliable):
+    """A store that refuses spans which say that they are bad, and with them the batch that they come in."""
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        self._check()
+        if any("bad" in span.attributes["gen_ai.input.messages"] for span in spans):
+            raise InvalidRequest("this cannot be kept")
+        return await super().add_many_spans(spans)
+
+
+async def test_a_span_that_the_store_refuses_takes_no_other_with_it_and_the_end_of_its_attempt_says_so(
+    make_proxy: MakeProxy, engine: FakeEngine, clock: FakeClock, http: Any
+) -> None:
+    store = Strict()
+    proxy = await make_proxy(engine, store=store, clock=clock)
+    unlucky, lucky = [Agent(http, proxy, await store.start_rollout({})) for _ in range(2)]
+    for agent in (unlucky, lucky):
+        assert await say(agent, "before") == 200
+        await agent.spans()
+    store.is_away = True
+    for agent, text in ((lucky, "one"), (unlucky, "two"), (unlucky, "bad"), (unlucky, "three"), (lucky, "four")):
+        assert await say(agent, text) == 200
+    store.is_away = False
+    await clock.advance(10)
+    assert len(await lucky.spans()) == 3
+    with pytest.raises(CallsLost, match="could not be stored: this cannot be kept"):
+        await unlucky.spans()
+    assert len(await store.query_spans(unlucky.rollout.rollout_id)) == 3
+    assert (await proxy.status())["lost_spans"] == 1
+
+
+async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
+    half = "\ud83d"
+    async with agent.chat(stop=[half]) as response:
+        assert response.status == 200
+    async with agent.chat(model=half) as response:
+        assert response.status == 404
+    for span in await agent.spans():
+        assert span.model_dump_json().encode()
+
+
+async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine, flush_grace_seconds=0.01), await store.start_rollout({}))
+    assert await say(agent, "before") == 200
+    engine.hold = asyncio.Event()
+    engine.began.clear()
+    call = asyncio.create_task(say(agent, "x"))
+    await engine.began.wait()
+    assert len(await agent.spans()) == 1
+    engine.hold.set()
+    assert await call == 200
+    assert len(await agent.spans()) == 2

@@ -289,3 +289,23 @@ def test_a_wrong_engine_or_parser_is_named() -> None:
         TokensBackend(object(), Letters())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="tool_parser is 'x'"):
         TokensBackend(Engine("x"), Letters(), tool_parser="x")
+
+
+async def test_a_conversation_that_the_template_refuses_is_a_wrong_request(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise ValueError("Conversation roles must alternate user/assistant")
+
+    monkeypatch.setattr(Letters, "apply_chat_template", refuse)
+    agent = await start(Engine("x"))
+    async with agent.chat() as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (400, "invalid_request")
+    assert "Conversation roles must alternate" in error["message"]
+
+
+async def test_no_logprobs_besides_are_logprobs_too(start: Start) -> None:
+    agent = await start(Engine("x"))
+    async with agent.post("/completions", prompt="a", logprobs=0) as response:
+        assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.12, -0.001]

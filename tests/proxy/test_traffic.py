@@ -163,3 +163,32 @@ async def test_a_call_that_is_cut_off_is_told_to_try_again(
     assert response.headers["retry-after"] == "1"
     assert b"call_aborted" in await stream.content.read()
     await asyncio.wait_for(engine.cancelled.wait(), 5)
+
+
+async def test_after_a_pause_calls_go_on_although_one_gave_up_its_place_in_it(
+    traffic: Traffic, clock: FakeClock
+) -> None:
+    for name in "ab":
+        await traffic.enter(name, lambda _: None)
+    calls = [enter(traffic, name) for name in "cde"]
+    await clock.until_waiting(3)
+    traffic.leave("a")  # it is the turn of one
+    traffic.pause()
+    traffic.leave("b")
+    await clock.advance(0)
+    calls[0].cancel()
+    await clock.advance(0)
+    traffic.resume()
+    await clock.advance(0)
+    assert [call.done() for call in calls] == [True, True, True]
+    assert traffic.in_flight == 2
+
+
+async def test_draining_does_not_wait_for_ever_for_what_it_has_cut_off(traffic: Traffic, clock: FakeClock) -> None:
+    await traffic.enter("a", lambda _: None)  # does not let itself be cut off
+    draining = asyncio.create_task(traffic.drain(5))
+    await clock.until_waiting()
+    await clock.advance(5)
+    await clock.advance(5)
+    assert draining.done()
+    assert await draining == Drained(finished=0, aborted=1)

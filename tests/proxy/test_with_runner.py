@@ -6,6 +6,8 @@ from typing import Any
 
 import openai
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.agent import rollout
@@ -118,6 +120,17 @@ async def test_a_runner_elsewhere_asks_the_proxy_over_http(
 async def test_a_proxy_that_is_gone_is_a_fault(attempt: AttemptedRollout) -> None:
     with pytest.raises(Fault, match=r"the model proxy at http://127\.0\.0\.1:1/v1 is out of reach"):
         await flush_calls([ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="m")], attempt)
+
+
+async def test_what_stands_before_a_proxy_may_answer_in_its_own_words(attempt: AttemptedRollout) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"error": "upstream is gone"}, status=502)
+
+    app = web.Application()
+    app.router.add_post("/{rest:.*}", refuse)
+    async with TestServer(app) as server:
+        with pytest.raises(Fault, match="has not stored all calls of the attempt: upstream is gone"):
+            await flush_calls([ProxyLLM(endpoint=str(server.make_url("/v1")), model="m")], attempt)
 
 
 def test_a_proxy_is_given_in_any_of_its_forms(store: Ordered) -> None:

@@ -12,7 +12,7 @@ import aiohttp
 import psutil
 import pytest
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.proxy import Budget, LLMProxy
 from lightning_core.proxy.steering import CallsLost
 from lightning_core.proxy.workers import WorkerPool
@@ -280,6 +280,35 @@ async def test_a_worker_that_dies_is_replaced_and_what_it_lost_is_told(
     assert await lucky.spans()
     assert "lightning.proxy_worker_died" in caplog.text
     assert "signal 9" in caplog.text
+
+
+async def test_a_worker_that_fails_as_it_stops_is_ended_all_the_same(
+    engine: FakeEngine, store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="", workers=2)
+    await proxy.start()
+    pids = (await proxy.status())["workers"]
+    channel = pool_of(proxy)._workers[0].channel
+
+    async def fail(*_: Any) -> None:
+        raise ProxyError("RuntimeError: a backend would not close")
+
+    channel.ask = fail  # type: ignore[method-assign]
+    await proxy.stop()
+    assert "a backend would not close" in caplog.text
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+async def test_questions_do_not_keep_a_worker_from_beginning(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, workers=2)
+    before = pool_of(proxy)._changes
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id, end=False)
+    await proxy.status()
+    assert pool_of(proxy)._changes == before
+    await proxy.pause()
+    assert pool_of(proxy)._changes > before
 
 
 async def test_it_stops_and_starts_again_on_its_port_and_leaves_no_process(

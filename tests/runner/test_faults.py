@@ -1,13 +1,15 @@
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
 
+from lightning_core.adapter.usage import usage_in
 from lightning_core.agent import rollout
 from lightning_core.algorithm import describe_failure
+from lightning_core.emitter import emit_annotation
 from lightning_core.errors import Fault
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
@@ -95,7 +97,9 @@ async def test_rollout_that_had_too_many_faults_says_so(run_agent: "RunAgent", s
 
     assert ran.rollout.status == "failed"
     assert len(await store.query_attempts(ran.rollout.rollout_id)) == 4
-    assert describe_failure(ran.rollout) == "fault: Fault: no such host: models"
+    story = "; ".join(f"attempt {number} on worker-0: Fault: no such host: models" for number in (1, 2, 3, 4))
+    told = f"fault: given up after 4 faults, none of which is the agent's failure: {story}"
+    assert describe_failure(ran.rollout) == told
 
 
 async def test_resources_that_are_gone_are_a_fault() -> None:
@@ -167,3 +171,39 @@ async def test_fault_of_a_step_is_raised_and_nobody_else_runs_it(store: InMemory
     assert attempt is not None
     assert attempt.metadata == {"fault": "Fault: no such host"}
     assert await store.dequeue_rollout() is None
+
+
+@pytest.mark.parametrize("when", ["at the delivery", "after it"])
+async def test_what_an_attempt_has_used_counts_also_when_its_end_goes_wrong(when: str) -> None:
+    class Failing(InMemoryLightningStore):
+        async def add_many_spans(self, spans: Any) -> Sequence[Span]:
+            if when == "at the delivery":
+                raise OSError("no space left")
+            await super().add_many_spans(spans)
+            return []  # as to a repeated delivery: then the store is asked
+
+        async def query_spans(self, *arguments: Any, **options: Any) -> Any:
+            raise OSError("no space left")
+
+    @rollout
+    async def agent(task: Any) -> None:
+        emit_annotation({"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 100})
+
+    class Endings:
+        spans: Sequence[Span] = ()
+
+        def lightning_rollout_end(self, spans: Sequence[Span]) -> None:
+            self.spans = spans
+
+    store, endings = Failing(), Endings()
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store, hooks=endings):
+        await runner.iter()
+
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.metadata is not None
+    assert attempt.metadata["fault"] == "OSError: no space left"
+    assert usage_in(attempt.metadata).input_tokens == 100
+    assert len(endings.spans) == 1

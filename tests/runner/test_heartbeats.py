@@ -274,7 +274,9 @@ async def test_runner_that_cannot_send_heartbeats_works_on(mode: Any, caplog: py
 
 
 @MODES
-async def test_heartbeat_that_hangs_holds_nobody_up_for_long(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeat_that_hangs_holds_nobody_up_for_long(
+    mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(heartbeats, "FIRST_SECONDS", 0.01)
 
     class Slow(InMemoryLightningStore):
@@ -293,6 +295,9 @@ async def test_heartbeat_that_hangs_holds_nobody_up_for_long(mode: Any, monkeypa
 
     (ended,) = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=0)
     assert ended.status == "succeeded"
+    (late, *_) = [each for each in caplog.records if "lightning.heartbeat_failed" in each.getMessage()]
+    assert late.getMessage().endswith("worker_id=worker-0: the store did not answer within 0.01 s; its work goes on")
+    assert late.exc_info is None
 
 
 def test_launch_mode_is_checked() -> None:

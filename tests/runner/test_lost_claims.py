@@ -52,3 +52,36 @@ async def test_a_runner_that_ends_during_its_claim_leaves_nothing_claimed(how: s
     found = await store.get_rollout_by_id(queued.rollout_id)
     assert isinstance(found, AttemptedRollout)
     assert (found.status, found.attempt.metadata) == ("requeuing", {"fault": "its runner was stopped"})
+
+
+class Unheard(InMemoryLightningStore):
+    """Never hears of the first claim, as a server to which the connection is lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.Event().wait()
+        return await super().dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id=request_id)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "told to stop"])
+async def test_a_runner_that_ends_during_a_claim_that_nobody_has_heard_begins_nothing(how: str) -> None:
+    store = Unheard()
+    queued = await store.enqueue_rollout("task")
+    runner, stop = LitAgentRunner[Any](OtelTracer()), asyncio.Event()
+    with runner.run_context(agent=never, store=store):
+        running = asyncio.create_task(runner.iter(event=stop))
+        await store.asked.wait()
+        stop.set() if how == "told to stop" else running.cancel()
+        await asyncio.wait((running,))
+    assert running.cancelled() is (how == "cancelled")
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert found is not None
+    assert found.status == "queuing"
+    assert list(await store.query_attempts(queued.rollout_id)) == []

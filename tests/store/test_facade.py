@@ -93,6 +93,7 @@ async def test_a_rollout_costs_a_database_few_operations() -> None:
     backend = CountingBackend()
     store = StoreFacade(backend)
     await store.update_worker("w-1")
+    assert await store.dequeue_rollout() is None  # the first claim looks whether the run has ended
 
     async def asked(request: Awaitable[Any]) -> dict[str, int]:
         backend.calls.clear()

@@ -178,6 +178,7 @@ def test_a_limit_is_not_negative(name: str) -> None:
 async def test_deleted_rollouts_leave_nothing_behind() -> None:
     backend = MemoryBackend()
     store = StoreFacade(backend, run_id="run-1")
+    assert await store.dequeue_rollout() is None  # the first claim looks whether the run has ended
     empty = repr(backend._runs["run-1"].documents)
     for number in range(10):
         config = RolloutConfig(timeout_seconds=1000 + number)

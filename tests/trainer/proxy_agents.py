@@ -34,3 +34,8 @@ async def ask_and_bear(task: Any, llm: LLM) -> float:
         return float(await asyncio.to_thread(call, llm, str(task)) == "ok")
     except urllib.error.HTTPError:
         return 0.0
+
+
+async def judge(result: Any, llm: LLM) -> float:
+    """A grader: the score is what the model says."""
+    return float(await asyncio.to_thread(call, llm, f"How good is {result}?"))

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -143,6 +145,50 @@ async def test_what_refused_calls_do_to_an_algorithm_is_not_its_failure(caplog: 
     assert "none of 4 rollouts gave a reward" in caplog.text
     with pytest.raises(RuntimeError, match="cannot clean up"):
         await Trainer(algorithm=broken, budget={"seconds": 0.1}).fit_async(solve)
+
+
+@pytest.mark.parametrize("how", ["as it is", "of a cause", "in a group"])
+async def test_a_plain_algorithm_hears_of_the_budget_by_a_refused_call(
+    engine: FakeEngine, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    class Plain(Algorithm):
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            asyncio.run(self.search())
+
+        async def search(self) -> None:
+            self.report({"reward": 0.5}, best_resources=BEST)
+            async with own_calls(self.get_store(), self.get_llm_proxy(), algorithm="plain") as llm:
+                try:
+                    while True:
+                        call(llm, "criticise")
+                except HTTPError as exc:
+                    if how == "as it is":
+                        raise
+                    if how == "of a cause":
+                        raise RuntimeError("no critique") from exc
+                    raise ExceptionGroup("critiques", [exc]) from None
+
+    trainer = Trainer(algorithm=Plain(), llm_proxy={"model_list": models(engine)}, budget={"calls": 2})
+    result = await trainer.fit_async(solve)
+    assert (result.status, result.best_resources, len(engine.received)) == ("budget", BEST, 2)
+    assert "402" in caplog.text
+
+
+async def test_an_error_of_its_own_fails_an_algorithm_also_when_the_budget_is_used_up(engine: FakeEngine) -> None:
+    class Broken(Algorithm):
+        def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            asyncio.run(self.search())
+
+        async def search(self) -> None:
+            async with own_calls(self.get_store(), self.get_llm_proxy(), algorithm="broken") as llm:
+                for _ in range(2):
+                    with suppress(HTTPError):
+                        call(llm, "criticise")
+            raise KeyError("critique")
+
+    trainer = Trainer(algorithm=Broken(), llm_proxy={"model_list": models(engine)}, budget={"calls": 1})
+    with pytest.raises(KeyError, match="critique"):
+        await trainer.fit_async(solve)
 
 
 async def test_an_algorithm_that_refuses_to_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError
 from lightning_core.proxy import LLMProxy, RemoteProxy
+from lightning_core.registry import Registry
 from lightning_core.runs import RunFolder
 from lightning_core.store.http import LightningStoreServer
 from lightning_core.testing.backend import FakeEngine
@@ -111,6 +112,25 @@ async def test_resources_that_have_a_model_keep_it(engine: FakeEngine) -> None:
     result = await trainer.fit_async(ask, [1])
     assert result.best_resources == {"own": direct}
     assert [len(calls) for calls in await calls_of(trainer.store)] == [0]
+
+
+@pytest.mark.slow
+async def test_several_workers_answer_the_calls_of_one_run(engine: FakeEngine) -> None:
+    proxy = {"model_list": models(engine), "workers": 2}
+    trainer = Trainer(algorithm="baseline", n_runners=4, llm_proxy=proxy, budget={"calls": 10})
+    result = await trainer.fit_async(ask, list(range(20)))
+    assert result.status == "budget"
+    assert result.budget is not None
+    assert len(engine.received) == result.budget.used["calls"] == 10
+    assert (result.rollouts.failed, result.rollouts.unfinished) == (0, 20 - result.rollouts.succeeded)
+    # Each run has workers of its own.
+    assert (await trainer.fit_async(ask, [1, 2])).metrics["train_reward"] == 1.0
+    assert [len(calls) for calls in await calls_of(trainer.store)] == [1, 1]
+
+
+def test_workers_have_no_registry_but_what_is_installed() -> None:
+    with pytest.raises(ConfigError, match="llm_proxy: registry and clock are objects of this process, which workers"):
+        Trainer(algorithm="baseline", registry=Registry(), llm_proxy={"model_list": [ENTRY], "workers": 2})
 
 
 async def test_an_algorithm_brings_the_models_to_a_proxy_that_has_none(engine: FakeEngine) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_core.proxy import parts
-from lightning_core.proxy.answer import Answer, AnswerChoice, mapping, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, integer, mapping, objects, text_of
 from lightning_core.proxy.dialects.base import Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import read_usage
 from lightning_core.proxy.jsons import dump, text
@@ -11,6 +11,8 @@ from lightning_core.proxy.refusals import Refused, anthropic_error
 from lightning_core.proxy.sse import ServerEvent
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+
+_CACHE_TOKENS = ("cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 class AnthropicDialect(Dialect):
@@ -22,7 +24,7 @@ class AnthropicDialect(Dialect):
     def read(self, answer: Fields) -> Answer:
         found = Answer(id=text_of(answer.get("id")), model=text_of(answer.get("model")))
         found.choices = [_choice(objects(answer.get("content")), answer.get("stop_reason"))]
-        read_usage(found, answer.get("usage"))
+        _read_usage(found, mapping(answer.get("usage")))
         return found
 
     def assembler(self) -> Assembler:
@@ -53,6 +55,13 @@ class AnthropicDialect(Dialect):
 
     def error_event(self, refused: Refused) -> bytes:
         return b"event: error\ndata: " + dump(self.error(refused)) + b"\n\n"
+
+
+def _read_usage(found: Answer, usage: Fields) -> None:
+    """Take note of the numbers of tokens. This API counts what is read from a cache, or written to one, apart."""
+    read_usage(found, usage)
+    if integer(usage.get("input_tokens")) is not None and found.input_tokens is not None:
+        found.input_tokens += sum(integer(usage.get(name)) or 0 for name in _CACHE_TOKENS)
 
 
 def _choice(blocks: list[Fields], reason: Any) -> AnswerChoice:
@@ -118,6 +127,7 @@ class AnthropicAssembler(Assembler):
         self._blocks: dict[int, Fields] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}
         self._reason: Any = None
+        self._usage: Fields = {}
 
     def feed(self, event: ServerEvent, fields: Fields | None) -> None:
         if fields is None:
@@ -126,7 +136,7 @@ class AnthropicAssembler(Assembler):
         if kind == "message_start":
             message = mapping(fields.get("message"))
             self.answer.id, self.answer.model = text_of(message.get("id")), text_of(message.get("model"))
-            read_usage(self.answer, message.get("usage"))
+            self._take_usage(message.get("usage"))
         elif kind == "content_block_start":
             self._blocks[_place(fields)] = dict(mapping(fields.get("content_block")))
         elif kind == "content_block_delta":
@@ -136,11 +146,16 @@ class AnthropicAssembler(Assembler):
                     pieces.setdefault(_DELTAS[name], []).append(piece)
         elif kind == "message_delta":
             self._reason = mapping(fields.get("delta")).get("stop_reason") or self._reason
-            read_usage(self.answer, fields.get("usage"))
+            self._take_usage(fields.get("usage"))
         elif kind == "message_stop":
             self.is_complete = True
         elif kind == "error":
             self.answer.failure = str(mapping(fields.get("error")).get("message") or "the backend reports an error")
+
+    def _take_usage(self, usage: Any) -> None:
+        """Take the numbers of an event; each event has only those that it knows."""
+        self._usage |= {name: count for name, count in mapping(usage).items() if count is not None}
+        _read_usage(self.answer, self._usage)
 
     def finish(self) -> Answer:
         for place, pieces in self._pieces.items():

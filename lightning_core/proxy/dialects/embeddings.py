@@ -14,6 +14,7 @@ class EmbeddingsDialect(Dialect):
     def read(self, answer: Fields) -> Answer:
         found = Answer(id=text_of(answer.get("id")), model=text_of(answer.get("model")))
         read_usage(found, answer.get("usage"))
+        found.output_tokens = 0
         return found
 
     def assembler(self) -> Assembler:

@@ -22,7 +22,8 @@ def token_additions(request: Fields, *, tokens: bool, logprobs: Any) -> Fields:
     if tokens:
         if request.get(RETURN_TOKEN_IDS) is not True:
             wanted[RETURN_TOKEN_IDS] = True
-        if request.get(LOGPROBS) in (None, False):
+        asked = request.get(LOGPROBS)
+        if asked is None or asked is False:  # 0 asks for those of the sampled tokens alone
             wanted[LOGPROBS] = logprobs
     if request.get("stream") is True:
         options = mapping(request.get(STREAM_OPTIONS))

@@ -121,7 +121,7 @@ class ResponsesAssembler(Assembler):
     def feed(self, event: ServerEvent, fields: Fields | None) -> None:
         if fields is None:
             return
-        kind = fields.get("type")
+        kind = text_of(fields.get("type"))
         if kind in _LAST_EVENTS:
             self.answer = self._dialect.read(mapping(fields.get("response")))
             self.is_complete = True

@@ -30,6 +30,9 @@ class Prompts:
         """Return the prompt of a conversation.
 
         Where it goes on with one that the model took part in, it begins with exactly those tokens.
+
+        Raises:
+            Refused: When the model's template does not take it.
         """
         if attempt is not None:
             continued = self._continue(attempt, messages, tools)
@@ -68,13 +71,17 @@ class Prompts:
         return [*known.token_ids, *self._encode(rest)]
 
     def _render(self, messages: Sequence[Message], tools: Any) -> str:
-        text = self._tokenizer.apply_chat_template(
-            [_for_template(message) for message in messages],
-            tools=tools or None,
-            add_generation_prompt=True,
-            tokenize=False,
-            **self._template_options,
-        )
+        conversation = [_for_template(message) for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                conversation,
+                tools=tools or None,
+                add_generation_prompt=True,
+                tokenize=False,
+                **self._template_options,
+            )
+        except Exception as exc:  # a template may raise what it likes, and refuses conversations that way
+            raise Refused(400, "invalid_request", f"the model's chat template refuses the messages: {exc}") from exc
         return str(text)
 
     def _encode(self, text: str) -> list[int]:

@@ -35,7 +35,8 @@ class Shape(ABC):
             "model": request.get("model"),
         }
         self._asks_ids = request.get("return_token_ids") is True
-        self._asks_logprobs = request.get("logprobs") not in (None, False)
+        logprobs = request.get("logprobs")
+        self._asks_logprobs = logprobs is not None and logprobs is not False  # 0 asks, too
 
     @abstractmethod
     def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:

@@ -73,7 +73,6 @@ class WorkerPool(Serving):
         self._keepers: list[asyncio.Task[None]] = []
         self._lost: OrderedDict[Owner, None] = OrderedDict()
         self._restarts = 0
-        self._is_stopping = False
         self._listening: socket.socket | None = None
         self._store_server: Any = None
         self._packed = b""
@@ -94,7 +93,6 @@ class WorkerPool(Serving):
         return found
 
     async def stop(self) -> None:
-        self._is_stopping = True
         if self._listening is not None:
             self._listening.close()
         for keeper in self._keepers:
@@ -102,14 +100,15 @@ class WorkerPool(Serving):
         await asyncio.gather(*self._keepers, return_exceptions=True)
         workers, self._workers = self._workers, []
         await asyncio.gather(*(self._stop_worker(each) for each in workers))
-        if self._store_server is not None:
-            await self._store_server.stop()
+        server, self._store_server = self._store_server, None
+        if server is not None:
+            await server.stop()
 
     async def _stop_worker(self, worker: WorkerProcess) -> None:
         try:
             async with asyncio.timeout(2 * STOP_SECONDS + 1):
                 await worker.channel.ask("stop")
-        except (ChannelClosed, TimeoutError) as exc:
+        except (LightningError, TimeoutError) as exc:
             logger.warning("lightning.proxy_worker_did_not_stop pid=%s reason=%s", worker.pid, exc or "took too long")
         await worker.end(STOP_SECONDS)
 
@@ -266,6 +265,7 @@ class WorkerPool(Serving):
         statuses = await self._all("status")
         return {
             **sum_of(statuses, weight_version=self._state.weight_version, is_paused=self._state.is_paused),
+            "budget": None if self._plan.budget is None else self._plan.budget.status(),
             "workers": [each.pid for each in asked],
             "worker_restarts": self._restarts,
         }
@@ -284,7 +284,7 @@ class WorkerPool(Serving):
         Raises:
             LightningError: What one of them raised.
         """
-        self._changes += 1
+        self._changes += name not in _ASKED
         asked = [asyncio.ensure_future(each.channel.ask(name, *arguments)) for each in self._workers]
         if asked:
             await asyncio.wait(asked)
@@ -303,6 +303,9 @@ async def _all_of(starting: Sequence[Coroutine[Any, Any, WorkerProcess]]) -> lis
             raise each
     return [each for each in results if isinstance(each, WorkerProcess)]
 
+
+_ASKED = frozenset({"drain", "flush", "status"})
+"""What changes nothing that a worker which begins just now has to know."""
 
 _STEERED = frozenset({"pause", "resume", "drain", "set_weight_version", "update_model_list", "bind", "flush", "status"})
 """What a worker may ask to be done by all."""

@@ -12,6 +12,8 @@ from enum import IntEnum
 from lightning_core.errors import AccessDenied, ConfigError
 
 _ATTEMPT_KEY = "agl-at-"
+_END = b"\0"
+"""Of the run's id in an attempt's key: what comes behind, as JSON, has no such byte."""
 
 
 class Role(IntEnum):
@@ -61,8 +63,8 @@ class Unauthorized(AccessDenied):
 class Keys:
     """The keys of one server.
 
-    An attempt's key is its run, rollout, attempt and last second of validity, with an HMAC-SHA256 of these under a
-    secret of the run. It is made from the algorithm's key, so that it outlives the server.
+    An attempt's key is its run, rollout, attempt and last second of validity, if there is one, with an HMAC-SHA256 of
+    these under a secret of the run. It is made from the algorithm's key, so that it outlives the server.
 
     Args:
         key: The algorithm's; None lets everybody do everything.
@@ -120,30 +122,40 @@ class Keys:
             raise Unauthorized("this is not a key of this store")
         return found
 
-    def mint(self, run_id: str, rollout_id: str, attempt_id: str, now: float) -> str | None:
-        """Make the key of an attempt; None where no keys are required."""
+    def mint(self, run_id: str, rollout_id: str, attempt_id: str, now: float, *, expires: bool = True) -> str | None:
+        """Make the key of an attempt; None where no keys are required.
+
+        Args:
+            run_id: Whose attempt it is.
+            rollout_id: Its rollout.
+            attempt_id: The attempt.
+            now: Seconds since the epoch.
+            expires: Whether it is good for `attempt_seconds`; if not, for as long as its attempt is let do anything.
+        """
         if not self.required:
             return None
-        claims = json.dumps([run_id, rollout_id, attempt_id, int(now + self._attempt_seconds)], separators=(",", ":"))
-        return f"{_ATTEMPT_KEY}{_base64(claims.encode())}.{_base64(self._sign(run_id, claims))}"
+        until = int(now + self._attempt_seconds) if expires else None
+        run, claims = run_id.encode(), json.dumps([rollout_id, attempt_id, until], separators=(",", ":")).encode()
+        return f"{_ATTEMPT_KEY}{_base64(run + _END + claims)}.{_base64(self._sign(run, claims))}"
 
     def _identify_attempt(self, token: str, now: float) -> Identity:
-        body, _, signature = token.removeprefix(_ATTEMPT_KEY).partition(".")
         try:
-            claims = _bytes(body).decode()
-            run_id, rollout_id, attempt_id, until = json.loads(claims)
-            good = hmac.compare_digest(_bytes(signature), self._sign(str(run_id), claims))
-        except (ValueError, TypeError) as exc:
+            body, signature = map(_bytes, token.removeprefix(_ATTEMPT_KEY).split("."))
+        except ValueError as exc:
             raise Unauthorized("this is not a key of an attempt") from exc
-        if not good:
+        run, _, claims = body.rpartition(_END)
+        # Before anything of it is read: what is not signed may be whatever somebody has made up.
+        if not hmac.compare_digest(signature, self._sign(run, claims)):
             raise Unauthorized("this is not a key of this store")
-        if now > until:
+        run_id = run.decode()
+        rollout_id, attempt_id, until = json.loads(claims)
+        if until is not None and now > until:
             raise Unauthorized(f"the key of attempt {attempt_id} has expired")
         return Identity(Role.ATTEMPT, run_id, rollout_id, attempt_id)
 
-    def _sign(self, run_id: str, claims: str) -> bytes:
-        run_secret = hmac.digest(self._secret, run_id.encode(), "sha256")
-        return hmac.digest(run_secret, claims.encode(), "sha256")
+    def _sign(self, run: bytes, claims: bytes) -> bytes:
+        run_secret = hmac.digest(self._secret, run, "sha256")
+        return hmac.digest(run_secret, claims, "sha256")
 
 
 _EVERYBODY = Identity(Role.ALGORITHM)

@@ -66,6 +66,12 @@ def _unpack(body: bytes, max_bytes: int) -> bytes:
         raise _too_large(max_bytes, f"more than {max_bytes}, unpacked")
     if not unpacking.eof:
         raise BodyRefused(400, "the body is not what its Content-Encoding 'gzip' says: it ends too early")
+    if unpacking.unused_data:
+        raise BodyRefused(
+            400,
+            f"the body has {len(unpacking.unused_data)} bytes behind the end of what is packed; pack it as one gzip "
+            "member",
+        )
     return unpacked
 
 

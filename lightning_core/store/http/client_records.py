@@ -183,6 +183,12 @@ class RecordsClient(Asking):
     async def load_state(self, name: str) -> Any:
         return (await self._get(f"/state?name={quoted(name)}"))["state"]
 
+    async def begin_run(self, *, request_id: str | None = None) -> None:
+        await self._change("/run/begin", None, request_id)
+
+    async def end_run(self, *, request_id: str | None = None) -> None:
+        await self._change("/run/end", None, request_id)
+
     async def delete_run(self) -> None:
         await self._change("/run", None, None, method="DELETE")
 

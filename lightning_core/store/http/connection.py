@@ -13,7 +13,6 @@ from tenacity import (
     AsyncRetrying,
     RetryCallState,
     retry_if_exception_type,
-    stop_after_delay,
     wait_exponential,
     wait_random,
 )
@@ -38,6 +37,10 @@ _TOLD_AFTER_SECONDS = 3.0
 """How long an outage lasts before it is told; or a tenth of the time that requests are repeated, where that is less."""
 
 
+_SHOWN_BYTES = 200
+"""How much of an answer is shown that no store has given."""
+
+
 class _OutOfReach(Exception):
     """A request that may go better the next time."""
 
@@ -47,7 +50,7 @@ class Answer:
     """What a server said."""
 
     body: bytes
-    run_id: str | None
+    run_id: str
     is_pending: bool
     """Whether it answers a wait that was cut short."""
 
@@ -89,6 +92,8 @@ class Connection:
         self._retry_seconds = retry_seconds
         self._out_of_reach_since: float | None = None
         """When the outage began that was told of and still lasts, as `time.monotonic` has it."""
+        self._failing: tuple[float, float] | None = None
+        """When the first and when the newest try has failed since the server answered last, likewise."""
         self._first_backoff_seconds = first_backoff_seconds
         self._sessions = Sessions()
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -129,7 +134,7 @@ class Connection:
                 first = exc
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(_OutOfReach),
-                stop=stop_after_delay(self._retry_seconds),
+                stop=self._has_given_up,
                 wait=wait_exponential(multiplier=first_seconds, max=_LONGEST_BACKOFF_SECONDS)
                 + wait_random(0, first_seconds),
                 before_sleep=self._tell_of_outage,
@@ -140,9 +145,23 @@ class Connection:
                         raise first  # the try above: most requests never come here
                     return await self._try(method, url, body, sent, timeout)
         except _OutOfReach as exc:
-            seconds = time.monotonic() - began
+            seconds = max(time.monotonic() - began, self._failing_seconds())
             raise StoreUnavailable(f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}") from exc
         raise AssertionError("a retry either returns or raises")
+
+    def _has_given_up(self, state: RetryCallState) -> bool:
+        """Whether a request, or all of them together, have failed for so long that one more try is of no use."""
+        return max(state.seconds_since_start or 0.0, self._failing_seconds()) >= self._retry_seconds
+
+    def _failing_seconds(self) -> float:
+        failing = self._failing
+        return 0.0 if failing is None else failing[1] - failing[0]
+
+    def _take_note_of_failure(self) -> None:
+        now, failing = time.monotonic(), self._failing
+        # A failure of long ago is no part of this outage: nobody has asked in between.
+        is_new = failing is None or now - failing[1] > self._retry_seconds
+        self._failing = (now if failing is None or is_new else failing[0], now)
 
     def _tell_of_outage(self, state: RetryCallState) -> None:
         """Say once that the server is out of reach, unless that has only just begun."""
@@ -166,6 +185,15 @@ class Connection:
     async def _try(
         self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
     ) -> Answer:
+        try:
+            return await self._ask(method, url, body, headers, timeout)
+        except _OutOfReach:
+            self._take_note_of_failure()
+            raise
+
+    async def _ask(
+        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> Answer:
         if self.closed:
             raise StoreClosed(f"the client of the store at {self.url} is closed")
         session = await self._sessions.current()
@@ -184,11 +212,14 @@ class Connection:
             if self.closed:
                 raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
             raise
-        if response.status not in RETRIED_STATUSES and self._out_of_reach_since is not None:
+        if response.status not in RETRIED_STATUSES and self._failing is not None:
+            self._failing = None
             self._tell_of_end_of_outage()
         if response.status < 300:
             self.lease_seconds = response.headers.get(LEASE_HEADER)
             run_id, pending = response.headers.get(RUN_HEADER), response.headers.get(PENDING_HEADER)
+            if run_id is None:  # every store says it
+                raise self._no_store(response.status, payload)
             return Answer(payload, run_id, pending == "true")
         raise self._error(response.status, payload)
 
@@ -197,21 +228,28 @@ class Connection:
             told = from_json(payload)
             name, message = str(told["error"]), str(told["message"])
         except (ValueError, TypeError, KeyError):
-            name, message = "", payload[:200].decode("utf-8", "replace")
+            name = message = ""
         if status in RETRIED_STATUSES:
-            return _OutOfReach(f"it answered {status}: {message}")
+            return _OutOfReach(f"it answered {status}: {message or _shown(payload)}")
         if status in (401, 403):
-            return AccessDenied(f"the store at {self.url} refuses: {message}")
+            return AccessDenied(f"the store at {self.url} refuses: {message or _shown(payload)}")
         if name in ERRORS:
             return ERRORS[name](message)
         if name:
             return StoreError(f"the store at {self.url} answered {status}: {message}")
-        return StoreError(f"{self.url} answered {status}: {message!r}; is it a Lightning store?")
+        return self._no_store(status, payload)
+
+    def _no_store(self, status: int, payload: bytes) -> StoreError:
+        return StoreError(f"{self.url} answered {status}: {_shown(payload)!r}; is it a Lightning store?")
 
     async def aclose(self) -> None:
         """Close all connections; requests under way raise `StoreClosed`."""
         self.closed = True
         await self._sessions.aclose()
+
+
+def _shown(body: bytes) -> str:
+    return body[:_SHOWN_BYTES].decode("utf-8", "replace")
 
 
 def _is_address(url: str) -> bool:

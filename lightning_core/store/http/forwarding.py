@@ -52,7 +52,11 @@ def _forward(name: str) -> Any:
 
 
 # Besides the abstract ones, that of which a store may have a better one than the interface.
-_methods = [*(name for name in ForwardingStore.__abstractmethods__ if name != "target"), "report_dead_workers"]
+_methods = [
+    *(name for name in ForwardingStore.__abstractmethods__ if name != "target"),
+    "report_dead_workers",
+    "kept_runs",
+]
 for _name in _methods:
     if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
         setattr(ForwardingStore, _name, _forward(_name))

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvicorn
 
@@ -17,6 +17,35 @@ _KEEP_ALIVE_SECONDS = 75
 _TURNS = 5
 """How often an event loop goes round until a connection that it has accepted is known here; two are enough."""
 
+_FLUSH_SECONDS = 1.0
+"""How long peers may take to read their last answers, once the server has stopped."""
+_LOOKS = 100
+
+
+class Address(NamedTuple):
+    """Where to listen, as `socket` wants it."""
+
+    family: int
+    kind: int
+    protocol: int
+    address: Any
+
+
+def resolve(host: str, port: int) -> Address:
+    """Look up where to listen; 0 lets the system choose the port.
+
+    Raises:
+        ConfigError: When there is no such port, or the host is unknown.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port is {port}; it is from 0 (the system chooses) to 65535")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as exc:
+        raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
+    family, kind, protocol, _, address = found[0]
+    return Address(family, kind, protocol, address)
+
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound; 0 lets the system choose the port.
@@ -24,14 +53,7 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         ConfigError: Names the host or the port that cannot be had.
     """
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"port is {port}; it is from 0 (the system chooses) to 65535")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as exc:
-        raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
+    family, kind, protocol, address = resolve(host, port)
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -132,7 +154,14 @@ class Listener(uvicorn.Server):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         for connection in list(self.server_state.connections):
-            connection.transport.close()
+            connection.transport.close()  # once its peer has read what it is still sent
+        await asyncio.sleep(0)  # closed transports say so to their protocols
+        for _ in range(_LOOKS):
+            if not self.server_state.connections:
+                break
+            await asyncio.sleep(_FLUSH_SECONDS / _LOOKS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
         for server in self.servers:
             await server.wait_closed()
-        await asyncio.sleep(0)  # closed transports say so to their protocols
+        await asyncio.sleep(0)

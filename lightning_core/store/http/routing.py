@@ -228,8 +228,16 @@ def _read_anything(body: bytes) -> Any:
         raise InvalidRequest(f"the body is no JSON: {exc}") from exc
 
 
+_MAX_QUERY_FIELDS = 1_000
+
+
 def _read_query(model: type[BaseModel], query: bytes) -> BaseModel:
-    given = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=1000)
+    try:
+        given = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS)
+    except ValueError as exc:
+        raise InvalidRequest(
+            f"the query has more than {_MAX_QUERY_FIELDS} values; ask for fewer, or by POST to this route's /search"
+        ) from exc
     fields: dict[str, Any] = {name: values if name.endswith("_in") else values[-1] for name, values in given.items()}
     return model.model_validate(fields)
 

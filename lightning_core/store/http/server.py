@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from lightning_core.store.http.forwarding import ForwardingStore
 from lightning_core.store.http.gate import Gate
 from lightning_core.store.http.listener import Listener, bind
 from lightning_core.store.http.loopback import is_loopback
+from lightning_core.store.http.loops import loop_factory
 from lightning_core.store.http.protocol import KEY_VARIABLE, RUNNER_KEY_VARIABLE, TRACES_PATH
 from lightning_core.store.http.service import Limits, Service
 
@@ -76,6 +78,7 @@ class LightningStoreServer(ForwardingStore):
                 f"host {host} can be reached from other machines, so the store needs a key: give key=, --key or "
                 f"{KEY_VARIABLE}, or serve on 127.0.0.1"
             )
+        self._runner_key = runners
         self._keys = Keys(self._key, runner_key=runners, attempt_seconds=attempt_key_seconds)
         self._host = host
         self._port = port
@@ -121,6 +124,10 @@ class LightningStoreServer(ForwardingStore):
         if self._elsewhere is None:
             self._elsewhere = _client_of(self.url, self._key, self.store.run_id)
         return self._elsewhere
+
+    def client_of_runners(self) -> LightningStoreClient:
+        """Return a client with the key of runners, where there is one: it may do less than the algorithm's."""
+        return _client_of(self.url, self._runner_key or self._key, self.run_id)
 
     def __reduce__(self) -> Any:
         return _client_of, (self.url, self._key, self.run_id)
@@ -241,6 +248,7 @@ class _ServerThread:
     def __init__(self, server: LightningStoreServer) -> None:
         self._server = server
         self._opened: Future[None] = Future()
+        self._is_over = False
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="store server", daemon=True)
@@ -249,23 +257,30 @@ class _ServerThread:
         self._thread.start()
         try:
             self._opened.result()
-        except BaseException:
-            self._thread.join()
+        except BaseException:  # also Ctrl-C, while it opens
+            self.close()
             raise
 
     def close(self) -> None:
+        self._is_over = True
         if self._loop is not None and self._stop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def _run(self) -> None:
-        import uvloop
-
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as exc:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(exc)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_over:  # before there was anything to set
+            self._stop.set()
         try:
             await self._server._start()
         except BaseException as exc:

@@ -8,6 +8,7 @@ from lightning_core.store.base import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_core.store.documents import Documents
 from lightning_core.store.records import Records
+from lightning_core.store.run_end import RunEnd
 from lightning_core.store.waits import Waits
 from lightning_core.store.watchdog import Watchdogs
 from lightning_core.types import Attempt
@@ -23,6 +24,7 @@ class StorePart(LightningStore):
     _records: Records
     _waits: Waits
     _watchdogs: Watchdogs
+    _run_end: RunEnd
     _view_of: "StorePart | None"
     """The store that this one is a view of; None where it is none."""
     _closed: bool

@@ -54,6 +54,9 @@ class ClaimPart(StorePart):
         wait_seconds = patience("wait_seconds", wait_seconds)
         self._check_open()
         if whole("limit", limit) < 1:
+            if request_id is not None:
+                return await self._claim(0, worker_id, self._clock.now(), request_id) or []
+            await self._run_end.check()
             return []
         asked_at = self._clock.now()
         claimed = await self._claim(limit, worker_id, asked_at, request_id)
@@ -91,6 +94,7 @@ class ClaimPart(StorePart):
     async def _claim(
         self, limit: int, worker_id: str | None, asked_at: float, request_id: str | None
     ) -> list[AttemptedRollout] | None:
+        await self._run_end.check()
         await self._look()
         claimed = await self._records.claim(limit, worker_id, asked_at=asked_at, request_id=request_id)
         if claimed is None:

@@ -47,11 +47,19 @@ MUTATIONS: dict[str, Request] = {
     ),
     "update_worker": lambda store, target: store.update_worker("w-1", {"load": 1}, request_id="r-1"),
     "save_state": lambda store, target: store.save_state("apo", {"round": 2}, request_id="r-1"),
+    "begin_run": lambda store, target: store.begin_run(request_id="r-1"),
 }
-"""Every mutation that takes a request id, of a store that was furnished; `target` is the rollout that runs."""
+"""Every mutation that takes a request id, of a store that was furnished; `target` is the rollout that runs.
+
+But for `end_run`: after that there is no work.
+"""
 
 
-ADDING = [name for name in MUTATIONS if name not in ("update_rollout", "update_attempt", "report_fault", "save_state")]
+ADDING = [
+    name
+    for name in MUTATIONS
+    if name not in ("update_rollout", "update_attempt", "report_fault", "save_state", "begin_run")
+]
 """Those that ask for something more, rather than say what something is to become."""
 
 
@@ -197,6 +205,13 @@ class RequestBehaviour(StoreBehaviour):
         assert again == first
         assert [item.input for item in await store.dequeue_many_rollouts(limit=3, request_id="r-2")] == [3, 4]
         assert [item.input for item in await store.dequeue_many_rollouts(limit=3, request_id="r-2")] == [3, 4]
+
+    async def test_what_a_request_has_claimed_is_found_without_claiming_more(self, store: LightningStore) -> None:
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(3)])
+        first = list(await store.dequeue_many_rollouts(limit=2, worker_id="w-1", request_id="r-1"))
+        assert list(await store.dequeue_many_rollouts(limit=0, worker_id="w-1", request_id="r-1")) == first
+        assert list(await store.dequeue_many_rollouts(limit=0, worker_id="w-1", request_id="r-2")) == []
+        assert [item.input for item in await store.dequeue_many_rollouts(limit=2, request_id="r-2")] == [2]
 
     async def test_a_repeated_claim_gets_those_that_are_still_its_own(self, store: LightningStore) -> None:
         rollouts = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(6)])

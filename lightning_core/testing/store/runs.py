@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lightning_core.errors import NotFound, StoreClosed
+from lightning_core.errors import NotFound, RunEnded, StoreClosed
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import (
@@ -56,6 +56,53 @@ class RunBehaviour(StoreBehaviour):
         assert worker is not None
         assert worker.heartbeat_stats is None
         await other.aclose()
+
+    async def test_a_run_that_has_ended_has_no_more_work_until_it_begins_again(self, store: LightningStore) -> None:
+        other = store.for_run("another-run")
+        started = await begin(store, worker_id="w-1")
+        await store.end_run()
+        queued = await store.enqueue_rollout("queued")
+        await other.enqueue_rollout("theirs")
+        for wait_seconds in (0, None):
+            with pytest.raises(RunEnded, match=r"^run run-under-test has ended; there is no more work$"):
+                await soon(store.dequeue_rollout("w-2", wait_seconds=wait_seconds))
+        with pytest.raises(RunEnded):
+            await store.dequeue_many_rollouts(limit=0)
+        with pytest.raises(RunEnded):
+            await store.for_run(store.run_id).dequeue_rollout()
+        assert (await claim(other)).input == "theirs"
+        attempt = await store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
+        assert attempt.status == "succeeded"
+        assert await rollout_status(store, queued.rollout_id) == "queuing"
+
+        await store.begin_run()
+        assert (await claim(store)).input == "queued"
+
+    async def test_whoever_waits_for_work_hears_that_the_run_ends(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        views = (store, store, store.for_run(store.run_id))
+        waiting = [asyncio.create_task(each.dequeue_rollout(wait_seconds=1000)) for each in views]
+        await soon(clock.until_waiting(len(views)))
+        await store.end_run()
+        for each in waiting:
+            with pytest.raises(RunEnded, match="run-under-test has ended"):
+                await soon(each)
+
+    async def test_a_repeated_word_of_the_end_does_not_end_the_run_that_has_begun_again(
+        self, store: LightningStore
+    ) -> None:
+        await store.end_run(request_id="r-1")
+        await store.begin_run(request_id="r-2")
+        await store.end_run(request_id="r-1")
+        await store.enqueue_rollout("a")
+        assert (await claim(store)).input == "a"
+
+    async def test_a_deleted_run_has_not_ended(self, store: LightningStore) -> None:
+        await store.end_run()
+        await store.for_run(store.run_id).delete_run()
+        await store.enqueue_rollout("a")
+        assert (await claim(store)).input == "a"
 
     async def test_each_run_has_its_own_latest_resources(self, store: LightningStore) -> None:
         other = store.for_run("another-run")
@@ -141,9 +188,9 @@ class RunBehaviour(StoreBehaviour):
             asyncio.create_task(store.dequeue_many_rollouts(limit=2, wait_seconds=30)),
             asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id])),
             asyncio.create_task(store.wait_for_rollouts(rollout_ids=[started.rollout_id], timeout=30)),
-            asyncio.create_task(view.dequeue_rollout(wait_seconds=None)),
+            asyncio.create_task(view.dequeue_rollout(wait_seconds=30)),
         ]
-        await soon(clock.until_waiting(2))
+        await soon(clock.until_waiting(3))
         await store.aclose()
         outcomes = await soon(asyncio.gather(*waiters, return_exceptions=True))
         assert [type(outcome) for outcome in outcomes] == [StoreClosed] * len(waiters)
@@ -187,6 +234,8 @@ class RunBehaviour(StoreBehaviour):
             store.load_state("apo"),
             store.delete_rollouts([rollout_id]),
             store.delete_run(),
+            store.begin_run(),
+            store.end_run(),
             view.enqueue_rollout("a"),
         ):
             with pytest.raises(StoreClosed, match="is closed"):

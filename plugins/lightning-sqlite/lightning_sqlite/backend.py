@@ -1,6 +1,7 @@
 """The port that `StoreFacade` asks for, over one SQLite file."""
 
 import os
+import sqlite3
 import threading
 import weakref
 from collections import defaultdict
@@ -43,7 +44,14 @@ class SqliteBackend(StoreBackend):
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process") -> None:
         self._listeners = _Listeners()
-        self._writer = Writer(Database(path, durability), self._listeners.tell)
+        database = Database(path, durability)
+        try:
+            self._writer = Writer(database, self._listeners.tell)
+        except BaseException as exc:  # it reads what is there, which may be damaged
+            database.close()
+            if isinstance(exc, sqlite3.Error):
+                raise database.not_opened(exc) from exc
+            raise
         session = self._writer.session
         self._session = session
         self._rollouts = Rollouts(session)
@@ -60,6 +68,10 @@ class SqliteBackend(StoreBackend):
     def capabilities(self) -> LightningStoreCapabilities:
         """What this store can do."""
         return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    async def kept_runs(self) -> list[str]:
+        """Return all runs of the file, oldest first."""
+        return await self._writer.do(self._session.all_runs)
 
     async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
         """Add new records, in this order.

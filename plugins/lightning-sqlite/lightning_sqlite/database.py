@@ -51,13 +51,13 @@ class Database:
                 self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=_STATEMENTS
             )
         except sqlite3.Error as exc:
-            raise self._not_opened(exc) from exc
+            raise self.not_opened(exc) from exc
         try:
             self._take(durability)
             self._note.write_text(json.dumps(_myself()), encoding="utf-8")
         except (sqlite3.Error, OSError) as exc:
             self.connection.close()
-            raise self._not_opened(exc) from exc
+            raise self.not_opened(exc) from exc
         except BaseException:
             self.connection.close()
             raise
@@ -89,7 +89,8 @@ class Database:
         execute("COMMIT")
         migrate(self.connection)
 
-    def _not_opened(self, exc: Exception) -> Exception:
+    def not_opened(self, exc: Exception) -> Exception:
+        """Return the error that a caller understands, for one that opening the file raised."""
         code = primary_code(exc) if isinstance(exc, sqlite3.Error) else 0
         if code == sqlite3.SQLITE_BUSY:
             return StoreInUse(
@@ -182,5 +183,23 @@ def _named(note: Path) -> str:
         pid, host, since = owner["pid"], owner["host"], owner["since"]
     except (OSError, ValueError, KeyError, TypeError):
         return "another program"
-    who = "this process" if (pid, host) == (os.getpid(), socket.gethostname()) else "process"
+    is_here = host == socket.gethostname()
+    if is_here and not _lives(pid):  # it was killed, and left its note to whoever came next
+        return "another program"
+    who = "this process" if is_here and pid == os.getpid() else "process"
     return f"{who} {pid} on {host}, since {since}"
+
+
+def _lives(pid: object) -> bool:
+    """Whether there may be a process with this id on this machine."""
+    if os.name != "posix":  # elsewhere to ask is to send something
+        return True
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True

@@ -137,6 +137,10 @@ class Session:
             self.runs.set(run_id, run)
         return run
 
+    def all_runs(self) -> list[str]:
+        """Return the runs of which anything was written, in the order of their first writes."""
+        return [run_id for (run_id,) in self.execute("SELECT run_id FROM run ORDER BY run").fetchall()]
+
     def run(self, run_id: str) -> Run:
         """Return the run, a new one where there is none."""
         run = self.find_run(run_id)

@@ -7,6 +7,8 @@ import queue
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from lightning_core.errors import StoreClosed, StoreError
@@ -57,6 +59,9 @@ class Writer:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
+        self._broken_by: BaseException | None = None
+        self._ended: Future[None] = Future()
+        self._ended.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
         self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
         self._gates: deque[_Operation] = deque()
         # Daemonic, so that a store that nobody closed does not keep the interpreter from ending.
@@ -68,8 +73,10 @@ class Writer:
 
         Raises:
             StoreClosed: After the close.
-            StoreError: In a forked child.
+            StoreError: In a forked child, or when the thread has died.
         """
+        if self._broken_by is not None:
+            raise self._broken()
         if self._closed:
             raise StoreClosed(f"the store in {self._path} is closed")
         self._check_process()
@@ -112,7 +119,9 @@ class Writer:
         future: asyncio.Future[None] = loop.create_future()
         if self._end(loop, future):
             await future
-            self._thread.join()
+        else:  # somebody else has asked for it, or the thread has died
+            await asyncio.wrap_future(self._ended)
+        self._thread.join()
 
     def close(self) -> None:
         """Do as `aclose` does, and block until then."""
@@ -137,34 +146,62 @@ class Writer:
         # A forked child never closes the connection, which would harm its parent's: this frame, which the child has
         # but does not run, holds it.
         connection = database.connection
+        batch: list[_Operation] = []
         open_for_more = True
-        while open_for_more:
-            batch = self._next_operations()
-            last = batch.pop() if batch[-1].work is None else None
-            if batch:
-                self._carry_out(batch)
-            if last is not None:
-                open_for_more = False
-                outcome: Exception | None = None
-                try:
-                    database.close()
-                except Exception as exc:
-                    outcome = explained(exc, self._path)
-                self._answer([_Answer(last, outcome)])
-        del connection
+        try:
+            while open_for_more:
+                batch.clear()
+                self._take_operations(batch)
+                open_for_more = batch[-1].work is not None
+                if work := batch if open_for_more else batch[:-1]:
+                    self._carry_out(work)
+            self._answer([_Answer(batch[-1], self._close(database))])
+        except BaseException as exc:  # a bug, or no memory: nobody may wait for a thread that is gone
+            logger.critical("lightning.store_broken path=%s", self._path, exc_info=exc)
+            self._break(exc, batch, database)
+        finally:
+            self._ended.set_result(None)
+            del connection
 
-    def _next_operations(self) -> list[_Operation]:
-        batch = [self._operations.get()]
+    def _close(self, database: Database) -> Exception | None:
+        try:
+            database.close()
+        except Exception as exc:
+            return explained(exc, self._path)
+        return None
+
+    def _break(self, error: BaseException, batch: Sequence[_Operation], database: Database) -> None:
+        with self._lock:  # from here on nothing is asked for any more
+            self._broken_by, self._closed = error, True
+            left = [*batch]
+            with suppress(queue.Empty):
+                while True:
+                    left.append(self._operations.get_nowait())
+        broken = self._broken()
+        not_closed = self._close(database)
+        if not_closed is not None:
+            logger.warning("lightning.store_not_closed path=%s", self._path, exc_info=not_closed)
+        # To those of them who have been answered this comes too late, and does nothing.
+        self._answer([_Answer(operation, None if operation.work is None else broken) for operation in left])
+        self._open_gates()
+
+    def _broken(self) -> StoreError:
+        return StoreError(f"the store in {self._path} has broken: {self._broken_by!r}; open it again")
+
+    def _take_operations(self, batch: list[_Operation]) -> None:
+        batch.append(self._operations.get())
         while len(batch) < MAX_TOGETHER and batch[-1].work is not None:
             try:
                 batch.append(self._operations.get_nowait())
             except queue.Empty:
                 break
+        self._open_gates()
+
+    def _open_gates(self) -> None:
         opened = []
         while self._gates:
             opened.append(_Answer(self._gates.popleft(), None))
         self._answer(opened)
-        return batch
 
     def _carry_out(self, batch: Sequence[_Operation]) -> None:
         try:

@@ -106,6 +106,22 @@ def test_a_file_that_another_program_holds_is_refused(path: Path) -> None:
         refused(path, "is in use by another program; ", StoreInUse)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="asks for a process by a signal")
+def test_an_owner_that_has_died_is_not_named_for_another_program(path: Path) -> None:
+    make_store_file(path)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    note = {"pid": ended.pid, "host": socket.gethostname(), "since": "2026-01-01T00:00:00+00:00"}
+    Path(f"{path}-owner").write_text(json.dumps(note))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        refused(path, "is in use by another program; ", StoreInUse)
+        note["host"] = "another-machine"  # of which nothing is known
+        Path(f"{path}-owner").write_text(json.dumps(note))
+        refused(path, f"is in use by process {ended.pid} on another-machine, ", StoreInUse)
+
+
 # What is no store
 
 
@@ -145,6 +161,17 @@ def test_a_damaged_file_is_named(path: Path) -> None:
     content[100:4096] = b"\xff" * (4096 - 100)
     path.write_bytes(content)
     refused(path, "is damaged|is no SQLite database")
+
+
+def test_a_file_whose_tables_are_damaged_is_named_and_left_as_it_was(path: Path) -> None:
+    make_store_file(path)
+    content = bytearray(path.read_bytes())
+    content[4096:40_000] = b"\xaa" * (40_000 - 4096)
+    path.write_bytes(content)
+    for _ in range(2):  # the first time has let go of it
+        refused(path, r"store\.sqlite is damaged: .*; take a copy that is not, or another path")
+    assert path.read_bytes() == content
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
 
 
 def test_an_empty_file_becomes_a_store(path: Path) -> None:

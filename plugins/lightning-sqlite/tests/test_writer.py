@@ -260,3 +260,49 @@ async def test_an_error_of_the_database_names_the_file(path: Path) -> None:
     with pytest.raises(StoreError, match=r"store\.sqlite: no such table: nowhere \(SQLITE_ERROR\)"):
         await writer_of(store).do(lambda: session.execute("INSERT INTO nowhere VALUES (1)"))
     await store.aclose()
+
+
+async def test_whoever_closes_while_another_closes_waits_for_the_same(path: Path) -> None:
+    store = SqliteLightningStore(path)
+    held, task = await hold(store)
+    first, second = (asyncio.create_task(writer_of(store).aclose()) for _ in range(2))
+    elsewhere = asyncio.create_task(asyncio.to_thread(asyncio.run, writer_of(store).aclose()))
+    given_up = asyncio.create_task(writer_of(store).aclose())
+    await asyncio.wait((first, second, elsewhere, given_up), timeout=0.1)
+    assert not any(closing.done() for closing in (first, second, elsewhere, given_up))
+    given_up.cancel()
+    held.released.set()
+    await second
+    await SqliteLightningStore(path).aclose()  # the file is free by now
+    await asyncio.gather(first, elsewhere, task)
+    await store.aclose()
+
+
+async def test_nobody_waits_for_a_thread_that_has_died(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(writer, "MAX_WAITING", 3)
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("before")
+    held, task = await hold(store)
+    asked = [asyncio.create_task(store.enqueue_rollout(number)) for number in range(6)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    def dies(batch: object) -> None:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(writer_of(store), "_carry_out", dies)
+    held.released.set()
+    broken = r"store\.sqlite has broken: MemoryError\('none left'\); open it again"
+    for call in asked:
+        with pytest.raises(StoreError, match=broken):
+            await asyncio.wait_for(call, 10)
+    await task
+    with pytest.raises(StoreError, match=broken):
+        await store.enqueue_rollout("after")
+    assert "lightning.store_broken" in caplog.text
+    await asyncio.wait_for(store.aclose(), 10)
+    again = SqliteLightningStore(path, run_id=store.run_id)
+    assert [rollout.input for rollout in await again.query_rollouts()] == ["before"]
+    await again.aclose()

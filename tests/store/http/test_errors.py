@@ -53,6 +53,17 @@ async def test_a_wrong_body_is_422_and_the_field_is_named(server, ask, path, bod
     assert message in answer["message"]
 
 
+async def test_a_query_of_too_many_values_is_422_and_the_way_out_is_named(server, ask):
+    for count, expected in ((1_000, 200), (1_001, 422)):
+        query = "&".join(f"rollout_id_in={number}" for number in range(count))
+        status, answer = await ask("GET", f"{server.url}/v1/agl/rollouts?{query}")
+        assert status == expected
+    assert answer["error"] == "InvalidRequest"
+    assert answer["message"] == (
+        "the query has more than 1000 values; ask for fewer, or by POST to this route's /search"
+    )
+
+
 @pytest.mark.parametrize("body", [b"{", b'"\\ud800"', b"[" * 100_000, b"\xff\xfe", b"null", b""])
 async def test_a_body_that_is_no_json_is_422(server, ask, body):
     for path in ("queues/rollouts/enqueue", "spans/bulk", "resources"):
@@ -213,3 +224,40 @@ async def test_a_packed_body_is_unpacked_up_to_the_limit(memory, ask):
         assert (await ask("POST", url, data=b"nothing", headers=headers))[0] == 400
         headers["content-encoding"] = "br"
         assert (await ask("POST", url, data=packed, headers=headers))[0] == 415
+
+
+@pytest.mark.parametrize(
+    ("content_type", "text"), [("text/html", "<html>hello</html>"), ("application/json", '{"hello": "there"}')]
+)
+async def test_a_web_server_that_answers_everything_is_told_apart(content_type, text):
+    from aiohttp import web
+
+    async def other(_: web.Request) -> web.Response:
+        return web.Response(text=text, content_type=content_type)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", other)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    client = LightningStoreClient(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    for call in (client.dequeue_rollout(), client.statistics(), client.dequeue_rollout(wait_seconds=5)):
+        with pytest.raises(StoreError, match=f"answered 200: '{text}'; is it a Lightning store"):
+            await call
+    await client.aclose()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("behind", ["another member", "something else"])
+async def test_a_packed_body_with_something_behind_its_end_is_refused_and_nothing_of_it_is_done(
+    server, memory, ask, behind
+):
+    import gzip
+
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    packed = gzip.compress(b'{"rollouts": [{"input": 1}]}')
+    packed += gzip.compress(b"  ") if behind == "another member" else b"something else"
+    status, answer = await ask("POST", f"{server.url}/v1/agl/queues/rollouts/enqueue", data=packed, headers=headers)
+    assert status == 400
+    assert "behind the end of what is packed; pack it as one gzip member" in answer["message"]
+    assert (await memory.query_rollouts()).total == 0

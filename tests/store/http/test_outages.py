@@ -2,7 +2,11 @@
 
 import asyncio
 import re
+import time
 
+import pytest
+
+from lightning_core.errors import StoreUnavailable
 from lightning_core.store.http import LightningStoreClient, LightningStoreServer
 
 
@@ -31,7 +35,7 @@ async def test_a_request_that_goes_well_when_it_is_repeated_at_once_is_no_outage
         connections.append(writer)
         await reader.readuntil(b"\r\n\r\n")
         if len(connections) > 1:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+            writer.write(b"HTTP/1.1 200 OK\r\nx-agl-run: run-1\r\ncontent-length: 2\r\n\r\n{}")
             await writer.drain()
         writer.close()
         await writer.wait_closed()
@@ -43,3 +47,16 @@ async def test_a_request_that_goes_well_when_it_is_repeated_at_once_is_no_outage
         await client.aclose()
     assert len(connections) == 2
     assert caplog.messages == []
+
+
+async def test_once_the_server_is_given_up_nothing_else_is_repeated_as_long_again(memory):
+    async with LightningStoreServer(memory) as server:
+        client = LightningStoreClient(server.url, retry_seconds=1.0, first_backoff_seconds=0.01)
+        await client.statistics()
+    with pytest.raises(StoreUnavailable):
+        await client.statistics()
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"was out of reach for [1-9]"):
+        await client.statistics()
+    assert time.monotonic() - began < 0.5
+    await client.aclose()

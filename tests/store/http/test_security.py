@@ -1,5 +1,7 @@
 """Keys: who needs one, and what it is good for."""
 
+import base64
+
 import pytest
 
 from lightning_core.errors import AccessDenied, ConfigError
@@ -111,6 +113,8 @@ async def test_a_runner_cannot_do_what_is_the_algorithms(algorithm, runner, guar
         runner.update_rollout(queued.rollout_id, input="changed"),
         runner.update_rollout(queued.rollout_id, status="succeeded"),
         runner.delete_rollouts([queued.rollout_id]),
+        runner.begin_run(),
+        runner.end_run(),
         runner.delete_run(),
         runner.save_state("apo", 1),
         runner.load_state("apo"),
@@ -175,6 +179,12 @@ async def test_every_claim_comes_with_a_key_where_keys_are_used(algorithm, clien
     assert client.attempt_key(started.attempt.attempt_id) is None
 
 
+def test_a_key_of_an_attempt_may_have_no_end():
+    keys = Keys("secret", attempt_seconds=10)
+    key = keys.mint("run-1", "ro-1", "at-1", 1000.0, expires=False)
+    assert keys.identify(f"Bearer {key}", 1e10).attempt_id == "at-1"
+
+
 def test_a_key_of_an_attempt_expires_and_cannot_be_changed():
     keys = Keys("secret", attempt_seconds=10)
     key = keys.mint("run-1", "ro-1", "at-1", 1000.0)
@@ -210,3 +220,15 @@ async def test_pages_of_other_origins_may_ask_only_where_that_is_allowed(memory,
             session.options(f"{open_to_board.url}/v1/agl/rollouts", headers=preflight) as response,
         ):
             assert response.headers["Access-Control-Allow-Origin"] == "https://board.example"
+
+
+@pytest.mark.parametrize("text", ["[" * 40_000, '["ro-1", "at-1", null]', "null", "{", "\xff"])
+def test_what_a_key_of_an_attempt_says_is_not_read_before_its_signature_is_good(text, monkeypatch):
+    keys = Keys("secret")
+    alone, of_run = (
+        base64.urlsafe_b64encode(run + text.encode("latin-1")).decode().rstrip("=") for run in (b"", b"run-1\0")
+    )
+    monkeypatch.setattr("lightning_core.store.http.auth.json", None)
+    for forged in (f"agl-at-{alone}.AAAA", f"agl-at-{of_run}.AAAA", f"agl-at-{of_run}.", f"agl-at-{of_run}"):
+        with pytest.raises(Unauthorized):
+            keys.identify(f"Bearer {forged}", 1000.0)

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 import warnings
+from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 from lightning_core.errors import ConfigError, StoreClosed, StoreError, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.store.http import LightningStoreClient, LightningStoreServer
+from lightning_core.store.http import listener as listener_module
+from lightning_core.store.http import server as server_module
 from lightning_core.testing.clock import FakeClock
 from lightning_core.types import EnqueueRolloutRequest
 
@@ -339,3 +342,38 @@ async def test_metrics_count_requests_by_their_route(server, client, ask):
     assert 'agl_store_requests_total{method="GET",route="/v1/agl/rollouts/{rollout_id}",status="404"} 3.0' in text
     assert 'agl_store_records{kind="rollouts"} 1.0' in text
     assert "ro-none" not in text
+
+
+async def test_a_peer_that_does_not_read_its_answer_holds_up_no_stop(memory, monkeypatch, nothing_left_running):
+    monkeypatch.setattr(server_module, "_STOP_SECONDS", 0.1)
+    monkeypatch.setattr(listener_module, "_FLUSH_SECONDS", 0.1)
+    await memory.enqueue_rollout("a" * 20_000_000)
+    async with LightningStoreServer(memory) as server:
+        port = int(server.url.rpartition(":")[2])
+        connections = server._listener.server_state.connections
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            peer.sendall(b"GET /v1/agl/rollouts HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            first = await asyncio.to_thread(peer.recv, 1)
+            assert (first, len(connections)) == (b"H", 1)
+            await asyncio.wait_for(server.stop(), 10)
+            assert len(connections) == 0
+
+
+def test_a_server_in_a_thread_that_cannot_begin_says_so(memory, monkeypatch, nothing_left_running):
+    def no_loop() -> Any:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(server_module, "loop_factory", lambda: no_loop)
+    with pytest.raises(OSError, match="too many open files"), LightningStoreServer(memory):
+        pass
+
+
+def test_an_interrupt_while_a_server_opens_in_a_thread_leaves_no_thread(memory, monkeypatch, nothing_left_running):
+    class Interrupted(Future):
+        def result(self, timeout: float | None = None) -> Any:
+            super().result(timeout)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_module, "Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt), LightningStoreServer(memory):
+        pass

@@ -18,6 +18,20 @@ async def get_run(call: CallOf) -> RunInfo:
     return RunInfo(run_id=call.store.run_id)
 
 
+@routes.post("/run/begin")
+async def begin_run(call: CallOf) -> RunInfo:
+    """Let there be work: a run that had ended goes on."""
+    await call.store.begin_run(request_id=call.request_id)
+    return RunInfo(run_id=call.store.run_id)
+
+
+@routes.post("/run/end")
+async def end_run(call: CallOf) -> RunInfo:
+    """Let there be no more work: every claim is refused with `RunEnded`, those that wait, too."""
+    await call.store.end_run(request_id=call.request_id)
+    return RunInfo(run_id=call.store.run_id)
+
+
 @routes.delete("/run")
 async def delete_run(call: CallOf) -> RunInfo:
     """Delete everything that belongs to the run."""

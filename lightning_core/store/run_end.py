@@ -1,0 +1,80 @@
+"""Whether a run has ended: then there is no more work, also for those who wait for it."""
+
+import threading
+import weakref
+from typing import Final
+
+from lightning_core.errors import RunEnded
+from lightning_core.store.documents import Documents
+from lightning_core.store.waits import Waits
+
+RUN_STATE: Final = "lightning.run"
+"""Under which name it is kept, among the saved state."""
+
+
+class RunEnd:
+    """What all views of one run, in this process, know of its end. It is kept, so that it outlives the process.
+
+    Args:
+        run_id: The run.
+        documents: Where it is kept.
+    """
+
+    def __init__(self, run_id: str, documents: Documents) -> None:
+        self._run_id = run_id
+        self._documents = documents
+        self._is_ended: bool | None = None
+        """None before it was looked up."""
+        self._lock = threading.Lock()
+        self._waiting: weakref.WeakSet[Waits] = weakref.WeakSet()
+
+    def tell(self, waits: Waits) -> None:
+        """Make these waiters look again when the run ends."""
+        with self._lock:
+            self._waiting.add(waits)
+
+    async def check(self) -> None:
+        """Return if there may be work.
+
+        Raises:
+            RunEnded: When the run has ended.
+        """
+        if await self._look() if self._is_ended is None else self._is_ended:
+            raise RunEnded(f"run {self._run_id} has ended; there is no more work")
+
+    async def begin(self, *, request_id: str | None = None) -> None:
+        """Let there be work again."""
+        if await self._look():
+            self._take(await self._keep(False, request_id))
+
+    async def end(self, *, request_id: str | None = None) -> None:
+        """Let there be no more work."""
+        try:
+            is_ended = await self._keep(True, request_id)
+        except BaseException:
+            self._take(True)  # who works here is to hear of it also where it cannot be kept
+            raise
+        self._take(is_ended)
+
+    def forget(self) -> None:
+        """Take note that the run was deleted."""
+        self._is_ended = None
+
+    async def _look(self) -> bool:
+        document = await self._documents.find("state", RUN_STATE)
+        found = document is not None and bool(document.value["ended"])
+        if self._is_ended is None:  # else it was begun or ended meanwhile
+            self._is_ended = found
+        return self._is_ended
+
+    async def _keep(self, ended: bool, request_id: str | None) -> bool:
+        kept = await self._documents.change("state", RUN_STATE, lambda _: {"ended": ended}, request_id=request_id)
+        return bool(kept["ended"])
+
+    def _take(self, is_ended: bool) -> None:
+        self._is_ended = is_ended
+        if is_ended:
+            with self._lock:
+                waiting = tuple(self._waiting)
+            for waits in waiting:
+                waits.call_everyone()
