@@ -39,7 +39,7 @@ class RunningProxy:
         started = self._thread.start(lambda: self._open(host, port))
         try:
             return await asyncio.shield(asyncio.wrap_future(started))
-        except BaseException:
+        except BaseException:  # a start that nobody waits for comes to its end, and is undone
             self._thread.stop()
             await asyncio.to_thread(self._thread.join)
             raise

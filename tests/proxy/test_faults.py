@@ -262,7 +262,7 @@ async def test_the_end_of_an_attempt_cuts_off_what_passes_through(
     with_this = engine._runner
     assert with_this is not None
     route = next(route for route in with_this.app.router.routes() if route.method == "*")
-    route._handler = never  # type: ignore[attr-defined]
+    route._handler = never
     call = asyncio.create_task(agent.post("/audio/speech").__aenter__())
     await began.wait()
     await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)

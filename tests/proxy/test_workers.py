@@ -293,7 +293,7 @@ async def test_a_worker_that_fails_as_it_stops_is_ended_all_the_same(
     async def fail(*_: Any) -> None:
         raise ProxyError("RuntimeError: a backend would not close")
 
-    channel.ask = fail  # type: ignore[method-assign]
+    channel.ask = fail  # type: ignore[method-assign, assignment]
     await proxy.stop()
     assert "a backend would not close" in caplog.text
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
