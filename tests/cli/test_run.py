@@ -192,7 +192,7 @@ def test_mode_decides_what_the_rollout_is_for(run: Run) -> None:
         (["run_agent:ask", "--task", "1", "--resources", "main_llm: {resource_type: lml}"], "--resources: main_llm"),
         (["run_agent:ask", "--task", "1", "--resources", "[1"], "--resources: "),
         (["--config", "nope.yaml", "--task", "1"], "cannot read config file nope.yaml"),
-        (["--task", "1"], "Missing argument 'AGENT': name one, or a --config that does."),
+        (["--task", "1"], "Missing argument 'AGENT': name one, or a --config that does"),
         (["run_agent:solve"], "Missing option '--task'"),
     ],
 )
