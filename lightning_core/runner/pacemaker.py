@@ -24,6 +24,7 @@ class Pacemaker:
         self._lock = threading.Lock()
         self._users = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def join(self) -> asyncio.AbstractEventLoop:
         """Return the thread's event loop. Each call needs one of `leave`."""
@@ -31,16 +32,19 @@ class Pacemaker:
             self._users += 1
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_run, args=(self._loop,), name="heartbeats", daemon=True).start()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="heartbeats", daemon=True)
+                self._thread.start()
             return self._loop
 
-    def leave(self) -> None:
-        """Undo one `join`; the last one ends the thread, without waiting for it."""
+    def leave(self) -> threading.Thread | None:
+        """Undo one `join`; the last one tells the thread to end, and returns it."""
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
+            if self._users or self._loop is None:
+                return None
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            ending, self._loop, self._thread = self._thread, None, None
+            return ending
 
     @asynccontextmanager
     async def running(self, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
@@ -69,7 +73,9 @@ class Pacemaker:
                 there.call_soon_threadsafe(lambda: started[0].cancel())
                 await asyncio.wait((ended,), timeout=END_SECONDS)
             finally:
-                self.leave()
+                thread = self.leave()
+                if thread is not None and ended.done():  # it has nothing left to do, and is gone in no time
+                    thread.join(END_SECONDS)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
