@@ -17,6 +17,7 @@ from lightning_core.types import Attempt, Rollout, Span
 if TYPE_CHECKING:
     from lightning_core.agent import LitAgent
     from lightning_core.runner import Runner
+    from lightning_core.runs import RolloutCounts
     from lightning_core.tracer import Tracer
 
 PROJECT = "lightning_core"
@@ -28,7 +29,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def lightning_run_start(run_id: str) -> Awaitable[None] | None:
+def lightning_run_start(run_id: str, kept: "RolloutCounts") -> Awaitable[None] | None:
     """A run is about to start: neither its algorithm nor its runners do yet.
 
     The place to start what the run needs. When an implementation raises, the run does not start, and what it raised
@@ -36,6 +37,8 @@ def lightning_run_start(run_id: str) -> Awaitable[None] | None:
 
     Args:
         run_id: The run.
+        kept: The rollouts that the store has from before: of a run that is taken up again. No hook tells of those
+            that had ended; the unfinished ones go on.
     """
 
 

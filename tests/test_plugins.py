@@ -18,6 +18,7 @@ from lightning_core.errors import BrokenPlugin, InvalidComponent, LightningError
 from lightning_core.plugins import HookFailure, Hooks, hookimpl
 from lightning_core.registry import Registry
 from lightning_core.runner import Runner
+from lightning_core.runs import RolloutCounts
 from lightning_core.tracer import Tracer
 from lightning_core.types import Hook
 
@@ -67,10 +68,14 @@ class FailsAtSteps:
         raise RuntimeError(f"step {step}")
 
 
+NAMES = {each.__name__: each for each in (LitAgent, Runner, RolloutCounts, Tracer)}
+"""What the hooks' annotations name."""
+
+
 @pytest.mark.parametrize("name", HOOKS)
 def test_every_hook_is_documented_and_typed(name: str) -> None:
     documentation = inspect.getdoc(HOOKS[name]) or ""
-    types_of = typing.get_type_hints(HOOKS[name], localns={"LitAgent": LitAgent, "Runner": Runner, "Tracer": Tracer})
+    types_of = typing.get_type_hints(HOOKS[name], localns=NAMES)
     assert types_of.pop("return") == Awaitable[None] | None
     arguments = inspect.signature(HOOKS[name]).parameters
     assert list(types_of) == list(arguments)
@@ -87,7 +92,7 @@ def test_every_hook_stands_in_the_guide_for_authors(name: str) -> None:
 async def test_plugins_are_told_in_the_given_order_and_awaited() -> None:
     log: list[str] = []
     hooks = Hooks([Recorder("a", log), Recorder("b", log)])
-    await hooks.emit("lightning_run_start", run_id="r1")
+    await hooks.emit("lightning_run_start", run_id="r1", kept=RolloutCounts())
     await hooks.emit("lightning_run_end", run_id="r1", status="succeeded")
     assert log == ["a start r1", "b start r1", "a end r1 succeeded", "b end r1 succeeded"]
     assert hooks.failures == []
@@ -150,7 +155,7 @@ async def test_a_failed_start_is_raised_and_only_those_who_started_are_told_of_t
     ends_only = types.SimpleNamespace(lightning_run_end=lambda run_id: log.append(f"ends only {run_id}"))
     hooks = Hooks([Recorder("a", log), FailsToStart("broken", log), Recorder("never", log), ends_only])
     with pytest.raises(OSError, match="no port for r1"):
-        await hooks.emit("lightning_run_start", run_id="r1")
+        await hooks.emit("lightning_run_start", run_id="r1", kept=RolloutCounts())
     await hooks.emit("lightning_run_end", run_id="r1", status="failed")
     assert log == ["a start r1", "a end r1 failed", "ends only r1"]
 
@@ -160,7 +165,7 @@ async def test_the_end_is_told_once_for_each_start() -> None:
     hooks = Hooks([Recorder("a", log)])
     await hooks.emit("lightning_run_end", run_id="r1", status="failed")
     assert log == []
-    await hooks.emit("lightning_run_start", run_id="r1")
+    await hooks.emit("lightning_run_start", run_id="r1", kept=RolloutCounts())
     for status in ("succeeded", "failed"):
         await hooks.emit("lightning_run_end", run_id="r1", status=status)
     assert log == ["a start r1", "a end r1 succeeded"]
@@ -205,7 +210,7 @@ async def test_a_hook_cannot_end_the_process() -> None:
 
     hooks = Hooks(types.SimpleNamespace(lightning_run_start=leave))
     with pytest.raises(LightningError, match="plugin 'SimpleNamespace' tried to end the process"):
-        await hooks.emit("lightning_run_start", run_id="r1")
+        await hooks.emit("lightning_run_start", run_id="r1", kept=RolloutCounts())
 
 
 async def test_one_plugin_needs_no_list() -> None:
@@ -387,7 +392,7 @@ async def test_every_plugin_is_told_of_the_end_of_a_cancelled_run_whatever_the_o
     hooks = Hooks([broken, last])
 
     async def run() -> None:
-        await hooks.emit("lightning_run_start", run_id="r")
+        await hooks.emit("lightning_run_start", run_id="r", kept=RolloutCounts())
         try:
             await asyncio.sleep(60)
         finally:
@@ -405,7 +410,7 @@ async def test_every_plugin_is_told_of_the_end_of_a_cancelled_run_whatever_the_o
 async def test_a_plugin_that_takes_too_long_to_end_a_run_is_left_behind() -> None:
     hanging, last = Ending(asyncio.Event().wait), Ending()  # type: ignore[arg-type]  # returns True, never
     hooks = Hooks([hanging, last])
-    await hooks.emit("lightning_run_start", run_id="r")
+    await hooks.emit("lightning_run_start", run_id="r", kept=RolloutCounts())
     await asyncio.wait_for(hooks.end_run("r", "succeeded", timeout_seconds=0), timeout=5)
     assert last.ended == ["succeeded"]
     assert isinstance(hooks.failures[0].error, TimeoutError)

@@ -19,6 +19,7 @@ from lightning_core.cli.json_lines import JsonLines, stdout_for_json
 from lightning_core.cli.texts import visible
 from lightning_core.cli.words import metric_words, seconds, usage_words
 from lightning_core.config import Job
+from lightning_core.runs import RolloutCounts
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.plans import expected_rollouts
 from lightning_core.runs.standing import Snapshot, Standing
@@ -54,9 +55,9 @@ class Display:
         self.console = console
         self.standing = Standing() if standing is None else standing
 
-    def lightning_run_start(self, run_id: str) -> None:
+    def lightning_run_start(self, run_id: str, kept: RolloutCounts) -> None:
         """Begin to show."""
-        self.standing.begin(run_id)
+        self.standing.begin(run_id, kept)
         self._started()
 
     def lightning_rollout_start(self, attempt: Attempt) -> None:

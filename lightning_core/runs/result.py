@@ -27,7 +27,7 @@ class RolloutCounts:
     failed: int = 0
     cancelled: int = 0
     unfinished: int = 0
-    """Queued or running when the run ended."""
+    """Queued or running."""
     retried: int = 0
     """How many of all of them needed more than one attempt."""
 

@@ -11,6 +11,7 @@ from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.runs.failures import Failure, group_failures
 from lightning_core.runs.metrics import merged
+from lightning_core.runs.result import RolloutCounts
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span, sample_key
 
 RECENT_REWARDS = 1000
@@ -76,6 +77,7 @@ class Standing:
         self._run_id = ""
         self.expected_rollouts: int | None = None
         """How many rollouts the run will have at most, where somebody knows it."""
+        self._kept = RolloutCounts()
         self._done = self._failed = self._retried = self._unrewarded = 0
         self._running: dict[str, str] = {}
         """By worker, the attempt that it runs: a runner takes the next rollout when it is done with one."""
@@ -92,10 +94,17 @@ class Standing:
         with self._lock:
             return self._elapsed()
 
-    def begin(self, run_id: str) -> None:
-        """Start the clock."""
+    def begin(self, run_id: str, kept: RolloutCounts | None = None) -> None:
+        """Start the clock.
+
+        Args:
+            run_id: The run.
+            kept: What had ended before, in a run that is taken up again. It counts, and tells nothing of how fast
+                the rest will be.
+        """
         with self._lock:
             self._run_id, self._began, self._ended = run_id, self._clock(), None
+            self._kept = RolloutCounts() if kept is None else kept
 
     def end(self) -> None:
         """Stop the clock; nothing runs any more."""
@@ -160,8 +169,8 @@ class Standing:
                 elapsed_seconds=elapsed,
                 remaining_seconds=self._remaining(elapsed),
                 expected=self.expected_rollouts,
-                done=self._done,
-                failed=self._failed,
+                done=self._kept.succeeded + self._done,
+                failed=self._kept.failed + self._failed,
                 running=len(self._running),
                 retried=self._retried,
                 unrewarded=self._unrewarded,
@@ -180,9 +189,10 @@ class Standing:
 
     def _remaining(self, elapsed: float) -> float | None:
         ended = self._done + self._failed
-        if self.expected_rollouts is None or self._ended is not None or not 0 < ended < self.expected_rollouts:
+        if self.expected_rollouts is None or self._ended is not None or not ended:
             return None
-        return elapsed / ended * (self.expected_rollouts - ended)
+        left = self.expected_rollouts - ended - self._kept.succeeded - self._kept.failed
+        return elapsed / ended * left if left > 0 else None
 
 
 class _Rewards:

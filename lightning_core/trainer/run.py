@@ -94,7 +94,8 @@ class Run:
                 self._budget.watching(),
             ):
                 self._take_resources(moved)
-                await hooks.emit("lightning_run_start", run_id=run_id)
+                kept, _ = await count_rollouts(self._store)
+                await hooks.emit("lightning_run_start", run_id=run_id, kept=kept)
                 async with self._progress.telling(hooks):
                     status = await self._work()
         except asyncio.CancelledError:

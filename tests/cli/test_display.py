@@ -26,6 +26,7 @@ from lightning_core.cli.display import Display, JsonDisplay, LineDisplay, LiveDi
 from lightning_core.cli.json_lines import JsonLines
 from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
+from lightning_core.runs import RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.store import LightningStore
 from lightning_core.trainer import Trainer
@@ -89,7 +90,7 @@ def test_elsewhere_lines_about_rollouts_come_at_most_every_few_seconds() -> None
     display = LineDisplay(plain(file), Standing(clock))
     attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0, status="succeeded")
     ended = AttemptedRollout(rollout_id="ro-1", input=1, start_time=0.0, status="succeeded", attempt=attempt)
-    display.lightning_run_start("run-1")
+    display.lightning_run_start("run-1", RolloutCounts())
     for seconds in (1, 4, 5, 6, 11):
         clock.now = 100.0 + seconds
         display.lightning_rollout_end(ended, attempt, None, [])
@@ -188,7 +189,7 @@ def test_terminal_is_given_back_whatever_happens() -> None:
     file, before = io.StringIO(), set(threading.enumerate())
     console = plain(file, force_terminal=True, width=60)
     with pytest.raises(KeyboardInterrupt), reporting(console=console) as display:  # noqa: PT012
-        display.lightning_run_start("run-1")
+        display.lightning_run_start("run-1", RolloutCounts())
         raise KeyboardInterrupt
     assert file.getvalue().count("\x1b[?25h") == 1
     assert set(threading.enumerate()) == before
@@ -243,7 +244,7 @@ async def test_table_ends_when_another_plugin_could_not_start() -> None:
     file = io.StringIO()
     hooks = Hooks([LiveDisplay(plain(file, force_terminal=True, width=60)), Broken()])
     with pytest.raises(OSError, match="port 8080 is taken"):
-        await hooks.emit("lightning_run_start", run_id="run-1")
+        await hooks.emit("lightning_run_start", run_id="run-1", kept=RolloutCounts())
     await hooks.emit("lightning_run_end", run_id="run-1", status="failed")
     assert file.getvalue().count("\x1b[?25h") == 1
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -4,6 +4,7 @@ import pytest
 
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate
+from lightning_core.runs import RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, RolloutMode, RolloutStatus, Span
 
@@ -148,6 +149,20 @@ def test_remaining_time_is_known_where_the_number_of_rollouts_is() -> None:
     clock.now += 5.0
     now = standing.snapshot()
     assert (now.elapsed_seconds, now.remaining_seconds) == (10.0, None)
+
+
+def test_run_that_is_taken_up_again_counts_what_it_had_but_not_its_speed() -> None:
+    clock = Seconds()
+    standing = Standing(clock)
+    standing.expected_rollouts = 20
+    standing.begin("run-1", RolloutCounts(succeeded=8, failed=2, cancelled=3, unfinished=4))
+    now = standing.snapshot()
+    assert (now.done, now.failed, now.remaining_seconds) == (8, 2, None)
+    ended(standing, 1, 1.0)
+    clock.now += 10.0
+    now = standing.snapshot()
+    assert (now.done, now.failed) == (9, 2)
+    assert now.remaining_seconds == pytest.approx(90.0)
 
 
 def test_nothing_is_known_before_the_first_moment() -> None:
