@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from lightning_core.types import AttemptedRollout, Span, TraceStatus
 PATIENCE_SECONDS = 20.0
 """Real time after which a wait that should have ended is an error. No test waits for it to pass."""
 
-CONCURRENT_TRACES = 50
+CONCURRENT_TRACES = 64
 
 
 class UnreachableStore(InMemoryLightningStore):
@@ -81,6 +81,10 @@ class TracerSuite:
                 # A span that the tracer adds by itself, around the block for example, is not counted.
                 return span.name != "my_package.session"
 
+            def traced_function(self, tracer, name, function):
+                # What the tracer's library records of functions, besides what is emitted.
+                return my_library.traced(name=name)(function)
+
     The suite traces attempts in a memory store. A test that a tracer cannot pass yet can be overridden by its name,
     with the reason.
     """
@@ -94,6 +98,26 @@ class TracerSuite:
     def is_ours(self, span: Span) -> bool:
         """Tell whether a span was asked for by the test, and not added by the tracer itself."""
         return True
+
+    def traced_function(self, tracer: Tracer, name: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Make the tracer's library record each call of a function as a span of this name.
+
+        Args:
+            tracer: It is initialised.
+            name: What the span is called.
+            function: Plain or `async`.
+
+        Returns:
+            The function to call instead; None where the tracer records nothing but what is emitted: then the tests
+            of such functions are skipped.
+        """
+        return None
+
+    def _traced_function(self, tracer: Tracer, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        traced = self.traced_function(tracer, name, function)
+        if traced is None:
+            pytest.skip("this tracer records nothing but what is emitted; override traced_function if it does")
+        return traced
 
     @pytest.fixture
     def tracer(self) -> Iterator[Tracer]:
@@ -162,6 +186,15 @@ class TracerSuite:
             async with tracer.trace_context(store=store, rollout_id="ro-1"):
                 pass
 
+    async def test_what_no_span_can_have_is_refused_by_its_name(self, tracer: Tracer, store: LightningStore) -> None:
+        async with self.traced(tracer, store) as traced:
+            with pytest.raises(ValueError, match="weird"):
+                tracer.create_span("refused", {"weird": object()})
+            with pytest.raises(ValueError, match="weird"), tracer.operation_context("refused", {"weird": object()}):
+                pass
+            tracer.create_span("taken")
+        assert [span.name for span in await self.ours(traced)] == ["taken"]
+
     async def test_a_store_that_fails_is_told_of(self, tracer: Tracer) -> None:
         with pytest.raises(ConnectionError, match="the store is gone"):
             async with self.traced(tracer, UnreachableStore()):
@@ -208,6 +241,44 @@ class TracerSuite:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, PATIENCE_SECONDS)
         assert [span.name for span in await self.ours(traced)] == ["before"]
+
+    async def test_an_operation_that_is_cancelled_is_stored_as_failed(
+        self, tracer: Tracer, store: LightningStore
+    ) -> None:
+        spans = await self._cancelled_in(tracer, store, "waiting")
+        (waiting,) = (span for span in spans if span.attributes.get("agentlightning.operation.name") == "waiting")
+        assert waiting.status.status_code == "ERROR"
+        assert waiting.end_time is not None
+
+    async def test_a_cancelled_trace_leaves_the_others_whole(self, tracer: Tracer, store: LightningStore) -> None:
+        entered: asyncio.Queue[int] = asyncio.Queue()
+        go_on = asyncio.Event()
+
+        async def rollout(number: int) -> Traced:
+            async with self.traced(tracer, store) as traced:
+                with operation(name=f"work {number}"):
+                    entered.put_nowait(number)
+                    await go_on.wait()
+                    tracer.create_span(f"done {number}")
+            return traced
+
+        tasks = [asyncio.create_task(rollout(number)) for number in range(CONCURRENT_TRACES)]
+        for _ in tasks:
+            await asyncio.wait_for(entered.get(), PATIENCE_SECONDS)
+        for task in tasks[::2]:
+            task.cancel()
+        go_on.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for number, outcome in enumerate(ended):
+            if number % 2 == 0:
+                assert isinstance(outcome, asyncio.CancelledError)
+            else:
+                assert isinstance(outcome, Traced)
+                done, work = await self.ours(outcome)
+                assert done.name == f"done {number}"
+                assert work.attributes["agentlightning.operation.name"] == f"work {number}"
+                assert work.status.status_code == "OK"
 
     async def test_what_is_emitted_too_late_is_dropped_and_counted(self, tracer: Tracer, store: LightningStore) -> None:
         late = threading.Event()
@@ -262,6 +333,46 @@ class TracerSuite:
             names = [span.name for span in await self.ours(traced)]
             assert names == [f"{number} thread", f"{number} to_thread", f"{number} pool"]
 
+    async def test_an_agent_in_a_thread_has_its_own_spans(self, tracer: Tracer, store: LightningStore) -> None:
+        async def part(number: int) -> None:
+            await asyncio.sleep(0)
+            emit_message(f"{number} in a loop of its own")
+
+        def agent(number: int) -> None:
+            with operation(name=f"{number} works"):
+                tracer.create_span(f"{number} in a thread")
+                asyncio.run(part(number))
+            emit_reward(number)
+
+        async def rollout(number: int, pool: ThreadPoolExecutor) -> Traced:
+            async with self.traced(tracer, store) as traced:
+                await asyncio.get_running_loop().run_in_executor(pool, agent, number)
+            return traced
+
+        with ThreadPoolExecutor(max_workers=8) as pool:
+            everything = await asyncio.gather(*(rollout(number, pool) for number in range(CONCURRENT_TRACES)))
+        for number, traced in enumerate(everything):
+            inside, message, works, reward = await self.ours(traced)
+            assert inside.name == f"{number} in a thread"
+            assert get_message_value(message) == f"{number} in a loop of its own"
+            assert works.attributes["agentlightning.operation.name"] == f"{number} works"
+            assert inside.parent_id == message.parent_id == works.span_id
+            assert find_final_reward([reward]) == number
+            assert traced.trace.dropped == 0
+
+    async def test_two_tracers_of_a_kind_have_traces_of_their_own(self, store: LightningStore) -> None:
+        one, other = self.make_tracer(), self.make_tracer()
+        with one.lifespan():
+            with other.lifespan():
+                async with self.traced(one, store) as of_one, self.traced(other, store) as of_other:
+                    emit_message("to the inner one")
+                assert get_active_tracer() is None
+            async with self.traced(one, store) as again:
+                emit_message("the other one is gone")
+        assert await self.ours(of_one) == []
+        for traced, text in ((of_other, "to the inner one"), (again, "the other one is gone")):
+            assert [get_message_value(span) for span in await self.ours(traced)] == [text]
+
     async def test_an_inner_trace_takes_the_spans_until_it_is_left(self, tracer: Tracer, store: LightningStore) -> None:
         async with self.traced(tracer, store) as outer:
             async with self.traced(tracer, store) as inner:
@@ -280,6 +391,8 @@ class TracerSuite:
         assert current_trace() is None
         with pytest.raises(NoActiveTracer):
             emit_message("to nobody")
+        with pytest.raises(NoActiveTracer), operation(name="for nobody"):
+            pass
 
     # Emitters
 
@@ -329,6 +442,51 @@ class TracerSuite:
         assert failed.status.status_code == risky.span().status.status_code == "ERROR"
         assert failed.status.description == "no good"
 
+    async def test_operations_nest_in_those_of_their_own_trace(self, tracer: Tracer, store: LightningStore) -> None:
+        async def rollout(number: int) -> Traced:
+            async with self.traced(tracer, store) as traced:
+                with operation(name="outer"):
+                    await asyncio.sleep(0)
+                    with operation(name="middle"):
+                        await asyncio.create_task(inner())
+                    with operation(name="beside"):
+                        await asyncio.sleep(0)
+            return traced
+
+        async def inner() -> None:
+            with operation(name="inner"):
+                await asyncio.sleep(0)
+
+        for traced in await asyncio.gather(*(rollout(number) for number in range(CONCURRENT_TRACES))):
+            spans = {span.attributes["agentlightning.operation.name"]: span for span in await self.ours(traced)}
+            assert list(spans) == ["inner", "middle", "beside", "outer"]
+            assert spans["inner"].parent_id == spans["middle"].span_id
+            assert spans["middle"].parent_id == spans["beside"].parent_id == spans["outer"].span_id
+            assert len({span.trace_id for span in spans.values()}) == 1
+            assert len({span.span_id for span in spans.values()}) == 4
+
+    async def test_an_error_that_is_dealt_with_marks_the_operation_that_it_left(
+        self, tracer: Tracer, store: LightningStore
+    ) -> None:
+        async with self.traced(tracer, store) as traced:
+            with operation(name="outer"), pytest.raises(KeyError), operation(name="inner"):
+                raise KeyError("gone")
+        inner, outer = await self.ours(traced)
+        assert (inner.status.status_code, outer.status.status_code) == ("ERROR", "OK")
+
+    async def test_nothing_given_is_nothing_lost(self, tracer: Tracer, store: LightningStore) -> None:
+        async with self.traced(tracer, store) as traced:
+            emit_annotation({"given": 1, "none": None})
+            emit_object(None)
+            with tracer.operation_context("op", {"first": None, "kept": 1}) as op:
+                op.record_attributes({"later": None, "kept": 2})
+        annotation, object, op_span = await self.ours(traced)
+        assert annotation.attributes["given"] == 1
+        assert annotation.attributes.get("none") is None
+        assert get_object_value(object) is None
+        assert op_span.attributes["kept"] == 2
+        assert op_span.attributes.get("first") is op_span.attributes.get("later") is None
+
     async def test_an_operation_whose_trace_is_closed_is_dropped_and_counted(
         self, tracer: Tracer, store: LightningStore
     ) -> None:
@@ -375,3 +533,116 @@ class TracerSuite:
 
         assert await tracer.trace_run_async(double, 4) == 8
         assert [span.name for span in tracer.get_last_trace() if self.is_ours(span)] == ["doubled"]
+
+    # What the tracer's library records of functions
+
+    async def test_traced_functions_belong_to_the_trace_that_calls_them(
+        self, tracer: Tracer, store: LightningStore
+    ) -> None:
+        def leaf(number: int) -> int:
+            emit_message(f"leaf of {number}")
+            return number
+
+        plain = self._traced_function(tracer, "leaf", leaf)
+
+        async def branch(number: int) -> int:
+            await asyncio.sleep(0)
+            in_thread: int = await asyncio.to_thread(plain, number)
+            return in_thread + int(plain(number))
+
+        awaited = self._traced_function(tracer, "branch", branch)
+
+        async def rollout(number: int) -> Traced:
+            async with self.traced(tracer, store) as traced:
+                with operation(name="around"):
+                    assert await awaited(number) == 2 * number
+                emit_reward(number)
+            return traced
+
+        for number, traced in enumerate(await asyncio.gather(*(rollout(n) for n in range(CONCURRENT_TRACES)))):
+            first, one, second, other, branch_span, around, reward = await self.ours(traced)
+            assert [one.name, other.name, branch_span.name] == ["leaf", "leaf", "branch"]
+            assert get_message_value(first) == get_message_value(second) == f"leaf of {number}"
+            assert (first.parent_id, second.parent_id) == (one.span_id, other.span_id)
+            assert one.parent_id == other.parent_id == branch_span.span_id
+            assert branch_span.parent_id == around.span_id
+            assert len({span.trace_id for span in (one, other, branch_span, around)}) == 1
+            assert find_final_reward([reward]) == number
+            for span in (one, other, branch_span):
+                assert span.start_time is not None
+                assert span.end_time is not None
+                assert span.start_time <= span.end_time
+
+    async def test_a_traced_function_that_fails_is_a_failed_span_and_the_error_goes_on(
+        self, tracer: Tracer, store: LightningStore
+    ) -> None:
+        def fail() -> None:
+            raise ValueError("no good")
+
+        async def fail_later() -> None:
+            await asyncio.sleep(0)
+            raise ValueError("no better")
+
+        async with self.traced(tracer, store) as traced:
+            with pytest.raises(ValueError, match="no good"):
+                self._traced_function(tracer, "fails", fail)()
+            with pytest.raises(ValueError, match="no better"):
+                await self._traced_function(tracer, "fails_later", fail_later)()
+            emit_message("goes on")
+        at_once, later, message = await self.ours(traced)
+        assert at_once.status.status_code == later.status.status_code == "ERROR"
+        assert "no good" in (at_once.status.description or "")
+        assert "no better" in (later.status.description or "")
+        assert message.parent_id is None
+
+    async def test_a_traced_function_that_is_cancelled_is_stored_and_is_no_success(
+        self, tracer: Tracer, store: LightningStore
+    ) -> None:
+        async def wait() -> None:
+            await asyncio.Event().wait()
+
+        waits = self._traced_function(tracer, "waits", wait)
+        spans = await self._cancelled_in(tracer, store, "around", waits)
+        (waited,) = (span for span in spans if span.name == "waits")
+        (around,) = (span for span in spans if span.attributes.get("agentlightning.operation.name") == "around")
+        assert waited.status.status_code != "OK"
+        assert waited.end_time is not None
+        assert waited.parent_id == around.span_id
+
+    async def test_a_traced_function_is_not_recorded_outside_of_traces(
+        self, tracer: Tracer, store: LightningStore
+    ) -> None:
+        double = self._traced_function(tracer, "double", lambda number: 2 * number)
+        assert double(2) == 4
+        async with self.traced(tracer, store) as traced:
+            assert double(3) == 6
+        assert double(4) == 8
+        assert [span.name for span in await self.ours(traced)] == ["double"]
+
+    async def test_a_traced_function_works_when_the_tracer_is_gone(self, store: LightningStore) -> None:
+        tracer = self.make_tracer()
+        with tracer.lifespan():
+            double = self._traced_function(tracer, "double", lambda number: 2 * number)
+            async with self.traced(tracer, store) as traced:
+                assert double(3) == 6
+        assert double(4) == 8
+        assert [span.name for span in await self.ours(traced)] == ["double"]
+
+    async def _cancelled_in(
+        self, tracer: Tracer, store: LightningStore, name: str, wait: Callable[[], Any] | None = None
+    ) -> list[Span]:
+        """Cancel a trace inside of an operation, where it waits, and return what is stored of it."""
+        entered: asyncio.Future[Traced] = asyncio.get_running_loop().create_future()
+
+        async def rollout() -> None:
+            async with self.traced(tracer, store) as traced:
+                with operation(name=name):
+                    asyncio.get_running_loop().call_soon(entered.set_result, traced)
+                    await (asyncio.Event().wait() if wait is None else wait())
+
+        task = asyncio.create_task(rollout())
+        traced = await asyncio.wait_for(entered, PATIENCE_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, PATIENCE_SECONDS)
+        return await self.ours(traced)

@@ -1,0 +1,88 @@
+"""The provider that AgentOps' instrumentation makes its spans with."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from opentelemetry import trace as otel
+from opentelemetry.context import Context
+
+from lightning_core.tracer import Trace, current_trace
+from lightning_core.tracer.routing import RoutingProvider
+
+
+class AgentOpsProvider(RoutingProvider):
+    """Gives each span to the provider of the trace in which it starts, where that is of an AgentOps tracer.
+
+    Another tracer of this process has instrumentation of its own, and would record each call twice.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fallback: otel.TracerProvider | None = None
+        """Makes the spans outside of traces: that of an application that has called `agentops.init()`."""
+        self._targets: WeakSet[otel.TracerProvider] = WeakSet()
+        # Reentrant: the garbage collector may end a stream, and make spans of its tool calls, within these methods.
+        self._lock = threading.RLock()
+        self._open: WeakKeyDictionary[Trace, list[otel.Span]] = WeakKeyDictionary()
+
+    def admit(self, provider: otel.TracerProvider) -> None:
+        """Let spans go to this provider; until nobody else holds it."""
+        self._targets.add(provider)
+
+    def dismiss(self, provider: otel.TracerProvider) -> None:
+        """Let no more spans go there."""
+        self._targets.discard(provider)
+
+    def target(self, context: Context | None) -> otel.TracerProvider | None:
+        found = super().target(context)
+        if found is None:
+            return self.fallback
+        return found if found in self._targets else None
+
+    def get_tracer(
+        self,
+        instrumenting_module_name: str,
+        instrumenting_library_version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Any = None,
+    ) -> otel.Tracer:
+        scope = (instrumenting_module_name, instrumenting_library_version, schema_url, attributes)
+        return _RememberingTracer(self, super().get_tracer(*scope))
+
+    def remember(self, span: otel.Span) -> None:
+        """Take note of a span that has started."""
+        trace = current_trace()
+        if trace is not None and span.is_recording():
+            with self._lock:
+                kept = self._open.get(trace, ())
+                self._open[trace] = [*(each for each in kept if each.is_recording()), span]
+
+    def end_open(self, trace: Trace) -> None:
+        """End the spans of a trace that are open: what they are about was given up, or goes on beyond the trace."""
+        with self._lock:
+            left = self._open.pop(trace, [])
+        for span in reversed(left):
+            if span.is_recording():
+                span.end()
+
+
+class _RememberingTracer(otel.Tracer):
+    def __init__(self, provider: AgentOpsProvider, tracer: otel.Tracer) -> None:
+        self._provider = provider
+        self._tracer = tracer
+
+    def start_span(self, name: str, context: Context | None = None, *args: Any, **kwargs: Any) -> otel.Span:
+        span = self._tracer.start_span(name, context, *args, **kwargs)
+        self._provider.remember(span)
+        return span
+
+    # OpenTelemetry's own type of context manager, which can decorate coroutine functions too, is private.
+    @contextmanager
+    def start_as_current_span(  # type: ignore[override]
+        self, name: str, context: Context | None = None, *args: Any, **kwargs: Any
+    ) -> Iterator[otel.Span]:
+        with self._tracer.start_as_current_span(name, context, *args, **kwargs) as span:
+            yield span

@@ -1,0 +1,168 @@
+"""The tracer `agentops`."""
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace as otel
+
+from lightning_agentops.library import Instrumentation
+from lightning_agentops.provider import AgentOpsProvider
+from lightning_agentops.service import API_URL, TRACES_URL, Service
+from lightning_core.superseded import superseded
+from lightning_core.tracer import OtelTracer, Trace
+from lightning_core.tracer.exclusive import ProcessClaim, claim_process
+
+if TYPE_CHECKING:
+    from lightning_core.store.base import LightningStore
+
+NAME = "agentops"
+
+_NOT_BESIDE = {"weave": "AgentOps and Weave patch the same functions of model clients, and take spans from each other"}
+
+
+class AgentOpsTracer(OtelTracer):
+    """Records what AgentOps' instrumentation sees of agent frameworks and model clients, and what agents emit.
+
+    It needs no account, and sends nothing anywhere unless it is given a key: AgentOps is not initialised, only its
+    instrumentation is used. Everything else is as with `OtelTracer`, which turns on OpenTelemetry's instrumentors
+    instead; those are off here. Between the first `init` of a process and the last `teardown` the libraries are
+    patched.
+
+    An application that has called `agentops.init()` before may do so: what it reports goes on outside of traces, and
+    is recorded here in them.
+
+    Args:
+        api_key: A key of AgentOps' service: then spans go there too. It is never taken from the environment.
+        endpoint: The service's API, where the key becomes a token.
+        exporter_endpoint: Where the service takes spans, by OpenTelemetry's protocol.
+        export_timeout_seconds: How long the last `teardown` waits for the service, and for an OTLP endpoint.
+        store_timeout_seconds: See `OtelTracer`.
+        cancelled_store_timeout_seconds: See `OtelTracer`.
+        global_provider: See `OtelTracer`.
+
+    Raises:
+        ConfigError: When the key cannot be one.
+    """
+
+    @superseded(
+        without_effect={
+            "agentops_managed": "AgentOps is not initialised, so there is nothing to manage",
+            "instrument_managed": "AgentOps' instrumentation is on between init and teardown, and off after that",
+            "daemon": "there is no process beside this one",
+        }
+    )
+    def __init__(
+        self,
+        *,
+        api_key: str | None = None,
+        endpoint: str = API_URL,
+        exporter_endpoint: str = TRACES_URL,
+        export_timeout_seconds: float = 5.0,
+        store_timeout_seconds: float = 30.0,
+        cancelled_store_timeout_seconds: float = 1.0,
+        global_provider: bool = True,
+    ) -> None:
+        super().__init__(
+            store_timeout_seconds=store_timeout_seconds,
+            cancelled_store_timeout_seconds=cancelled_store_timeout_seconds,
+            export_timeout_seconds=export_timeout_seconds,
+            instrument=(),
+            global_provider=global_provider,
+        )
+        self._service = None if api_key is None else Service(api_key, endpoint, exporter_endpoint)
+        self._service_timeout_seconds = export_timeout_seconds
+        self._uses = 0
+        self._claim: ProcessClaim | None = None
+
+    def init(self) -> None:
+        """See `OtelTracer.init`.
+
+        Raises:
+            TracerError: Also when the installed agentops is not one that is known, or the tracer `weave` is at work.
+        """
+        if self._uses == 0:
+            with ExitStack() as undo:
+                claim = undo.enter_context(claim_process(NAME, not_beside=_NOT_BESIDE))
+                super().init()
+                undo.callback(super().teardown)
+                start_recording(self.provider)
+                undo.callback(stop_recording, self.provider)
+                if self._service is not None:
+                    self.provider.add_span_processor(self._service.start())
+                undo.pop_all()
+            self._claim = claim
+        self._uses += 1
+
+    def teardown(self) -> None:
+        """See `OtelTracer.teardown`; the last one of a process also takes AgentOps' patches back."""
+        if self._uses == 0:
+            return
+        self._uses -= 1
+        if self._uses > 0:
+            return
+        with ExitStack() as undo:
+            if self._claim is not None:
+                undo.callback(self._claim.release)
+            undo.callback(super().teardown)
+            if self._service is not None:
+                undo.callback(self._service.stop, self._service_timeout_seconds)
+            undo.callback(stop_recording, self.provider)
+
+    @asynccontextmanager
+    async def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: "LightningStore | None" = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncIterator[Trace]:
+        """See `Tracer.trace_context`. A call that is open at the end, such as a stream not read, ends with it.
+
+        With `api_key`, a span `<name>.session` is around the block: without one the service shows each call alone.
+        """
+        _instrumentation.catch_up()
+        async with super().trace_context(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id) as trace:
+            label = name or rollout_id or "default"
+            try:
+                if self._service is None:
+                    yield trace
+                else:
+                    attributes = {"agentops.span.kind": "session", "operation.name": label}
+                    with self.operation_context(f"{label}.session", attributes):
+                        yield trace
+            finally:
+                _provider.end_open(trace)
+
+
+_lock = threading.Lock()
+_provider = AgentOpsProvider()
+_instrumentation = Instrumentation(_provider)
+_users = 0
+
+
+def start_recording(target: otel.TracerProvider) -> None:
+    """Switch AgentOps' instrumentation on, unless it is on, for the traces of this provider, too."""
+    global _users
+    with _lock:
+        if _users == 0:
+            _instrumentation.start()
+            _provider.fallback = _instrumentation.application
+            _provider.open()
+        _users += 1
+        _provider.admit(target)
+
+
+def stop_recording(target: otel.TracerProvider) -> None:
+    """Switch it off when nobody needs it any more."""
+    global _users
+    with _lock:
+        _provider.dismiss(target)
+        _users -= 1
+        if _users == 0:
+            # Whatever is still under way makes no spans.
+            _provider.close()
+            _provider.fallback = None
+            _instrumentation.stop()

@@ -1,0 +1,215 @@
+"""What Weave's client takes for its service: it makes spans of the calls."""
+
+import json
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opentelemetry import trace as otel
+from opentelemetry.context import attach, create_key, get_current, get_value, set_value
+
+from lightning_core.errors import TracerError
+from lightning_core.tracer import Trace, current_trace
+from lightning_core.tracer.routing import RoutingProvider
+from lightning_weave import private
+from lightning_weave.calls import beginning, ending, op_name
+from lightning_weave.forwarding import Forwarding
+
+if TYPE_CHECKING:
+    from weave.trace.call import Call
+
+_FRAME = create_key("lightning-weave-call")
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenCall:
+    span: otel.Span
+    start: Mapping[str, Any]
+    trace: Trace | None
+
+
+class _Frame(NamedTuple):
+    """That a context is inside of a call."""
+
+    call_id: str
+    span: otel.Span
+    around: otel.Span
+    """The span that was the current one before."""
+    outer: "_Frame | None"
+
+
+class RecordingServer:
+    """Stands where Weave's client expects its service, in this process.
+
+    A call becomes a span of the trace in which it begins; outside of traces it is not recorded. The client asks in
+    the context of the traced function, so that the span can be the current one while the function runs.
+
+    Args:
+        forwarding: Takes everything to Weave's service too; None for offline work. What only the service can answer
+            is an error then.
+    """
+
+    def __init__(self, forwarding: Forwarding | None) -> None:
+        self._forwarding = forwarding
+        self._provider = RoutingProvider()
+        self._tracer = self._provider.get_tracer("weave")
+        self._lock = threading.Lock()
+        self._open: dict[str, _OpenCall] = {}
+
+    # Calls
+
+    def call_start(self, request: Mapping[str, Any]) -> Any:
+        """Begin the span of a call."""
+        start = request["start"]
+        self._forward("call_start", request)
+        span = self._tracer.start_span(
+            op_name(start["op_name"]), attributes=beginning(start), start_time=_nanoseconds(start["started_at"])
+        )
+        if span.is_recording():
+            with self._lock:
+                self._open[start["id"]] = _OpenCall(span, start, current_trace())
+        return private.answer("CallStartResponse", id=start["id"], trace_id=start["trace_id"])
+
+    def call_end(self, request: Mapping[str, Any]) -> object:
+        """End the span of a call."""
+        end = request["end"]
+        self._forward("call_end", request)
+        with self._lock:
+            call = self._open.pop(end["id"], None)
+        if call is not None:
+            failure = end.get("exception")
+            call.span.set_attributes(ending(call.start, end.get("output"), failed=failure is not None))
+            if failure is None:
+                call.span.set_status(otel.Status(otel.StatusCode.OK))
+            else:
+                _fail(call.span, failure)
+            call.span.end(_nanoseconds(end["ended_at"]))
+        return object()
+
+    def entered(self, call: "Call") -> None:
+        """Make the span of a call the current one of the calling context."""
+        with self._lock:
+            known = self._open.get(call.id or "")
+        if known is not None:
+            context = get_current()
+            frame = _Frame(call.id or "", known.span, otel.get_current_span(context), _frame_of(context))
+            attach(otel.set_span_in_context(known.span, set_value(_FRAME, frame, context)))
+
+    def left(self, call_id: str) -> None:
+        """Make the span around a call the current one again, where that of the call, or of one in it, still is."""
+        context = get_current()
+        frame = _frame_of(context)
+        if frame is None or otel.get_current_span(context) is not frame.span:
+            return
+        while frame is not None and frame.call_id != call_id:
+            frame = frame.outer
+        if frame is not None:
+            attach(otel.set_span_in_context(frame.around, set_value(_FRAME, frame.outer, context)))
+
+    def end_open(self, trace: Trace) -> None:
+        """End the calls of a trace that is about to be closed: those that were cancelled, or run on in a thread."""
+        with self._lock:
+            left = {call_id: call for call_id, call in self._open.items() if call.trace is trace}
+            for call_id in left:
+                del self._open[call_id]
+        for call in reversed(left.values()):
+            call.span.set_attributes(ending(call.start, None, failed=True))
+            description = "the call had not ended when its trace was left: it was cancelled, or runs on in a thread"
+            call.span.set_status(otel.Status(otel.StatusCode.ERROR, description))
+            call.span.end()
+
+    def close(self) -> None:
+        """Make no more spans."""
+        self._provider.close()
+        with self._lock:
+            self._open.clear()
+
+    # What calls refer to
+
+    def obj_create(self, request: Mapping[str, Any]) -> Any:
+        """Say under which digest the service has an object."""
+        self._forward("obj_create", request)
+        return private.answer("ObjectCreateResponse", digest=private.object_digest(request["obj"]["val"]))
+
+    def file_create(self, request: Mapping[str, Any]) -> Any:
+        """Say under which digest the service has a file."""
+        self._forward("file_create", request)
+        _, content = request["file"]
+        return private.answer("FileCreateResponse", digest=private.file_digest(content))
+
+    def table_create(self, request: Mapping[str, Any]) -> Any:
+        """Say under which digest the service has a table."""
+        self._forward("table_create", request)
+        rows = private.row_digests(request["table"]["rows"])
+        return private.answer("TableCreateResponse", digest=private.table_digest(rows), row_digests=rows)
+
+    def table_create_from_digests(self, request: Mapping[str, Any]) -> Any:
+        """Say under which digest the service has a table of rows that it knows."""
+        self._forward("table_create_from_digests", request)
+        return private.answer("TableCreateFromDigestsResponse", digest=private.table_digest(request["row_digests"]))
+
+    def feedback_create(self, request: Mapping[str, Any]) -> Any:
+        """Take note of nothing: feedback is about what the service keeps."""
+        self._forward("feedback_create", request)
+        fields = {"id": request.get("id") or secrets.token_hex(16), "created_at": datetime.now(UTC)}
+        return private.answer("FeedbackCreateResponse", **fields, wb_user_id="", payload=dict(request["payload"]))
+
+    def __getattr__(self, name: str) -> Any:
+        """Ask the service what only it can answer."""
+        if name not in private.server_methods():
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if self._forwarding is not None:
+            return getattr(self._forwarding.remote, name)
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            raise TracerError(
+                f"Weave's service was asked for {name!r}, and this tracer works offline; "
+                "give it a project, WeaveTracer(project='entity/project'), or leave that out"
+            )
+
+        return refuse
+
+    def _forward(self, method: str, request: Mapping[str, Any]) -> None:
+        if self._forwarding is not None:
+            self._forwarding.send(method, request)
+
+
+def _frame_of(context: Any) -> _Frame | None:
+    found = get_value(_FRAME, context)
+    return found if isinstance(found, _Frame) else None
+
+
+def _fail(span: otel.Span, failure: str) -> None:
+    """Say on a span what Weave says of an exception: JSON of its type, its message and its frames."""
+    try:
+        told = json.loads(failure)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        told = {"message": failure}
+    kind, message, frames = told.get("type"), told.get("message"), told.get("traceback")
+    known = {"exception.type": kind, "exception.message": message, "exception.stacktrace": _stack(frames)}
+    span.add_event("exception", {name: str(value) for name, value in known.items() if value})
+    span.set_status(otel.Status(otel.StatusCode.ERROR, str(message or kind or failure)))
+
+
+def _stack(frames: Any) -> str:
+    """Write frames as Python does."""
+    lines = []
+    for frame in frames if isinstance(frames, list) else ():
+        where = f'File "{frame.get("filename")}", line {frame.get("line_number")}, in {frame.get("function_name")}'
+        lines.append(f"  {where}\n    {frame.get('text') or ''}")
+    return "\n".join(lines)
+
+
+def _nanoseconds(moment: Any) -> int:
+    at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    # Exact, where a float would lose microseconds.
+    since = at - _EPOCH
+    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

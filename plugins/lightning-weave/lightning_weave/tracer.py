@@ -1,0 +1,130 @@
+"""The tracer: Weave's view of an agent, in the traces of the core."""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from lightning_core.superseded import superseded
+from lightning_core.tracer import Trace
+from lightning_core.tracer.exclusive import ProcessClaim, claim_process
+from lightning_core.tracer.otel import OtelTracer
+from lightning_weave.session import Session, acquire_session, release_session
+
+if TYPE_CHECKING:
+    from lightning_core.store.base import LightningStore
+
+_PROJECT = re.compile(r"[^/\s]+/[^/\s]+")
+_NOT_BESIDE = {"agentops": "both wrap the same functions of model clients, and each then loses spans"}
+
+
+class WeaveTracer(OtelTracer):
+    """Records calls of functions with `@weave.op`, and of the libraries that Weave traces by itself.
+
+    Each call becomes a span, with what went in and what came out, below the one in which it was made; spans that are
+    emitted go among them. Attribution and delivery are those of `OtelTracer`. Nothing leaves the machine, unless
+    there is a project, or `weave.init` was called before this tracer was initialised.
+
+    Between `init` and `teardown` Weave's client of this process is this tracer's: `weave.init` and `weave.finish` have
+    no effect. Several of these tracers in one process share it.
+
+    Args:
+        project: Where calls go as well, as `entity/project` of Weave's service; None for nowhere else.
+        api_key: The key of Weave's service; None for that of the environment (`WANDB_API_KEY`, or netrc).
+        service_timeout_seconds: How long the last `teardown` waits for Weave's service.
+        store_timeout_seconds: How long leaving a trace waits for the store.
+        cancelled_store_timeout_seconds: The same when it was cancelled.
+        export_timeout_seconds: How long the last `teardown` waits for an OTLP endpoint.
+        instrument: OpenTelemetry instrumentors to turn on besides; see `OtelTracer`. Those of model clients would
+            record calls that Weave records too.
+        global_provider: See `OtelTracer`.
+
+    Raises:
+        ValueError: When `project` is not of the form `entity/project`, or there is a key and no project.
+    """
+
+    @superseded(
+        without_effect={
+            "project_name": "it named a project that nothing was sent to; project='entity/project' sends calls there",
+            "weave_user_settings": "Weave reads its settings from WEAVE_ variables of the environment",
+            "instrument_managed": "without a project nothing is sent",
+        }
+    )
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        api_key: str | None = None,
+        service_timeout_seconds: float = 10.0,
+        store_timeout_seconds: float = 30.0,
+        cancelled_store_timeout_seconds: float = 1.0,
+        export_timeout_seconds: float = 1.0,
+        instrument: Sequence[str] = (),
+        global_provider: bool = True,
+    ) -> None:
+        super().__init__(
+            store_timeout_seconds=store_timeout_seconds,
+            cancelled_store_timeout_seconds=cancelled_store_timeout_seconds,
+            export_timeout_seconds=export_timeout_seconds,
+            instrument=instrument,
+            global_provider=global_provider,
+        )
+        if project is not None and not _PROJECT.fullmatch(project):
+            raise ValueError(f"project is 'entity/project', as in the address of Weave's page of it; got {project!r}")
+        if api_key is not None and project is None:
+            raise ValueError("api_key is for sending calls to a project of Weave's service; give project= too")
+        self._project = project
+        self._api_key = api_key
+        self._service_timeout_seconds = service_timeout_seconds
+        self._claim: ProcessClaim | None = None
+        self._session: Session | None = None
+
+    def init(self) -> None:
+        """Turn Weave on in this process. Each call needs one of `teardown`.
+
+        Raises:
+            TracerError: When the tracer `agentops` is at work in this process, when Weave's service does not give
+                access to the project, when another project is at work here, and as `OtelTracer.init` does.
+        """
+        if self._users == 0:
+            claim = claim_process("weave", not_beside=_NOT_BESIDE)
+            try:
+                session = acquire_session(self._project, self._api_key, self._service_timeout_seconds)
+                try:
+                    super().init()
+                except BaseException:
+                    release_session()
+                    raise
+            except BaseException:
+                claim.release()
+                raise
+            self._claim, self._session = claim, session
+        else:
+            super().init()
+
+    def teardown(self) -> None:
+        """Undo one `init`; the last one of the process puts Weave back as it was."""
+        super().teardown()
+        if self._users == 0 and self._claim is not None:
+            claim, self._claim, self._session = self._claim, None, None
+            try:
+                release_session()
+            finally:
+                claim.release()
+
+    @asynccontextmanager
+    async def trace_context(
+        self,
+        name: str | None = None,
+        *,
+        store: "LightningStore | None" = None,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+    ) -> AsyncIterator[Trace]:
+        """See `Tracer.trace_context`. A call that has not ended when the trace is left is a failed span."""
+        async with super().trace_context(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id) as trace:
+            try:
+                yield trace
+            finally:
+                if self._session is not None:
+                    self._session.server.end_open(trace)

@@ -1,0 +1,178 @@
+"""From `init` to `teardown`: what is turned on in the process, and that all of it is put back."""
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+
+import openai
+import pytest
+import weave
+from lightning_weave import WeaveTracer, private, session
+from weave.trace import weave_init
+from weave.trace.context import call_context, weave_client_context
+
+from lightning_core import Trainer
+from lightning_core.errors import TracerError
+from lightning_core.registry import default_registry
+from lightning_core.tracer.exclusive import claim_process
+
+
+def state() -> dict[str, object]:
+    return {
+        "client": weave.get_client(),
+        "init": weave_init.init_weave,
+        "finish": weave_init.finish,
+        "push": call_context.push_call,
+        "pop": call_context.pop_call,
+        "coroutines": weave.trace.op._call_async_func,
+        "openai": vars(openai.resources.chat.completions.Completions)["create"],
+        "finders": list(sys.meta_path),
+        "environment": dict(os.environ),
+        "threads": set(threading.enumerate()),
+    }
+
+
+async def test_everything_is_as_before_when_the_last_tracer_is_gone() -> None:
+    before = state()
+    one, other = WeaveTracer(), WeaveTracer()
+    with one.lifespan():
+        with other.lifespan():
+            assert weave.get_client() is not before["client"]
+        async with one.trace_context() as trace:
+            weave.op(lambda: 1, name="still_here")()
+        assert [span.name for span in trace.spans] == ["still_here"]
+        assert {name for name, value in state().items() if value != before[name]} == before.keys() - {"threads"}
+    assert state() == before
+
+
+async def test_what_a_run_raises_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state()
+    monkeypatch.setattr(private, "replace_init", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        WeaveTracer().init()
+    monkeypatch.undo()
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with pytest.raises(TracerError, match="OTEL_SDK_DISABLED"):
+        WeaveTracer().init()
+    monkeypatch.undo()
+    assert state() == before
+    claim_process("anything", not_beside={"weave": "nobody is there"}).release()
+
+
+async def test_a_client_that_weave_init_made_gets_its_calls_and_is_put_back() -> None:
+    class Service:
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def call_start(self, request: object) -> None:
+            self.asked.append("start")
+
+        def call_end(self, request: object) -> None:
+            self.asked.append("end")
+
+        def obj_create(self, request: object) -> None:
+            self.asked.append("object")
+
+        file_create = obj_create
+
+    service = Service()
+    own = private.make_client(service, "team", "project")
+    private.set_client(own)
+    try:
+        with pytest.raises(TracerError, match=r"weave.init\(\) was called for project team/project, .* other/one"):
+            WeaveTracer(project="other/one", api_key="k").init()
+        with WeaveTracer().lifespan():
+            assert weave.get_client() is not own
+            tracer = WeaveTracer()
+            with tracer.lifespan():
+                async with tracer.trace_context() as trace:
+                    weave.op(lambda: 1, name="shared")()
+        assert [span.name for span in trace.spans] == ["shared"]
+        assert (service.asked.count("start"), service.asked.count("end")) == (1, 1)
+        assert weave.get_client() is own
+    finally:
+        private.set_client(None)
+        private.forget_client(own)
+
+
+async def test_an_agent_may_call_weave_init_and_finish(tracer: WeaveTracer) -> None:
+    ours = weave.get_client()
+    async with tracer.trace_context() as trace:
+        assert weave.init("team/anything") is ours
+        weave.op(lambda: 1, name="one")()
+        weave.finish()
+        weave.op(lambda: 1, name="two")()
+    assert [span.name for span in trace.spans] == ["one", "two"]
+    assert weave.get_client() is ours
+
+
+def test_agentops_in_the_same_process_is_refused_and_named() -> None:
+    refused = r"'weave' cannot work .* 'agentops' is at work: both wrap the same"
+    with claim_process("agentops"), pytest.raises(TracerError, match=refused):
+        WeaveTracer().init()
+    refused = r"'agentops' cannot work .* 'weave' is at work: both wrap the same"
+    with WeaveTracer().lifespan(), pytest.raises(TracerError, match=refused):
+        claim_process("agentops")
+    assert session._users == 0
+
+
+def test_a_second_project_in_one_process_is_refused() -> None:
+    with WeaveTracer().lifespan(), pytest.raises(TracerError, match="a WeaveTracer for project None is at work"):
+        WeaveTracer(project="team/project", api_key="k").init()
+    assert weave_client_context.get_weave_client() is None
+
+
+def test_weave_that_is_switched_off_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEAVE_DISABLED", "true")
+    with pytest.raises(TracerError, match="WEAVE_DISABLED is set, so no call would be recorded; unset it"):
+        WeaveTracer().init()
+
+
+def test_settings_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEAVE_CAPTURE_CODE", "true")
+    monkeypatch.setenv("WEAVE_CLIENT_PARALLELISM", "7")
+    with WeaveTracer().lifespan():
+        assert os.environ["WEAVE_CAPTURE_CODE"] == "true"
+        assert os.environ["WEAVE_CLIENT_PARALLELISM"] == "7"
+        assert os.environ["WEAVE_PRINT_CALL_LINK"] == "false"
+    assert "WEAVE_PRINT_CALL_LINK" not in os.environ
+
+
+@pytest.mark.parametrize("project", ["project", "a/b/c", "", "team/", "my team/project"])
+def test_a_project_without_its_entity_is_refused(project: str) -> None:
+    with pytest.raises(ValueError, match="project is 'entity/project'"):
+        WeaveTracer(project=project)
+
+
+def test_a_key_without_a_project_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="give project= too") as caught:
+        WeaveTracer(api_key="sk-1234567890")
+    assert "sk-1234567890" not in str(caught.value)
+    assert "sk-1234567890" not in repr(WeaveTracer(project="a/b", api_key="sk-1234567890"))
+
+
+def test_a_project_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(TracerError, match=r"there is no key; set WANDB_API_KEY, or api_key="):
+        WeaveTracer(project="team/project").init()
+
+
+@pytest.mark.parametrize(
+    "option", [{"project_name": "p"}, {"instrument_managed": True}, {"weave_user_settings": object()}]
+)
+def test_options_of_0_3_are_taken_with_a_warning(option: dict[str, object]) -> None:
+    (name,) = option
+    with pytest.warns(DeprecationWarning, match=rf"WeaveTracer\({name}=\) has no effect"):
+        WeaveTracer(**option)  # type: ignore[arg-type]
+
+
+def test_it_is_found_by_its_name_and_importing_it_imports_no_weave() -> None:
+    assert default_registry().load("tracers", "weave") is WeaveTracer
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Trainer(tracer={"name": "weave", "service_timeout_seconds": 1.0})
+    check = "import sys, lightning_weave; sys.exit('weave' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0

@@ -1,0 +1,267 @@
+"""Each private name of Weave that is used is there, and does what is needed, in the version that is installed."""
+
+import asyncio
+import gc
+import importlib
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import openai
+import pytest
+import sentry_sdk
+import weave
+from lightning_weave import private
+from weave.telemetry import trace_sentry
+from weave.trace import weave_init
+from weave.trace.call import Call
+
+
+class Service:
+    """Records what it is asked, and where."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+        if name not in private.server_methods():
+            raise AttributeError(name)
+
+        def take(request: Any) -> Any:
+            self.asked.append((name, request))
+            if name == "obj_create":
+                return private.answer("ObjectCreateResponse", digest="d" * 43)
+            if name == "file_create":
+                return private.answer("FileCreateResponse", digest="f" * 43)
+            return None
+
+        return take
+
+    def of(self, name: str) -> list[Any]:
+        return [request for asked, request in self.asked if asked == name]
+
+
+@pytest.fixture
+def service() -> Any:
+    service = Service()
+    client = private.make_client(service, "local", "test")
+    private.set_client(client)
+    yield service
+    private.set_client(None)
+    private.forget_client(client)
+
+
+def test_environment_is_set_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEAVE_A", "1")
+    monkeypatch.delenv("WEAVE_B", raising=False)
+    with private.environment(WEAVE_A="2", WEAVE_B="3"):
+        assert (os.environ["WEAVE_A"], os.environ["WEAVE_B"]) == ("2", "3")
+    assert os.environ["WEAVE_A"] == "1"
+    assert "WEAVE_B" not in os.environ
+
+
+def test_weave_is_imported_once() -> None:
+    before = sys.modules["weave"]
+    private.import_weave()
+    assert sys.modules["weave"] is before is weave
+
+
+def test_error_reports_can_be_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+
+    class Post(sentry_sdk.Transport):
+        def capture_envelope(self, envelope: object) -> None:
+            sent.append(envelope)
+
+    client = sentry_sdk.Client(dsn="http://key@127.0.0.1:9/1", transport=Post, default_integrations=False)
+    sentry = trace_sentry.global_trace_sentry
+    monkeypatch.setattr(sentry, "_disabled", False)
+    monkeypatch.setattr(sentry, "scope", sentry_sdk.Scope(client=client))
+    sentry.exception(ValueError("sent"))
+    assert len(sent) == 1
+    private.silence_error_reports()
+    sentry.exception(ValueError("never sent"))
+    sentry.end_session()
+    assert len(sent) == 1
+
+
+@pytest.mark.parametrize(("value", "disabled"), [("true", True), ("false", False)])
+def test_whether_weave_is_switched_off_is_known(monkeypatch: pytest.MonkeyPatch, value: str, disabled: bool) -> None:
+    monkeypatch.setenv("WEAVE_DISABLED", value)
+    assert private.is_disabled() is disabled
+
+
+def test_a_client_asks_its_server_before_the_call_returns(service: Service) -> None:
+    def inside() -> int:
+        assert len(service.of("call_start")) == 1
+        assert service.of("call_end") == []
+        return 7
+
+    weave.op(inside)()
+    (start,), (end,) = service.of("call_start"), service.of("call_end")
+    begun, ended = start["start"], end["end"]
+    assert begun["op_name"].startswith("weave:///local/test/op/inside:")
+    assert begun["id"] == ended["id"]
+    assert (ended["output"], ended["exception"]) == (7, None)
+    assert isinstance(begun["started_at"], datetime)
+    assert begun["started_at"] <= ended["ended_at"] <= datetime.now(UTC)
+    assert {"attributes", "display_name", "inputs", "trace_id"} <= begun.keys()
+
+
+def test_a_client_starts_no_threads_and_writes_no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEAVE_ENABLE_WAL", "true")
+    client = private.make_client(Service(), "local", "test")
+    assert client._wal is None
+    assert client.future_executor._executor is None
+    assert client.future_executor_fastlane is None or client.future_executor_fastlane._executor is None
+
+
+def test_a_client_that_is_forgotten_goes() -> None:
+    client = private.make_client(Service(), "local", "test")
+    executor = weakref.ref(client.future_executor)
+    private.forget_client(client)
+    del client
+    gc.collect()
+    assert executor() is None
+
+
+def test_a_client_can_be_set_and_taken_away() -> None:
+    one, other = (private.make_client(Service(), "local", name) for name in ("one", "other"))
+    try:
+        for client in (one, other, None):
+            private.set_client(client)
+            assert private.current_client() is client is weave.get_client()
+    finally:
+        private.forget_client(one)
+        private.forget_client(other)
+
+
+def test_entering_and_leaving_calls_is_told(service: Service) -> None:
+    told: list[str] = []
+    names: dict[str, str] = {}
+
+    def entered(call: Call) -> None:
+        names[call.id or ""] = call.func_name
+        told.append(f"into {call.func_name}")
+
+    end = private.follow_calls(entered, lambda call_id: told.append(f"out of {names[call_id]}"))
+    try:
+        outer = weave.op(lambda: weave.op(lambda: 1, name="inner")(), name="outer")
+        outer()
+    finally:
+        end()
+    order = list(dict.fromkeys(told))
+    assert order == ["into outer", "into inner", "out of inner", "out of outer"]
+    told.clear()
+    outer()
+    assert told == []
+
+
+async def test_a_cancelled_coroutine_ends_its_call(service: Service) -> None:
+    @weave.op
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await wait()
+
+    await cancelled()
+    if service.of("call_end"):
+        pytest.fail("this version of Weave ends the call by itself; end_cancelled_calls is not needed any more")
+    end = private.end_cancelled_calls()
+    try:
+        await cancelled()
+        assert weave.get_current_call() is not None  # that of before, which nobody has ended
+    finally:
+        end()
+    (ended,) = service.of("call_end")
+    assert "CancelledError" in ended["end"]["exception"]
+
+
+def test_init_and_finish_can_be_replaced(service: Service) -> None:
+    own = (weave_init.init_weave, weave_init.finish)
+    finished: list[bool] = []
+    client = private.current_client()
+    assert client is not None
+    end = private.replace_init(lambda *args, **kwargs: client, lambda: finished.append(True))
+    try:
+        assert weave.init("team/project") is client
+        weave.finish()
+    finally:
+        end()
+    assert finished == [True]
+    assert (weave_init.init_weave, weave_init.finish) == own
+
+
+def test_libraries_are_patched_and_unpatched_as_a_whole() -> None:
+    owners: list[tuple[Any, str]] = [
+        (getattr(importlib.import_module(f"openai.resources.{place}"), name), method)
+        for place, name, method in [
+            ("chat.completions", "Completions", "create"),
+            ("moderations", "Moderations", "create"),
+            ("embeddings", "AsyncEmbeddings", "create"),
+            ("responses", "AsyncResponses", "parse"),
+        ]
+    ]
+    before = [vars(owner)[method] for owner, method in owners]
+    finders = list(sys.meta_path)
+    for _ in range(2):
+        private.patch_libraries()
+        assert all(vars(owner)[method] != own for (owner, method), own in zip(owners, before, strict=True))
+        private.unpatch_libraries()
+        assert [vars(owner)[method] for owner, method in owners] == before
+    assert sys.meta_path == finders
+    assert openai.resources.chat.completions.Completions.create.__module__.startswith("openai.")
+
+
+def test_what_a_client_may_ask_of_its_server_is_known() -> None:
+    assert {"call_start", "call_end", "obj_create", "file_create", "table_create"} <= private.server_methods()
+    assert "call_processor" not in private.server_methods()
+
+
+def test_digests_are_those_of_the_service() -> None:
+    # SHA-256 of the canonical JSON, or of the bytes, in base 64 for addresses.
+    assert private.object_digest({"b": 1, "a": [1]}) == private.object_digest({"a": [1], "b": 1})
+    assert private.object_digest({"a": 1}) != private.object_digest({"a": 2})
+    assert len(private.file_digest(b"x")) == 43
+    rows = private.row_digests([{"q": 1}, {"q": 2}])
+    assert len(set(rows)) == 2
+    assert private.table_digest(rows) != private.table_digest(rows[::-1])
+
+
+def test_answers_of_the_service_can_be_made() -> None:
+    assert private.answer("ObjectCreateResponse", digest="d").digest == "d"
+    assert private.answer("TableCreateResponse", digest="d", row_digests=["r"]).row_digests == ["r"]
+    assert private.answer("CallStartResponse", id="i", trace_id="t").id == "i"
+
+
+def test_a_key_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", "from the environment")
+    assert private.known_key() == "from the environment"
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert private.known_key() is None
+
+
+def confidential() -> str:
+    return "trade secret"
+
+
+def test_settings_without_a_service_have_effect(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in private.plain_settings().items():
+        monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.INFO, "weave"):
+        weave.op(confidential)()
+    assert "wandb.ai" not in caplog.text
+    assert b"trade secret" not in b"".join(request["file"][1] for request in service.of("file_create"))
+    from weave.trace.settings import should_use_otel_v2
+
+    assert not should_use_otel_v2()
