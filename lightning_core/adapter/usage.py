@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.adapter import ModelCall, read_model_calls
-from lightning_core.adapter.genai import OPERATION_OUTPUT
+from lightning_core.adapter.genai import BUDGET_EXHAUSTED, ERROR_TYPE, OPERATION_OUTPUT
 from lightning_core.types import Span
 
 _INPUT_TOKENS = (
@@ -51,8 +51,11 @@ class Usage:
 
 
 def read_usage(spans: Sequence[Span]) -> Usage:
-    """Add up the model calls of one attempt. A call that several sources recorded counts once."""
-    calls = read_model_calls(spans)
+    """Add up the model calls of one attempt. A call that several sources recorded counts once.
+
+    One that a budget kept from starting was never made, and does not count.
+    """
+    calls = [call for call in read_model_calls(spans) if not _was_refused(call)]
     each = [usage_of(call) for call in calls]
     return Usage(
         len(calls),
@@ -75,6 +78,10 @@ def usage_of(call: ModelCall) -> Usage:
         None if output_tokens is None else int(output_tokens),
         _told(call.spans, _COST),
     )
+
+
+def _was_refused(call: ModelCall) -> bool:
+    return any(span.attributes.get(ERROR_TYPE) == BUDGET_EXHAUSTED for span in call.spans)
 
 
 def _told(spans: Iterable[Span], names: Sequence[str]) -> float | None:

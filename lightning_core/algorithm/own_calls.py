@@ -81,7 +81,7 @@ async def _end(store: LightningStore, rollout: AttemptedRollout, *, has_ended: b
     rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
     usage = read_usage(await store.query_spans(rollout_id, attempt_id))
     try:
-        await store.update_attempt(rollout_id, attempt_id, metadata={USAGE: as_metadata(usage)})
+        await store.update_attempt(rollout_id, attempt_id, add_metadata={USAGE: as_metadata(usage)})
         if has_ended:
             await store.update_attempt(rollout_id, attempt_id, status="succeeded")
         else:

@@ -7,6 +7,7 @@ import click
 
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.display import Display, announce, reporting
+from lightning_core.cli.job_origin import hidden_keys
 from lightning_core.cli.logs import show_warnings
 from lightning_core.cli.summary import more_budget, print_summary, result_record, write_result
 from lightning_core.config import Job
@@ -120,5 +121,7 @@ def has_durable_store() -> bool:
 
 def _say_how_to_resume(display: Display, job: Job, resume: str, result: FitResult | None = None) -> None:
     if job.trainer.recording is not None and not isinstance(job.trainer.store, InMemoryLightningStore):
-        more = "" if result is None else more_budget(result.budget)
+        origin = job.trainer.origin
+        more = "".join(f" --set {key}=VALUE" for key in hidden_keys(() if origin is None else origin.overrides))
+        more += "" if result is None else more_budget(result.budget)
         display.console.print(f"go on with it: {resume} {job.trainer.recording.folder.run_id}{more}")

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 4748
 
+_STORE_SECONDS = 30.0
+"""How long each request to the store is repeated while that is out of reach: the first one, and all others."""
+
+_SILENT_SECONDS = 0.5
+"""How long the store may take to answer before it is said what is waited for."""
+
 _KEYS = ("model_list", "store", "host", "port", "key", "public_url", "budget", "workers")
 _SWITCHES = ("allow_unattributed", "attribution_header", "capture_content", "capture_tokens", "redact")
 
@@ -29,13 +35,20 @@ _SWITCHES = ("allow_unattributed", "attribution_header", "capture_content", "cap
 @click.option(
     "--workers", type=click.IntRange(min=1), help="How many processes answer calls; 1 unless the config says."
 )
+@click.pass_context
 def proxy(
-    config: Path, store_spec: str | None, host: str | None, port: int | None, key: str | None, workers: int | None
+    context: click.Context,
+    config: Path,
+    store_spec: str | None,
+    host: str | None,
+    port: int | None,
+    key: str | None,
+    workers: int | None,
 ) -> None:
     """Serve the models of a CONFIG file to agents until SIGTERM or Ctrl-C.
 
     The file has a `model_list` as LiteLLM has it, and may have `store`, `host`, `port`, `budget` and the other options
-    of LLMProxy. The exit status is 0, or 2 when the command or the config is wrong.
+    of LLMProxy. The exit status is 0, or 2 when the command or the config is wrong, or the store cannot be reached.
 
     \b
     Example:
@@ -44,8 +57,10 @@ def proxy(
     # Imported here, so that listing the commands stays fast.
     import uvloop
 
+    from lightning_core.cli.logs import show_warnings
     from lightning_core.config.files import read_config
 
+    show_warnings(context)
     file = read_config(config)
     given = {"store": store_spec, "host": host, "port": port, "key": key, "workers": workers}
     options = {**_options(file), **{name: value for name, value in given.items() if value is not None}}
@@ -89,6 +104,8 @@ async def _serve(options: dict[str, Any]) -> None:
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:
+        if store is not None:
+            await _reach(store)
         await served.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, told.set)
@@ -114,8 +131,40 @@ def _store(spec: Any, key: str | None) -> "LightningStore | None":
     if isinstance(spec, str) and spec.startswith(("http://", "https://")):
         from lightning_core.store.http import LightningStoreClient
 
-        return LightningStoreClient(spec, key=key)
+        return LightningStoreClient(spec, key=key, retry_seconds=_STORE_SECONDS)
     return default_registry().build("stores", spec, expected=LightningStore)
+
+
+async def _reach(store: "LightningStore") -> None:
+    """Ask the store for an answer; say so where that takes its time.
+
+    Raises:
+        ConfigError: When there is none, with what to do.
+    """
+    import asyncio
+
+    from lightning_core.errors import AccessDenied, StoreError, StoreUnavailable
+    from lightning_core.store.http import LightningStoreClient
+
+    if not isinstance(store, LightningStoreClient):
+        return
+    asked = asyncio.ensure_future(store.statistics())
+    try:
+        await asyncio.wait((asked,), timeout=_SILENT_SECONDS)
+        if not asked.done():
+            click.echo(f"waiting for the store at {store.url}, for {_STORE_SECONDS:g} s at most", err=True)
+        await asked
+    except StoreUnavailable as exc:
+        raise ConfigError(
+            f"{exc}; is it served there, as by 'agl store' or a run, and can its address be reached from here? "
+            "--store names another"
+        ) from exc
+    except AccessDenied as exc:
+        raise ConfigError(f"{exc}; give the key of the store's server, with AGL_KEY or --key") from exc
+    except StoreError as exc:  # such as a server that is none of a store
+        raise ConfigError(str(exc)) from exc
+    finally:
+        asked.cancel()
 
 
 def _proxy(store: "LightningStore | None", options: dict[str, Any]) -> "LLMProxy":

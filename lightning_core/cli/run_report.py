@@ -159,10 +159,12 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
             console.print(Text(name, style="bold"), ", the best found:", sep="")
             console.print(visible(resource.template))
     if run.standing not in ("running", "succeeded"):
+        from lightning_core.cli.job_origin import hidden_keys  # late: it takes all of the config with it
+
+        more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))
+        more += "" if result is None else more_budget(result.budget)
         console.print()
-        console.print(
-            f"go on with it: agl resume {folder.run_id}{'' if result is None else more_budget(result.budget)}"
-        )
+        console.print(f"go on with it: agl resume {folder.run_id}{more}")
 
 
 def _row(run: LoadedRun) -> tuple[str, ...]:

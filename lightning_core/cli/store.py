@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Iterable
+from typing import Any
 
 import click
 
@@ -16,6 +18,21 @@ DEFAULT_PORT = 4747
     "--backend", default="memory", show_default=True, help="The store: an installed name, or package.module:Class."
 )
 @click.option("--path", help="Where the backend keeps its data; for those that have a path.")
+@click.option(
+    "--uri",
+    "--mongo-uri",
+    envvar="AGL_STORE_URI",
+    help="The address of the backend's database; for those that have one. With a password, the variable AGL_STORE_URI "
+    "is better: a command line can be seen.",
+)
+@click.option("--partition", "partition_id", help="The part of the database; for backends that have parts.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Another option of the backend; may be given several times.",
+)
 @click.option("--run", "run_id", help="The run; without it, the latest that has not ended, or a new one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")
@@ -30,6 +47,9 @@ def store(
     context: click.Context,
     backend: str,
     path: str | None,
+    uri: str | None,
+    partition_id: str | None,
+    settings: tuple[str, ...],
     run_id: str | None,
     host: str,
     port: int,
@@ -61,16 +81,23 @@ def store(
     from lightning_core.store.http.server import LightningStoreServer
     from lightning_core.store.served_run import note_served, served_run
 
-    for name, given, kind in (("--key", key, "key"), ("--runner-key", runner_key, "key"), ("--run", run_id, "run")):
+    for name, given, kind in (
+        ("--key", key, "key"),
+        ("--runner-key", runner_key, "key"),
+        ("--run", run_id, "run"),
+        ("--uri", uri, "address"),
+        ("--partition", partition_id, "name"),
+    ):
         if given == "":
-            raise ConfigError(f"{name} is empty; give a {kind}, or leave {name} out")
+            raise ConfigError(f"{name} is empty; give {'an' if kind == 'address' else 'a'} {kind}, or leave {name} out")
     if not 0 <= drain_seconds < math.inf:
         raise ConfigError(f"--drain-seconds is {drain_seconds:g}; it is a number of seconds, 0 or more")
     for origin in cors_origin:
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
     resolve(host, port)  # before a key is asked for, which does not help a name that nobody knows
-    options = {name: value for name, value in (("path", path), ("run_id", run_id)) if value is not None}
+    named = {"path": path, "uri": uri, "partition_id": partition_id, "run_id": run_id}
+    options = _options(settings) | {name: value for name, value in named.items() if value is not None}
     show_warnings(context)
 
     async def serve() -> None:
@@ -106,3 +133,19 @@ def store(
             await opened.aclose()
 
     uvloop.run(serve())
+
+
+def _options(settings: Iterable[str]) -> dict[str, Any]:
+    """Read options of the backend. No value is shown: it may be a secret."""
+    from lightning_core.config.yaml_text import YamlFault, read_yaml  # late, as all that takes its time
+
+    options: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError("--set takes KEY=VALUE, as in: --set durability=power")
+        try:
+            options[name] = read_yaml(text)[0]
+        except YamlFault as exc:
+            raise ConfigError(f"--set {name}: {exc}; put quotes around a text, as in 'KEY=\"a: b\"'") from exc
+    return options

@@ -18,7 +18,7 @@ from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUs
 from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
-from lightning_core.types import NamedResources, PromptTemplate, Resource
+from lightning_core.types import LLM, NamedResources, PromptTemplate, Resource
 
 _SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
 
@@ -71,6 +71,8 @@ def print_summary(
     for name, resource in (result.best_resources or {}).items():
         if isinstance(resource, PromptTemplate):
             _print_prompt(console, name, (initial or {}).get(name), resource)
+        elif isinstance(resource, LLM) and Path(resource.model).is_dir():
+            console.print(Text(f"  {name}: the model in {resource.model}"), soft_wrap=True)
     if store is not None:
         console.print()
         console.print(kept_words(store, result.run_id, folder))

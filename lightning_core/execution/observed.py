@@ -139,10 +139,18 @@ class ObservedStore(ForwardingStore):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
         *,
+        add_metadata: Mapping[str, Any] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Attempt:
         attempt = await self._store.update_attempt(
-            rollout_id, attempt_id, status, worker_id, last_heartbeat_time, metadata, request_id=request_id
+            rollout_id,
+            attempt_id,
+            status,
+            worker_id,
+            last_heartbeat_time,
+            metadata,
+            add_metadata=add_metadata,
+            request_id=request_id,
         )
         return await self._told(attempt)
 

@@ -22,6 +22,11 @@ _NAMES = re.compile(
 _HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
 """Each service has its own name for the header that has its key, so none of them is shown."""
 
+_ENVIRONMENT = re.compile(r"(^|[_-])(env|environ|environment)([_-]?var(s|iables?))?$", re.IGNORECASE)
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""What a program is given in its environment is not shown, either. The environment that an agent acts in is something
+else: the names in it are not those of variables."""
+
 _TEXTS = (
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(sk|pk|rk|hf|xai|gsk)([-_])[\w-]{12,}"), rf"\1\2{_HIDDEN}"),
@@ -60,6 +65,9 @@ def without_secrets(name: str, value: Any) -> Any:
         value = value.model_dump()
     if isinstance(value, Mapping) and _HEADERS.search(name):
         return dict.fromkeys(map(str, value), _HIDDEN)
+    if isinstance(value, Mapping) and _ENVIRONMENT.search(name):
+        variables = {str(key) for key in value if _VARIABLE.fullmatch(str(key))}
+        return {key: _HIDDEN if key in variables else without_secrets(str(key), each) for key, each in value.items()}
     if isinstance(value, Mapping) and hide_in_field(named, "") == "":
         return {key: without_secrets(str(key), each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,9 @@
 """Steering a proxy over HTTP: by the runner of an attempt, and by the algorithm."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import parse_qs
 
 from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.proxy.exchange import Exchange
@@ -11,10 +13,14 @@ from lightning_core.proxy.refusals import Refused
 from lightning_core.proxy.reports import REPORT_PATH, Reports
 from lightning_core.proxy.steering import Steering
 from lightning_core.store.http.auth import Role
+from lightning_core.store.http.body import ClientGone
 
 FLUSH_PATH = "/flush"
 BIND_PATH = "/bind"
 CONTROL_PREFIX = "/control/"
+
+MAX_WAIT_SECONDS = 60
+"""How long a question may wait for its answer."""
 
 _MAX_BODY_BYTES = 1024 * 1024
 
@@ -28,7 +34,9 @@ class Control:
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
     - `POST /control/pause`, `resume`, `drain`, `weights`, `model_list` and `GET /control/status`: with the algorithm's
       key only. A proxy without keys, which answers to its own machine, says how it stands, and is steered in its own
-      process alone.
+      process alone;
+    - `GET /control/budget?refusals=N&seconds=S`, likewise: answers how the budget stands as soon as it has refused more
+      than N calls, or after S seconds.
 
     Args:
         steering: What is steered.
@@ -62,7 +70,7 @@ class Control:
             return True
         if not path.startswith(CONTROL_PREFIX):
             return False
-        is_question = (exchange.method, path) == ("GET", f"{CONTROL_PREFIX}status")
+        is_question = exchange.method == "GET" and path.removeprefix(CONTROL_PREFIX) in _QUESTIONS
         if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
             why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
             raise Refused(403, "not_allowed", f"{why}, so it cannot be steered over HTTP")
@@ -73,6 +81,8 @@ class Control:
         steering = self._steering
         if (exchange.method, what) == ("GET", "status"):
             return await steering.status()
+        if (exchange.method, what) == ("GET", "budget"):
+            return {"budget": await self._budget(exchange)}
         if exchange.method == "POST" and what in _ACTIONS:
             fields = await self._fields(exchange)
             if what == "pause":
@@ -88,6 +98,22 @@ class Control:
                 await self._update(fields.get("model_list"))
             return await steering.status()
         raise Refused(404, "unknown_path", f"there is no {exchange.method} {exchange.path}")
+
+    async def _budget(self, exchange: Exchange) -> Mapping[str, Any] | None:
+        asked = parse_qs(exchange.query)
+        refusals = _number(asked, "refusals", -1)
+        seconds = min(_number(asked, "seconds", 0), MAX_WAIT_SECONDS)
+        answer = asyncio.ensure_future(self._steering.budget_beyond(refusals, seconds))
+        gone = asyncio.ensure_future(exchange.gone())
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ClientGone
+            return answer.result()
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.wait((answer, gone))
 
     async def _update(self, model_list: Any) -> None:
         if not isinstance(model_list, list):
@@ -107,6 +133,7 @@ class Control:
         return fields
 
 
+_QUESTIONS = frozenset({"status", "budget"})
 _ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
 
 
@@ -115,6 +142,13 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a text")
     return value
+
+
+def _number(asked: Mapping[str, Sequence[str]], name: str, default: int) -> int:
+    given = asked.get(name, [""])[-1]
+    if given and not given.isdecimal():
+        raise Refused(400, "invalid_request", f"{name} is {given!r}; it is a whole number from 0 on")
+    return int(given) if given else default
 
 
 def _seconds(fields: Mapping[str, Any]) -> float | None:

@@ -113,7 +113,7 @@ class Engine:
         owner: Owner | None,
         purpose: str | None,
     ) -> None:
-        call = Call(exchange)
+        call = Call(exchange, is_stream=fields.get("stream") is True)
         began = time.perf_counter()
         record = CallRecord(
             owner=owner or _NOBODY,
@@ -128,7 +128,7 @@ class Engine:
         is_counted = False
         self.counts.calls += 1
         try:
-            async with call.interruptible():
+            async with call:
                 try:
                     await self.traffic.enter(call, call.abort)
                     await self._start_budgeted()
@@ -276,11 +276,11 @@ class Engine:
     # A call that is not
 
     async def _pass_through(self, exchange: Exchange, path: str, body: bytes, owner: Owner | None) -> None:
-        call = Call(exchange)
+        call = Call(exchange, is_stream=True)
         fields = parse_object(body) if body[:1] == b"{" else None
         ticket = None if owner is None else self.outbox.begin(owner, call.abort)
         try:
-            async with call.interruptible():
+            async with call:
                 try:
                     await self.traffic.enter(call, call.abort)
                     await self._start_budgeted()

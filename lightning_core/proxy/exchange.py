@@ -78,7 +78,7 @@ class Exchange:
         self.status = status
         sent = [*headers, (b"content-length", b"%d" % len(body))]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
-        await self._push({"type": "http.response.body", "body": body})
+        await self._send({"type": "http.response.body", "body": body})  # which the server takes, whoever reads it when
         self.is_done = True
 
     async def answer_json(self, status: int, value: Any) -> None:

@@ -3,17 +3,22 @@
 import json
 from typing import Any
 
+import orjson
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 
 def parse(data: bytes) -> Any:
-    """Read JSON.
+    """Read JSON. A whole number beyond 64 bits becomes a float.
 
     Raises:
         ValueError: When it is none.
     """
     try:
-        return from_json(data, cache_strings="keys")  # texts of tokens are hardly ever the same
+        return orjson.loads(data)
+    except ValueError:
+        pass
+    try:
+        return from_json(data)  # NaN and infinity, which engines say of log-probabilities
     except ValueError as exc:
         if b"\\u" not in data:
             raise

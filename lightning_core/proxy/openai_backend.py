@@ -3,11 +3,14 @@
 import io
 import os
 from collections.abc import AsyncIterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.tracing import Trace
 from yarl import URL
 
 from lightning_core.errors import ConfigError
@@ -104,6 +107,7 @@ class OpenAIBackend(Backend):
         timeout = self._stream_timeout if is_stream else self._timeout
         query = f"?{request.query}" if request.query else ""
         connection = _Connection()
+        _connection.set(connection)
         try:
             response = await self._open().request(
                 request.method,
@@ -112,7 +116,6 @@ class OpenAIBackend(Backend):
                 headers={**dict(request.headers), **self._headers},
                 timeout=timeout,
                 allow_redirects=False,
-                trace_request_ctx=connection,
             )
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as exc:
             raise BackendUnavailable(f"{self._host} cannot be reached: {_said(exc)}") from exc
@@ -136,11 +139,10 @@ class OpenAIBackend(Backend):
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+                connector=_Pool(limit=self._max_connections, keepalive_timeout=_KEEP_ALIVE_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=_READ_BUFFER_BYTES,
                 skip_auto_headers=("User-Agent", "Accept"),
-                trace_configs=[_tracing()],
             )
         return self._session
 
@@ -149,17 +151,21 @@ class OpenAIBackend(Backend):
 class _Connection:
     """The connection that a call goes over."""
 
-    is_kept: bool = False
+    is_kept: bool = True
     """Whether another call used it before."""
 
 
-def _tracing() -> aiohttp.TraceConfig:
-    async def kept(_: aiohttp.ClientSession, context: Any, __: aiohttp.TraceConnectionReuseconnParams) -> None:
-        context.trace_request_ctx.is_kept = True
+_connection: ContextVar[_Connection] = ContextVar("connection of a model call")
 
-    tracing = aiohttp.TraceConfig()
-    tracing.on_connection_reuseconn.append(kept)
-    return tracing
+
+class _Pool(aiohttp.TCPConnector):
+    """Takes note of the calls that go over a new connection. aiohttp's tracing would, too, but takes time of all."""
+
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        _connection.get().is_kept = False
+        return await super()._create_connection(req, traces, timeout)
 
 
 class _Streamed(BackendAnswer):

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -100,41 +100,44 @@ class Attribution:
     def owner(self, addressed: Addressed, headers: Mapping[str, str], who: Identity) -> Owner | None:
         """Return whose call it is; None where nothing says so.
 
+        Without a key, and with one that opens every attempt, the first that says it is believed. With an attempt's key
+        it is that attempt's, and nothing may say otherwise.
+
         Raises:
-            Refused: When the caller's key is another attempt's.
+            Refused: When the caller's key is another attempt's than the URL or a header says.
         """
-        found = self._said(addressed, headers)
         if who.role > Role.ATTEMPT or who.rollout_id is None or who.attempt_id is None:
-            return found
-        if found is not None and not who.owns(found.rollout_id, found.attempt_id):
-            raise Refused(
-                403,
-                "wrong_attempt",
-                f"this key is for attempt {who.attempt_id} of rollout {who.rollout_id}; it cannot call for attempt "
-                f"{found.attempt_id!r} of rollout {found.rollout_id!r}",
-            )
+            return next((owner for _, owner in self._said(addressed, headers)), None)
+        for where, owner in self._said(addressed, headers):
+            if not who.owns(owner.rollout_id, owner.attempt_id):
+                raise Refused(
+                    403,
+                    "wrong_attempt",
+                    f"this key is for attempt {who.attempt_id} of rollout {who.rollout_id}; it cannot call for attempt "
+                    f"{owner.attempt_id!r} of rollout {owner.rollout_id!r}, which {where} names",
+                )
         return Owner(who.run_id, who.rollout_id, who.attempt_id)
 
-    def _said(self, addressed: Addressed, headers: Mapping[str, str]) -> Owner | None:
+    def _said(self, addressed: Addressed, headers: Mapping[str, str]) -> Iterator[tuple[str, Owner]]:
+        """Yield what says whose call it is, and whose: what is meant for this call alone before what is passed on."""
         if addressed.rollout_id is not None and addressed.attempt_id is not None:
-            return Owner(None, addressed.rollout_id, addressed.attempt_id)
+            yield "the URL", Owner(None, addressed.rollout_id, addressed.attempt_id)
         rollout_id, attempt_id = headers.get(ROLLOUT_HEADER), headers.get(ATTEMPT_HEADER)
         if rollout_id and attempt_id:
-            return Owner(None, rollout_id, attempt_id)
+            yield f"the header {ROLLOUT_HEADER}", Owner(None, rollout_id, attempt_id)
         if self._header is not None and (value := headers.get(self._header)):
-            if (owner := self._bound.get(value)) is not None:
-                return owner
             rollout_id, slash, attempt_id = value.partition("/")
-            if slash and rollout_id and attempt_id:
-                return Owner(None, rollout_id, attempt_id)
+            if (owner := self._bound.get(value)) is not None:
+                yield f"the header {self._header}", owner
+            elif slash and rollout_id and attempt_id:
+                yield f"the header {self._header}", Owner(None, rollout_id, attempt_id)
         if (trace := headers.get("traceparent")) and (owner := self._bound.get(trace_id(trace))) is not None:
-            return owner
+            yield "the header traceparent", owner
         if "baggage" in headers:
             baggage = _baggage(headers["baggage"])
             rollout_id, attempt_id = baggage.get(_BAGGAGE_ROLLOUT), baggage.get(_BAGGAGE_ATTEMPT)
             if rollout_id and attempt_id:
-                return Owner(None, rollout_id, attempt_id)
-        return None
+                yield "the header baggage", Owner(None, rollout_id, attempt_id)
 
 
 def trace_id(traceparent: str) -> str:

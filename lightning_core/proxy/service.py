@@ -16,6 +16,7 @@ from lightning_core.proxy.live_attempts import LiveAttempts
 from lightning_core.proxy.model_list import Replica, make_replicas
 from lightning_core.proxy.outbox import Outbox
 from lightning_core.proxy.owner import Attribution, Owner
+from lightning_core.proxy.refusal_waits import RefusalWaits
 from lightning_core.proxy.replicas import Replicas
 from lightning_core.proxy.reports import Reports
 from lightning_core.proxy.sending import Sender
@@ -65,6 +66,7 @@ class ProxyService(Serving):
         self._settings = settings
         self._registry = registry
         self._budget = budget
+        self._refusals = RefusalWaits(budget)
         self._views: OrderedDict[str, LightningStore] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._listener: Listener | None = None
@@ -127,6 +129,7 @@ class ProxyService(Serving):
     async def stop(self) -> None:
         listener, self._listener = self._listener, None
         self.traffic.resume()
+        self._refusals.close()
         if listener is not None:
             await listener.close(seconds=STOP_SECONDS)
         await self.outbox.aclose(STOP_SECONDS)
@@ -188,6 +191,9 @@ class ProxyService(Serving):
                 for replica in self.replicas.all
             ],
         }
+
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        return await self._refusals.beyond(refusals, seconds)
 
     def _view(self, run_id: str | None) -> LightningStore:
         assert self._store is not None  # calls of an attempt are served only where there is a store

@@ -16,6 +16,8 @@ from lightning_core.proxy.answer import Answer, AnswerChoice
 from lightning_core.proxy.jsons import text, whole
 from lightning_core.proxy.record import CallRecord
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
+from lightning_core.types.clone import construct
+from lightning_core.types.frozen import EMPTY
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ COST = "gen_ai.usage.cost"
 
 _RESOURCE = OtelResource(attributes={"service.name": "lightning-proxy"})
 _OK = TraceStatus(status_code="OK")
+_SPAN_FIELDS = set(Span.model_fields)
+_CONTEXT_FIELDS = set(SpanContext.model_fields)
 _PARAMETERS = {
     "max_tokens": "gen_ai.request.max_tokens",
     "max_completion_tokens": "gen_ai.request.max_tokens",
@@ -63,11 +67,12 @@ class Capture:
 def span_of(record: CallRecord, capture: Capture) -> Span:
     """Make the span of a call that has ended. Its number is to be set by the caller."""
     answer, request = record.answer, record.request
-    model = whole(str(request.get("model") or record.model_name))
+    asked = request.get("model") or record.model_name
+    model = None if asked is None else whole(str(asked))
     attributes: dict[str, Any] = {
         genai.OPERATION_NAME: record.dialect.operation,
         "gen_ai.provider.name": record.dialect.provider,
-        genai.REQUEST_MODEL: model,
+        **({} if model is None else {genai.REQUEST_MODEL: model}),
         **_parameters(request),
         **_numbers(record),
     }
@@ -90,33 +95,39 @@ def span_of(record: CallRecord, capture: Capture) -> Span:
     if record.error_kind is not None:
         attributes[genai.ERROR_TYPE] = record.error_kind
         status = TraceStatus(status_code="ERROR", description=whole(hide_in_text(record.error or record.error_kind)))
-    trace_id, parent_id = record.parent if record.parent is not None else (secrets.token_hex(16), None)
-    span_id = secrets.token_hex(8)
-    # Every value here is what its field takes.
-    return Span.model_construct(
-        rollout_id=record.owner.rollout_id,
-        attempt_id=record.owner.attempt_id,
-        sequence_id=0,
-        trace_id=trace_id,
-        span_id=span_id,
-        parent_id=parent_id,
-        name=f"{record.dialect.operation} {model}",
-        status=status,
-        attributes=attributes,
-        events=[],
-        links=[],
-        start_time=record.began,
-        end_time=record.began + record.duration,
-        context=SpanContext(trace_id=trace_id, span_id=span_id),
-        parent=None if parent_id is None else SpanContext(trace_id=trace_id, span_id=parent_id, is_remote=True),
-        resource=_RESOURCE,
-    )
+    ids = secrets.token_hex(24)
+    span_id = ids[32:]
+    trace_id, parent_id = record.parent if record.parent is not None else (ids[:32], None)
+    fields = {
+        "rollout_id": record.owner.rollout_id,
+        "attempt_id": record.owner.attempt_id,
+        "sequence_id": 0,
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": record.dialect.operation if model is None else f"{record.dialect.operation} {model}",
+        "status": status,
+        "attributes": attributes,
+        "events": [],
+        "links": [],
+        "start_time": record.began,
+        "end_time": record.began + record.duration,
+        "context": _context(trace_id, span_id, is_remote=False),
+        "parent": None if parent_id is None else _context(trace_id, parent_id, is_remote=True),
+        "resource": _RESOURCE,
+    }
+    return construct(Span, fields, _SPAN_FIELDS.copy(), {})  # every value is what its field takes
+
+
+def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:
+    fields = {"trace_id": trace_id, "span_id": span_id, "is_remote": is_remote, "trace_state": EMPTY}
+    return construct(SpanContext, fields, _CONTEXT_FIELDS)
 
 
 def bare_span_of(record: CallRecord, error: Exception) -> Span:
     """Make the span of a call of which no more can be said: that it was there, and why nothing is known of it."""
     bare = CallRecord(owner=record.owner, dialect=record.dialect, request={}, began=record.began, parent=record.parent)
-    bare.duration, bare.purpose = record.duration, record.purpose
+    bare.duration, bare.purpose, bare.model_name = record.duration, record.purpose, record.model_name
     bare.fail("not_recorded", f"the call could not be recorded: {type(error).__name__}: {error}")
     return span_of(bare, Capture(content=False, tokens=False))
 

@@ -63,6 +63,15 @@ class Steering(ABC):
     async def status(self) -> dict[str, Any]:
         """Return how it stands."""
 
+    @abstractmethod
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        """Return how the budget stands as soon as it has refused more calls than these; None without a budget.
+
+        Args:
+            refusals: How many are known.
+            seconds: After these it is returned in any case.
+        """
+
 
 class Serving(Steering):
     """A proxy that can be started and stopped."""

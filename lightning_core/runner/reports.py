@@ -8,7 +8,7 @@ from lightning_core.adapter.usage import METADATA as USAGE
 from lightning_core.adapter.usage import as_metadata
 from lightning_core.errors import InvalidTransition, NotFound, StoreUnavailable
 from lightning_core.runner.outcome import Outcome
-from lightning_core.store import UNSET, LightningStore
+from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
@@ -48,12 +48,11 @@ async def report(
                 "lightning.fault rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, why, exc_info=error
             )
             if told:  # a fault adds its reason, and ends the attempt
-                await store.update_attempt(rollout_id, attempt_id, metadata={**await _metadata(store, rollout), **told})
+                await store.update_attempt(rollout_id, attempt_id, add_metadata=told)
             return await _fault(store, rollout, why, may_requeue=may_requeue)
         if failure is not None:
             told["failure"] = failure
-        metadata = {**await _metadata(store, rollout), **told} if told else UNSET
-        attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, metadata=metadata)
+        attempt = await store.update_attempt(rollout_id, attempt_id, status=outcome.status, add_metadata=told)
     except (InvalidTransition, NotFound) as exc:
         logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
         return None
@@ -74,14 +73,6 @@ def has_succeeded_by(rollout: Rollout, attempt: Attempt) -> bool:
     newest = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     is_newest = newest is not None and newest.attempt_id == attempt.attempt_id
     return is_newest and rollout.status == attempt.status == "succeeded"
-
-
-async def _metadata(store: LightningStore, rollout: AttemptedRollout) -> dict[str, Any]:
-    """Return what an attempt's metadata are by now: others may have written since it was claimed."""
-    for attempt in await store.query_attempts(rollout.rollout_id):
-        if attempt.attempt_id == rollout.attempt.attempt_id:
-            return attempt.metadata or {}
-    raise NotFound(f"rollout {rollout.rollout_id} has no attempt {rollout.attempt.attempt_id} any more")
 
 
 async def give_back(

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lightning_core.adapter.usage import Usage, usage_in
+from lightning_core.adapter.usage import METADATA as USAGE
+from lightning_core.adapter.usage import Usage, read_usage, usage_in
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.runs.comparison import Comparison
 from lightning_core.runs.failed_hooks import FailedHook
 from lightning_core.runs.failures import Failure, group_failures
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, NamedResources
+from lightning_core.types import Attempt, AttemptedRollout, NamedResources
 
 USAGE_METRICS = ("model_calls", "input_tokens", "output_tokens", "cost_usd")
 """What a run reports at its end of all of its model calls together; the last in US dollars."""
@@ -120,7 +121,7 @@ async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Fai
 
 
 async def sum_usage(store: LightningStore) -> RunUsage:
-    """Add up what the attempts of a run used, as their metadata have it."""
+    """Add up what the attempts of a run used: as their metadata have it, else as their spans do."""
     agent = algorithm = Usage()
     for rollout in await store.query_rollouts():
         if not isinstance(rollout, AttemptedRollout):
@@ -128,9 +129,21 @@ async def sum_usage(store: LightningStore) -> RunUsage:
         attempts = [rollout.attempt]
         if rollout.attempt.sequence_id > 1:
             attempts = list(await store.query_attempts(rollout.rollout_id))
-        used = sum((usage_in(attempt.metadata) for attempt in attempts), Usage())
+        used = sum([await _usage_of(store, attempt) for attempt in attempts], Usage())
         if is_of_algorithm(rollout):
             algorithm += used
         else:
             agent += used
     return RunUsage(agent, algorithm)
+
+
+def was_cut_off(attempt: Attempt) -> bool:
+    """Whether nobody told how an attempt went: it was given back, its runner died, or it goes on."""
+    metadata = attempt.metadata or {}
+    return attempt.status != "succeeded" and USAGE not in metadata and "failure" not in metadata
+
+
+async def _usage_of(store: LightningStore, attempt: Attempt) -> Usage:
+    if not was_cut_off(attempt):
+        return usage_in(attempt.metadata)
+    return read_usage(await store.query_spans(attempt.rollout_id, attempt.attempt_id))

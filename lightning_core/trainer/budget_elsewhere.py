@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.errors import ProxyError
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
-"""How often the proxy is asked. A runner that was refused a call waits longer than this before it claims again."""
+_RETRY_SECONDS = 1.0
+"""How long after it could not be reached the proxy is asked again."""
+
+_LAST_SECONDS = 1.0
+"""How long the last answer may hold up the end of a run."""
 
 
 class BudgetElsewhere:
     """What a proxy of another process counts, for all who call it: this run, and perhaps others.
 
-    Such a proxy tells nobody that it has refused a call, so it is asked. A refusal before `watching` began is not this
-    run's.
+    It is asked to answer when it has refused a call. A refusal before `watching` began is not this run's.
 
     Args:
         proxy: The proxy; asked only while `watching`.
@@ -50,32 +52,60 @@ class BudgetElsewhere:
             self._refusals_before = None
             task.cancel()
             await asyncio.wait((task,))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_SECONDS):
+                    await self._ask()
 
     async def look(self) -> Limit | None:
         """Return the limit that has kept a call from starting since `watching` began; None where none has."""
         if self._refusals_before is None:
             return None
         said = await self._ask()
-        if said is None or said["refusals"] <= self._refusals_before:
-            return None
-        limit: Limit = said["reached"]
-        return limit
+        return None if said is None else self._refused(said)
 
     async def _watch(self, tell: Callable[[Limit], None]) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            limit = await self.look()
+        is_known = True
+        while self._refusals_before is not None:
+            try:
+                said = await self._proxy.budget_beyond(self._refusals_before)
+            except ProxyError as exc:
+                if is_known:
+                    self._warn(exc)
+                is_known = False
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            is_known = True
+            if said is None:  # another proxy is there by now
+                return
+            self._take(said)
+            limit = self._refused(said)
             if limit is not None:
                 tell(limit)
                 return
+
+    def _refused(self, said: dict[str, Any]) -> Limit | None:
+        before = self._refusals_before
+        if before is None or said["refusals"] <= before:
+            # Less than before are those of a proxy that was started again.
+            self._refusals_before = None if before is None else said["refusals"]
+            return None
+        limit: Limit = said["reached"]
+        return limit
 
     async def _ask(self) -> dict[str, Any] | None:
         try:
             said: dict[str, Any] | None = (await self._proxy.status()).get("budget")
         except ProxyError as exc:
-            # A run whose proxy is gone finds that out by its calls.
-            logger.warning("lightning.proxy_budget_unknown url=%s: %s", self._proxy.url, exc)
+            self._warn(exc)
             return None
+        self._take(said)
+        return said
+
+    def _warn(self, error: ProxyError) -> None:
+        # A run whose proxy is gone finds that out by its calls.
+        logger.warning("lightning.proxy_budget_unknown url=%s: %s", self._proxy.url, error)
+
+    def _take(self, said: dict[str, Any] | None) -> None:
         if said is not None:
             self.use = BudgetUse(
                 limits=said["limits"],
@@ -83,4 +113,3 @@ class BudgetElsewhere:
                 unpriced_calls=said["unpriced_calls"],
                 proxy=self._proxy.url,
             )
-        return said

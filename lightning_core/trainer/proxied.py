@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, LightningError
+from lightning_core.runs.result import was_cut_off
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources, ProxyLLM
+from lightning_core.trainer.proxies import is_remote
+from lightning_core.types import AttemptedRollout, NamedResources, ProxyLLM
 
 if TYPE_CHECKING:
     from lightning_core.proxy import LLMProxy, RemoteProxy
@@ -17,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 STATE = "lightning_core.proxy"
 """Under this name the store has where the run's proxy is."""
+
+END_ATTEMPTS_SECONDS = 5.0
+"""How long the calls of attempts that were cut off may take to be stored, by a proxy that goes on after the run."""
 
 DRAIN_SECONDS = 1.0
 """How long calls that are cut off at the end may take to say so."""
@@ -48,9 +53,15 @@ async def proxied(proxy: "LLMProxy | RemoteProxy | None", store: LightningStore)
             await proxy.start()
         except ConfigError as exc:
             raise ConfigError(f"llm_proxy: {exc}") from exc
+    is_interrupted = False
     try:
         yield await _move(store, proxy.url)
+    except asyncio.CancelledError:
+        is_interrupted = True
+        raise
     finally:
+        if not is_interrupted and (is_remote(proxy) or not is_ours):
+            await _end_attempts(proxy, store)
         if is_ours:
             await _stop(proxy)
 
@@ -87,6 +98,28 @@ async def _move(store: LightningStore, url: str) -> dict[str, str]:
             await store.update_resources(version.resources_id, resources)
     await store.save_state(STATE, {"url": url})
     return moved
+
+
+async def _end_attempts(proxy: "LLMProxy | RemoteProxy", store: LightningStore) -> None:
+    """Let a proxy that goes on cut off the calls of attempts that the run's end has cut off, and store what they were.
+
+    One that stops does so by itself.
+    """
+    from lightning_core.proxy.flushing import flush_calls  # late: it takes an HTTP client with it
+
+    general = proxy.as_resource(model="")
+
+    async def end(rollout: AttemptedRollout) -> None:
+        key = proxy.attempt_key(rollout.rollout_id, rollout.attempt.attempt_id)
+        await flush_calls([general], rollout, key=key)
+
+    try:
+        async with asyncio.timeout(END_ATTEMPTS_SECONDS):
+            attempted = [each for each in await store.query_rollouts() if isinstance(each, AttemptedRollout)]
+            await asyncio.gather(*(end(each) for each in attempted if was_cut_off(each.attempt)))
+    except (LightningError, TimeoutError) as exc:
+        why = str(exc) or f"no answer within {END_ATTEMPTS_SECONDS:g} s"
+        logger.warning("lightning.proxy_calls_not_known url=%s: %s", proxy.url, why)
 
 
 async def _stop(proxy: "LLMProxy | RemoteProxy") -> None:

@@ -94,6 +94,13 @@ def test_prompt_that_did_not_change_is_said_to_be_unchanged() -> None:
     assert printed(result_with(best_resources=FIRST), FIRST)[3:5] == ["main_prompt (unchanged)", "Answer."]
 
 
+def test_model_that_lies_in_a_folder_is_named(tmp_path: Path) -> None:
+    best: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:1/v1", model=str(tmp_path))}
+    assert printed(result_with(best_resources=best))[2] == f"  main_llm: the model in {tmp_path}"
+    named: NamedResources = {"main_llm": LLM(endpoint="http://127.0.0.1:1/v1", model="gpt-5")}
+    assert len(printed(result_with(best_resources=named))) == 2
+
+
 def test_change_of_the_engine_is_told() -> None:
     jinja: NamedResources = {"main_prompt": PromptTemplate(template="Hello", engine="jinja")}
     plain: NamedResources = {"main_prompt": PromptTemplate(template="Hello")}

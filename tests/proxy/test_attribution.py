@@ -1,5 +1,6 @@
 """Every call belongs to a live attempt, and says so by its URL, its key or a header."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -59,6 +60,53 @@ async def test_headers_say_whose_call_it_is(
     assert span.rollout_id == rollout_id
     if way == "traceparent":
         assert (span.trace_id, span.parent_id) == (trace_id, "b7ad6b7169203331")
+
+
+TRACE_IDS = ("0af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319c")
+WAYS = ("URL", "headers", "own header", "bound header", "traceparent", "baggage")
+"""All that says whose call it is, in the order in which it is believed; one header cannot say both, own and bound."""
+
+
+def said(proxy: LLMProxy, ways: dict[str, AttemptedRollout]) -> tuple[str, dict[str, str]]:
+    """The path and the headers of a call of which each way says whose it is."""
+    path, headers = "/v1/chat/completions", {}
+    for number, (way, rollout) in enumerate(ways.items()):
+        rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
+        proxy.bind(f"episode-{number}", rollout_id, attempt_id)
+        proxy.bind(TRACE_IDS[number], rollout_id, attempt_id)
+        if way == "URL":
+            path = f"/rollout/{rollout_id}/attempt/{attempt_id}{path}"
+        headers |= {
+            "URL": {},
+            "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
+            "own header": {"trace_id": f"{rollout_id}/{attempt_id}"},
+            "bound header": {"trace_id": f"episode-{number}"},
+            "traceparent": {"traceparent": f"00-{TRACE_IDS[number]}-b7ad6b7169203331-01"},
+            "baggage": {"baggage": f"agentlightning.rollout_id={rollout_id},agentlightning.attempt_id={attempt_id}"},
+        }[way]
+    return path, headers
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [pair for pair in itertools.combinations(WAYS, 2) if pair != ("own header", "bound header")]
+)
+@pytest.mark.parametrize("key", ["", "secret"])
+async def test_of_two_that_disagree_the_first_is_believed(
+    http: Any,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    store: InMemoryLightningStore,
+    first: str,
+    second: str,
+    key: str,
+) -> None:
+    """Of whoever may call for every attempt: without a key, and with that of the algorithm."""
+    proxy = await make_proxy(engine, attribution_header="trace_id", key=key)
+    one, other = await store.start_rollout(1), await store.start_rollout(2)
+    path, headers = said(proxy, {first: one, second: other})
+    assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key or 'none'}"}, path))[0] == 200
+    assert len(await Agent(http, proxy, one).spans()) == 1
+    assert await Agent(http, proxy, other).spans() == []
 
 
 async def test_only_the_newest_attempt_of_a_rollout_that_goes_on_may_call(
@@ -128,6 +176,31 @@ class TestKeys:
         status, answer = await call(http, proxy, {"authorization": f"Bearer {key}"}, path)
         assert status == 403
         assert answer["error"]["code"] == "wrong_attempt"
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("besides", [None, "URL", "headers"])
+    async def test_nothing_may_say_otherwise(
+        self,
+        http: Any,
+        make_proxy: MakeProxy,
+        engine: FakeEngine,
+        store: InMemoryLightningStore,
+        attempt: AttemptedRollout,
+        key: str,
+        way: str,
+        besides: str | None,
+    ) -> None:
+        proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
+        other = await store.start_rollout({})
+        ways = {way: other} if besides in (None, way) else {besides: attempt, way: other}
+        path, headers = said(proxy, ways)
+        status, answer = await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path)
+        assert (status, answer["error"]["code"]) == (403, "wrong_attempt")
+        assert f"it cannot call for attempt {other.attempt.attempt_id!r}" in answer["error"]["message"]
+        path, headers = said(proxy, dict.fromkeys(ways, attempt))
+        assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path))[0] == 200
+        assert len(await Agent(http, proxy, attempt).spans()) == 1
+        assert await Agent(http, proxy, other).spans() == []
 
     async def test_it_steers_nothing(self, http: Any, proxy: LLMProxy, key: str) -> None:
         status, answer = await call(http, proxy, {"authorization": f"Bearer {key}"}, "/control/pause")

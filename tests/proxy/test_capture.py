@@ -309,9 +309,22 @@ async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
     await ask(agent, False, [USER])
     span = await agent.span()
     assert span.status.status_code == "ERROR"
+    assert (span.name, span.attributes["gen_ai.request.model"]) == ("chat small", "small")
     assert span.attributes["error.type"] == "not_recorded"
     assert "RuntimeError: what is this?" in (span.status.description or "")
     assert "lightning.call_not_recorded" in caplog.text
+
+
+@pytest.mark.parametrize(("path", "operation"), [("/chat/completions", "chat"), ("/completions", "text_completion")])
+async def test_a_call_of_which_nobody_says_the_model_is_named_by_its_operation(
+    make_proxy: MakeProxy, attempt: AttemptedRollout, http: Any, path: str, operation: str
+) -> None:
+    agent = Agent(http, await make_proxy(), attempt)  # no model to go to
+    async with agent.post(path, model=None, messages=[USER]) as response:
+        assert response.status == 503
+    span = await agent.span()
+    assert span.name == operation
+    assert "gen_ai.request.model" not in span.attributes
 
 
 def test_an_event_whose_type_is_no_text_is_passed_over() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -28,6 +29,18 @@ default_registry().register("backends", "openai", OpenAIBackend)
 default_registry().register("commands", "proxy", proxy)
 main()
 """
+
+IMPATIENT = """
+from lightning_core.cli import proxy
+proxy._STORE_SECONDS = 0.2
+"""
+
+
+def free_port() -> int:
+    """A port at which nobody listens just now."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 def environment(**variables: str) -> dict[str, str]:
@@ -130,6 +143,50 @@ def test_without_a_store_it_is_a_proxy_for_anybody_on_this_machine(tmp_path: Pat
             assert b"small" in answer.read()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
+
+
+async def test_a_store_that_is_not_there_yet_is_waited_for_and_named(tmp_path: Path) -> None:
+    address = "127.0.0.1", free_port()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", PROGRAM, "proxy", config(tmp_path, "http://127.0.0.1:1/v1")),
+        *("--store", f"http://{address[0]}:{address[1]}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(AGL_KEY="secret"),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.timeout(25):  # the store is given 30 s
+            line = (await process.stderr.readline()).decode()
+            assert line == f"waiting for the store at http://{address[0]}:{address[1]}, for 30 s at most\n"
+            async with LightningStoreServer(InMemoryLightningStore(), *address, key="secret"):
+                assert (await process.stdout.readline()).startswith(b"proxy of small at http://")
+                process.terminate()
+                assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def test_a_store_that_is_not_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.proxy.test_command.PROGRAM", f"{IMPATIENT}{PROGRAM}")
+    url = f"http://127.0.0.1:{free_port()}"
+    told = refused(config(tmp_path, "http://127.0.0.1:1/v1"), "--store", url)
+    assert told.startswith(f"Error: the store at {url} was out of reach for ")
+    assert told.endswith(
+        "; is it served there, as by 'agl store' or a run, and can its address be reached from here? --store names "
+        "another"
+    )
+
+
+async def test_a_store_that_wants_another_key_is_one_error(tmp_path: Path) -> None:
+    async with LightningStoreServer(InMemoryLightningStore(), key="secret") as server:
+        path = config(tmp_path, "http://127.0.0.1:1/v1")
+        told = await asyncio.to_thread(refused, path, "--store", server.url, "--key", "another")
+    assert told.startswith(f"Error: the store at {server.url} refuses: ")
+    assert told.endswith("; give the key of the store's server, with AGL_KEY or --key")
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,169 @@ async def test_what_it_cannot_do_is_an_error_of_the_api(
         assert (await response.json())["error"]["message"]
 
 
+USER = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+
+
+async def refused(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:
+    """Make a call that is to be refused; return the error, as OpenAI's API has it."""
+    said = {"prompt": "a"} if path == "/completions" else {"messages": USER}
+    async with agent.post(path, **{**said, **fields}) as response:
+        answer = await response.json()
+    assert response.status == 400, answer
+    assert sorted(answer["error"]) == ["code", "message", "param", "type"]
+    assert answer["error"]["type"] == "invalid_request_error"
+    return dict(answer["error"])
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, "many", 1.5, True])
+async def test_a_length_that_no_answer_can_have_is_refused(start: Start, name: str, value: Any) -> None:
+    engine = Engine("x")
+    error = await refused(await start(engine), **{name: value})
+    assert (error["param"], error["code"]) == (name, "invalid_request")
+    assert error["message"] == f"{name} is {value!r}; it is a whole number from 1 on"
+    assert engine.prompts == []
+
+
+async def test_two_lengths_that_differ_are_refused(start: Start) -> None:
+    error = await refused(await start(Engine("x")), max_tokens=1, max_completion_tokens=2)
+    assert "max_tokens is 1, and max_completion_tokens 2" in error["message"]
+
+
+@both_ways
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+async def test_what_goes_beyond_the_context_is_refused(start: Start, path: str, stream: bool) -> None:
+    class Short(Engine):
+        max_context_tokens = 12
+
+    agent = await start(Short("x"))
+    said: dict[str, Any] = {"prompt": "u:hi.\na:"} if path == "/completions" else {"messages": USER}  # 8 tokens
+    error = await refused(agent, path, stream=stream, max_tokens=5, **said)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+    expected = "this model sees 12 tokens at most, and the prompt has 8; max_tokens is 5, ask for 4 at most"
+    assert error["message"] == expected
+    async with agent.post(path, stream=stream, max_tokens=4, **said) as response:
+        assert response.status == 200
+    long = {"prompt": "a" * 12} if path == "/completions" else {"messages": [{"role": "user", "content": "a" * 12}]}
+    error = await refused(agent, path, stream=stream, **long)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", next(iter(long)))
+    assert error["message"].endswith("; make it shorter")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
+        {"logit_bias": {"50": 1}},
+        {"top_logprobs": 2, "logprobs": True},
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}},
+        {"tools": TOOLS, "parallel_tool_calls": False},
+        {"functions": [{"name": "add"}]},
+        {"reasoning_effort": "low"},
+        {"modalities": ["text", "audio"]},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"guided_regex": "a+"},
+        {"max_output_tokens": 3},
+        {"temprature": 0.5},
+        {"stream_options": {"continuous_usage_stats": True}},
+    ],
+    ids=str,
+)
+async def test_what_it_cannot_honour_is_refused_by_its_name(start: Start, fields: dict[str, Any]) -> None:
+    engine = Engine("x")
+    error = await refused(await start(engine), **fields)
+    assert error["code"] == "unsupported_parameter"
+    assert error["param"].partition(".")[0] in fields
+    assert error["message"].startswith(f"{error['param']} is ")
+    assert engine.prompts == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"echo": True}, {"suffix": "b"}, {"best_of": 2}, {"logprobs": 5}, {"tools": TOOLS}, {"messages": USER}]
+)
+async def test_completions_are_refused_what_they_would_lose(start: Start, fields: dict[str, Any]) -> None:
+    error = await refused(await start(Engine("x")), "/completions", **fields)
+    assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(fields)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("temperature", -1, "temperature is -1; it is a number from 0 on"),
+        ("temperature", "hot", "temperature is 'hot'; it is a number from 0 on"),
+        ("top_p", 0, "top_p is 0; it is a number above 0, and at most 1"),
+        ("top_k", 1.5, "top_k is 1.5; it is a whole number from 1 on, or -1 or 0 for all tokens"),
+        ("presence_penalty", 3, "presence_penalty is 3; it is a number from -2 to 2"),
+        ("seed", "a", "seed is 'a'; it is a whole number"),
+        ("stop", [1], "stop is [1]; it is a text, or a list of texts"),
+        ("stop_token_ids", ["a"], "stop_token_ids is ['a']; it is a list of token ids"),
+        ("ignore_eos", 1, "ignore_eos is 1; it is true or false"),
+        ("stream", "yes", "stream is 'yes'; it is true or false"),
+        ("n", 200, "n is 200; it is a whole number from 1 to 128"),
+        ("n", "2", "n is '2'; it is a whole number from 1 to 128"),
+        ("tools", {}, "tools is {}; it is a list of objects"),
+        ("tool_choice", "any", "tool_choice is 'any'; it is 'auto' or 'none'"),
+        ("messages", "hi", "messages is missing, or no list of messages"),
+    ],
+)
+async def test_a_value_that_a_parameter_cannot_have_is_named(start: Start, name: str, value: Any, message: str) -> None:
+    error = await refused(await start(Engine("x")), **{name: value})
+    assert (error["param"], error["code"], error["message"]) == (name, "invalid_request", message)
+
+
+async def test_what_changes_nothing_is_taken(start: Start) -> None:
+    engine = Engine("x")
+    agent = await start(engine)
+    async with agent.chat(
+        user="me",
+        metadata={"a": "b"},
+        store=True,
+        service_tier="auto",
+        response_format={"type": "text"},
+        logit_bias={},
+        parallel_tool_calls=True,
+        tool_choice="auto",
+        top_logprobs=0,
+        reasoning_effort=None,
+        stop=None,
+    ) as response:
+        assert response.status == 200, await response.text()
+    async with agent.post("/completions", prompt="a", echo=False, suffix="", best_of=1) as response:
+        assert response.status == 200, await response.text()
+    assert engine.sampling == [{}, {}]
+
+
+async def test_what_the_engine_honours_reaches_it(start: Start) -> None:
+    engine = Engine("x")
+    asked = {
+        "temperature": 0,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.1,
+        "max_tokens": 3,
+        "stop": ["END"],
+        "stop_token_ids": [5],
+        "seed": 7,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+    }
+    async with (await start(engine)).chat(**asked) as response:
+        assert response.status == 200, await response.text()
+    assert engine.sampling == [asked]
+
+
+async def test_answers_of_one_seed_are_not_all_the_same(start: Start) -> None:
+    engine = Engine("a", "b", "c")
+    async with (await start(engine)).chat(n=3, seed=7) as response:
+        assert response.status == 200
+    assert [sampling["seed"] for sampling in engine.sampling] == [7, 8, 9]
+
+
 @both_ways
 async def test_an_engine_that_fails_is_told_of(start: Start, stream: bool) -> None:
     engine = Engine("x")

@@ -14,6 +14,7 @@ from lightning_core.agent import rollout
 from lightning_core.errors import ConfigError, Fault
 from lightning_core.proxy import LLMProxy
 from lightning_core.proxy.flushing import flush_calls
+from lightning_core.proxy.tokens import Generated, TokensBackend
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
@@ -21,6 +22,7 @@ from lightning_core.tracer import OtelTracer
 from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Attempt, AttemptedRollout, ProxyLLM, Span
 from tests.proxy.conftest import Agent, MakeProxy, model
+from tests.proxy.test_tokens import Letters
 
 
 class Ordered(InMemoryLightningStore):
@@ -148,3 +150,79 @@ def test_a_proxy_is_given_in_any_of_its_forms(store: Ordered) -> None:
         LLMProxy.of(5)
     with pytest.raises(ConfigError, match="no option 'modelist'"):
         LLMProxy.of({"modelist": []})
+
+
+class Dying:
+    """Answers once, and is dead from then on."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def generate(self, prompt_ids: list[int], sampling: Any, *, request_id: str) -> Generated:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("the process that generates has died")
+        return Generated([ord("a")])
+
+
+@pytest.mark.parametrize("bears_it", [False, True])
+async def test_a_model_that_dies_is_no_failure_of_the_agent(
+    make_proxy: MakeProxy, store: Ordered, bears_it: bool
+) -> None:
+    proxy = await make_proxy()
+    proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(Dying(), Letters())}])
+
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            said: Any = [{"role": "user", "content": "x"}]
+            await client.chat.completions.create(model=llm.model, messages=said)
+            try:
+                await client.chat.completions.create(model=llm.model, messages=said)
+            except openai.InternalServerError:
+                if not bears_it:
+                    raise
+        return 1.0
+
+    await store.add_resources({"main_llm": proxy.as_resource()})
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert isinstance(found, AttemptedRollout)
+    if bears_it:
+        assert found.status == "succeeded"
+        return
+    assert found.status == "requeuing"
+    assert found.attempt.metadata is not None
+    assert "the process that generates has died" in found.attempt.metadata["fault"]
+
+
+async def test_an_agent_that_fails_after_its_model_was_back_has_failed(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Ordered
+) -> None:
+    proxy = await make_proxy()
+    backend = TokensBackend(Dying(), Letters())
+    proxy.update_model_list([model(engine), {"model_name": "dying", "backend": backend}])
+
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            said: Any = [{"role": "user", "content": "x"}]
+            await client.chat.completions.create(model="dying", messages=said)
+            with pytest.raises(openai.InternalServerError):
+                await client.chat.completions.create(model="dying", messages=said)
+            await client.chat.completions.create(model="small", messages=said)
+        raise ValueError("its own")
+
+    await store.add_resources({"main_llm": proxy.as_resource("small")})
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert isinstance(found, AttemptedRollout)
+    assert found.status == "failed"
+    assert found.attempt.metadata is not None
+    assert found.attempt.metadata["failure"] == {"type": "ValueError", "message": "its own"}

@@ -13,9 +13,11 @@ import psutil
 import pytest
 
 from lightning_core.errors import ConfigError, ProxyError
-from lightning_core.proxy import Budget, LLMProxy
+from lightning_core.proxy import Budget, LLMProxy, RemoteProxy
+from lightning_core.proxy.settings import Settings
+from lightning_core.proxy.spans import Capture
 from lightning_core.proxy.steering import CallsLost
-from lightning_core.proxy.workers import WorkerPool
+from lightning_core.proxy.workers import Plan, WorkerPool
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout
@@ -309,6 +311,52 @@ async def test_questions_do_not_keep_a_worker_from_beginning(
     assert pool_of(proxy)._changes == before
     await proxy.pause()
     assert pool_of(proxy)._changes > before
+
+
+async def test_a_start_that_is_cancelled_leaves_neither_sockets_nor_processes(store: InMemoryLightningStore) -> None:
+    plan = Plan(2, None, Settings(), Capture(), None, store)
+    for turns in range(12):  # of the event loop: the store is served to the workers, and they are started
+        pool = WorkerPool(plan, model_list=[], weight_version=None)
+        starting = asyncio.create_task(pool.start("127.0.0.1", 0))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait((starting,))
+        assert starting.cancelled()
+        here = psutil.Process()
+        assert not [each for each in here.net_connections() if each.status == psutil.CONN_LISTEN]
+        assert not here.children()
+
+
+async def test_a_refused_call_is_told_to_whoever_asks_any_worker(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    budget = Budget(calls=1)
+    proxy = await make_proxy(engine, workers=2, budget=budget, key="secret")
+    remotes = [RemoteProxy(proxy.url, key="secret") for _ in range(4)]
+    try:
+        asked = [asyncio.create_task(each.budget_beyond(0)) for each in remotes]
+
+        async def all_wait() -> bool:
+            return len(budget._refusal_listeners) == len(asked)
+
+        await until(all_wait)
+        agent = Agent(http, proxy, attempt)
+        authorization = {"authorization": "Bearer secret"}
+        assert [await say(agent, headers=authorization) for _ in range(2)] == [200, 402]
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 10)  # they would wait for 20 s
+        assert [answer["refusals"] for answer in answers] == [1] * 4
+        waiting = asyncio.create_task(remotes[0].budget_beyond(1))
+
+        async def one_waits() -> bool:
+            return len(budget._refusal_listeners) == 1
+
+        await until(one_waits)
+        await proxy.stop()
+        assert (await waiting)["refusals"] == 1  # an answer, and not the word of a proxy that was kept for too long
+    finally:
+        for each in remotes:
+            await each.stop()
 
 
 async def test_it_stops_and_starts_again_on_its_port_and_leaves_no_process(

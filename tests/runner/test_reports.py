@@ -46,6 +46,29 @@ async def test_failure_is_added_to_what_others_wrote_into_the_metadata_meanwhile
     assert ran.attempt.metadata == {"node": "gpu-3", "failure": {"type": "ValueError", "message": "no answer"}}
 
 
+async def test_what_others_write_at_the_very_end_of_an_attempt_is_not_lost() -> None:
+    class Contended(InMemoryLightningStore):
+        """Somebody else is always a moment faster."""
+
+        async def update_attempt(self, rollout_id: str, attempt_id: str, *args: Any, **kwargs: Any) -> Attempt:
+            if args or "status" in kwargs:
+                await super().update_attempt(rollout_id, attempt_id, metadata={"node": "gpu-3"})
+            return await super().update_attempt(rollout_id, attempt_id, *args, **kwargs)
+
+    @rollout
+    async def agent(task: Any) -> None:
+        raise ValueError("no answer")
+
+    store = Contended()
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+    attempt = await store.get_latest_attempt(queued.rollout_id)
+    assert attempt is not None
+    assert attempt.metadata == {"node": "gpu-3", "failure": {"type": "ValueError", "message": "no answer"}}
+
+
 async def test_failure_of_a_deleted_rollout_is_late(
     store: InMemoryLightningStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,6 +7,7 @@ from json import dumps, loads
 from typing import Any
 
 from lightning_core import LLM, rollout
+from lightning_core.testing.backend import FakeEngine
 
 
 def call(llm: LLM, text: str) -> str:
@@ -34,6 +35,24 @@ async def ask_and_bear(task: Any, llm: LLM) -> float:
         return float(await asyncio.to_thread(call, llm, str(task)) == "ok")
     except urllib.error.HTTPError:
         return 0.0
+
+
+def one_waits(engine: FakeEngine) -> Any:
+    """Make an agent that is cut off at `first`, which asks once and waits; at other tasks it asks until it is refused.
+
+    Of an engine whose first fault is `never`, it waits in that call; else after it.
+    """
+
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        if task == "first":
+            await asyncio.to_thread(call, llm, "first")
+            await asyncio.Event().wait()
+        await engine.began.wait()
+        while True:
+            await asyncio.to_thread(call, llm, str(task))
+
+    return agent
 
 
 async def judge(result: Any, llm: LLM) -> float:

@@ -21,7 +21,7 @@ from lightning_core.testing.backend import FakeEngine
 from lightning_core.trainer import budgeting
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
-from tests.trainer.proxy_agents import ask, ask_and_bear, call
+from tests.trainer.proxy_agents import ask, ask_and_bear, call, one_waits
 
 pytestmark = pytest.mark.usefixtures("clean_environment", "openai_backend", "nothing_left_running")
 
@@ -231,6 +231,29 @@ async def test_calls_of_the_algorithm_and_of_the_agent_count_together(engine: Fa
     assert result.status == "budget"
     assert (result.usage.agent.calls, result.usage.algorithm.calls) == (2, 3)
     assert result.metrics["model_calls"] == 5
+
+
+@pytest.mark.parametrize("faults", [[], ["never"]], ids=["after a call", "in a call"])
+@pytest.mark.parametrize("whose", ["the run's", "one that runs already"])
+async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
+    engine: FakeEngine, faults: list[Any], whose: str
+) -> None:
+    engine.faults = faults
+    store = InMemoryLightningStore()
+    proxy = LLMProxy(model_list=models(engine), store=store, key="", budget={"calls": 3, "tokens": 10**6})
+    if whose == "one that runs already":
+        await proxy.start()
+    trainer = Trainer(algorithm="baseline", n_runners=2, store=store, llm_proxy=proxy)
+    try:
+        result = await trainer.fit_async(one_waits(engine), ["first", "second"])
+    finally:
+        await proxy.stop()
+    assert (result.status, len(engine.received)) == ("budget", 3)
+    assert result.budget is not None
+    used = result.usage.agent
+    assert used.calls == result.budget.used["calls"] == 3
+    told = (used.input_tokens or 0) + (used.output_tokens or 0)
+    assert told == result.budget.used["tokens"] > 0
 
 
 async def test_the_held_out_test_is_part_of_the_budget(engine: FakeEngine) -> None:

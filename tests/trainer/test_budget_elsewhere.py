@@ -1,7 +1,7 @@
 """A proxy that runs by itself has a budget of its own: a run ends with it, and says whose it was."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.cli.summary import more_budget
+from lightning_core.errors import BudgetExhausted
 from lightning_core.proxy import Budget, LLMProxy, RemoteProxy
 from lightning_core.runs import RunFolder
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
-from tests.trainer.proxy_agents import ask, ask_and_bear, call
+from tests.trainer.proxy_agents import ask, ask_and_bear, call, one_waits
 
 pytestmark = pytest.mark.usefixtures("clean_environment", "openai_backend", "nothing_left_running")
 
@@ -89,13 +90,32 @@ async def test_a_refusal_of_the_algorithms_own_call_is_not_its_failure(
     @algo
     async def asks(store: LightningStore, llm_proxy: RemoteProxy, report: Reporter) -> None:
         report({"reward": 0.5})
-        async with own_calls(store, llm_proxy, algorithm="mine") as llm:
-            while True:
-                await asyncio.to_thread(call, llm, "criticise")
+        try:
+            async with own_calls(store, llm_proxy, algorithm="mine") as llm:
+                while True:
+                    calling = asyncio.ensure_future(asyncio.to_thread(call, llm, "criticise"))
+                    await asyncio.shield(calling)
+        except BaseException:  # the run may hear of the refusal before this does, and cancel it
+            await calling
 
     result = await trainer_of(elsewhere, store, algorithm=asks).fit_async(ask)
     assert (result.status, result.metrics["reward"]) == ("budget", 0.5)
     assert "HTTP Error 402" in caplog.text
+
+
+@pytest.mark.parametrize("faults", [[], ["never"]], ids=["after a call", "in a call"])
+async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
+    elsewhere: LLMProxy, store: InMemoryLightningStore, engine: FakeEngine, faults: list[Any]
+) -> None:
+    engine.faults = faults
+    trainer = trainer_of(elsewhere, store, n_runners=2)
+    result = await trainer.fit_async(one_waits(engine), ["first", "second"])
+    assert (result.status, len(engine.received)) == ("budget", 3)
+    used = result.usage.agent
+    assert used.calls == 3
+    assert elsewhere.budget is not None
+    assert (used.input_tokens or 0) + (used.output_tokens or 0) == elsewhere.budget.used["tokens"]
+    assert (await elsewhere.status())["in_flight"] == 0
 
 
 async def test_a_run_that_needs_just_the_budget_succeeds(elsewhere: LLMProxy, store: InMemoryLightningStore) -> None:
@@ -135,6 +155,74 @@ async def test_the_runs_own_time_ends_it_as_well(
     assert result.status == "budget"
     assert result.budget is not None
     assert (result.budget.ended_by, result.budget.proxy) == ("seconds", None)
+
+
+@pytest.fixture
+async def remote(elsewhere: LLMProxy) -> AsyncIterator[RemoteProxy]:
+    remote = RemoteProxy(elsewhere.url, key=elsewhere.key or "")
+    yield remote
+    await remote.stop()
+
+
+async def use_up(proxy: LLMProxy) -> None:
+    """Let the budget refuse a call, as if somebody had made more than there are."""
+    assert proxy.budget is not None
+    for _ in range(3):
+        proxy.budget.start_call()
+    with pytest.raises(BudgetExhausted):
+        proxy.budget.start_call()
+
+
+async def asked(remote: RemoteProxy, proxy: LLMProxy) -> "asyncio.Task[Any]":
+    """Ask for the first refusal, and return when the proxy lets the question wait."""
+    task = asyncio.create_task(remote.budget_beyond(0))
+    await until(lambda: bool(listeners(proxy)))
+    return task
+
+
+def listeners(proxy: LLMProxy) -> int:
+    """How many wait for a refusal."""
+    assert proxy.budget is not None
+    return len(proxy.budget._refusal_listeners)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110  # what is waited for happens in the proxy's thread
+            await asyncio.sleep(0.001)
+
+
+async def test_a_refusal_is_told_to_whoever_waits_for_it(elsewhere: LLMProxy, remote: RemoteProxy) -> None:
+    task = await asked(remote, elsewhere)
+    assert not task.done()
+    await use_up(elsewhere)
+    budget = await asyncio.wait_for(task, 10)  # it would wait for 20 s
+    assert (budget["refusals"], budget["reached"]) == (1, "calls")
+    # One that is known is not told again, one that is not is told at once.
+    assert (await asyncio.wait_for(remote.budget_beyond(0), 10))["refusals"] == 1
+
+
+async def test_nobody_is_listened_for_who_does_not_wait_any_more(elsewhere: LLMProxy, remote: RemoteProxy) -> None:
+    task = await asked(remote, elsewhere)
+    task.cancel()
+    await until(lambda: listeners(elsewhere) == 0)  # the question would wait for 20 s
+
+
+async def test_whoever_waits_for_a_refusal_does_not_keep_the_proxy_from_stopping(
+    elsewhere: LLMProxy, remote: RemoteProxy
+) -> None:
+    task = await asked(remote, elsewhere)
+    await elsewhere.stop()
+    assert (await task)["refusals"] == 0  # an answer, and not the word of a proxy that was kept for too long
+
+
+async def test_a_proxy_without_a_budget_says_so_at_once(store: InMemoryLightningStore, engine: FakeEngine) -> None:
+    async with LLMProxy(model_list=models(engine), store=store, key="secret") as proxy:
+        remote = RemoteProxy(proxy.url, key="secret")
+        try:
+            assert await asyncio.wait_for(remote.budget_beyond(0), 10) is None
+        finally:
+            await remote.stop()
 
 
 async def test_a_proxy_without_a_key_says_how_it_stands(elsewhere: LLMProxy) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_core import LightningStore, PromptTemplate, Trainer, rollout
-from lightning_core.algorithm import algo, run_batch
+from lightning_core.algorithm import Algorithm, algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.emitter import emit_reward, find_final_reward
 from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, LightningError
@@ -159,6 +159,42 @@ def test_best_resources_that_are_the_initial_ones_are_measured_once() -> None:
     result = Trainer(algorithm="baseline", initial_resources=POLITE).fit(greet, ["Ada"], test_dataset=["Alan"])
     assert result.metrics == {"train_reward": 1.0, "test_reward_initial": 1.0, "test_reward": 1.0}
     assert result.rollouts.succeeded == 2
+
+
+class Serves(Algorithm):
+    """Has resources that do not outlive `run`, and so measures them itself."""
+
+    measures_held_out = True
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        self.set_initial_resources(PLAIN)
+        for name, resources in (("test_reward_initial", PLAIN), ("test_reward", POLITE)):
+            resources_id = (await self.get_store().add_resources(resources)).resources_id
+            held_out = self.get_test_dataset() or []
+            batch = await run_batch(self.get_store(), list(held_out), mode="test", resources_id=resources_id)
+            self.report({name: batch.mean_reward}, best_resources=resources)
+
+
+def test_algorithm_may_measure_itself_what_does_not_outlive_it() -> None:
+    algorithm = Serves()
+    trainer = Trainer(algorithm=algorithm)
+    result = trainer.fit(greet, ["Ada"], test_dataset=["Alan", "Grace"])
+    assert result.metrics == {"test_reward_initial": 0.0, "test_reward": 1.0}
+    assert asyncio.run(inputs_by_mode(trainer.store)) == {"test": ["Alan", "Grace"] * 2}
+    assert result.comparison is not None
+    assert result.comparison.difference is not None
+    assert (result.comparison.mode, result.comparison.difference.difference) == ("test", 1.0)
+    assert algorithm.get_test_dataset() is None
+    assert algorithm.get_initial_resources() is None
+
+
+def test_no_other_algorithm_is_given_the_held_out_samples() -> None:
+    class Curious(Algorithm):
+        async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+            assert self.get_test_dataset() is None
+
+    result = Trainer(algorithm=Curious()).fit(solve, [0.0], test_dataset=[1.0])
+    assert result.metrics == {"test_reward": 1.0}
 
 
 def test_agent_without_resources_is_measured_as_it_is() -> None:

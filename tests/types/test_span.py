@@ -74,6 +74,8 @@ def test_a_bare_opentelemetry_span_is_converted_too() -> None:
         (("a", None), ("a", None)),
         ((b"\x00", "x"), ["AA==", "x"]),
         ([True, 2, 2.5], [True, 2, 2.5]),
+        ([1, 2**70, -3], [1, 2**70, -3]),
+        ([1, True, 2.0, None, "a"], [1, True, 2.0, None, "a"]),
         ({"a": {"b": [None, b"x"]}, 1: "one"}, {"a": {"b": [None, "eA=="]}, "1": "one"}),
         ([[1], ({"a": (1, 2)},)], [[1], [{"a": (1, 2)}]]),
     ],

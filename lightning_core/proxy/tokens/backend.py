@@ -13,27 +13,15 @@ from lightning_core.proxy.refusals import Refused, openai_error
 from lightning_core.proxy.tokens.continuation import Conversations
 from lightning_core.proxy.tokens.engine import Generated, TokenEngine, Tokenizer
 from lightning_core.proxy.tokens.prompts import Prompts
+from lightning_core.proxy.tokens.request import CHAT, COMPLETIONS, Asked, WrongParameter, read_request, told
 from lightning_core.proxy.tokens.shapes import Chat, Completion, Shape
 from lightning_core.proxy.tokens.text import TextStream
 from lightning_core.proxy.tokens.tool_calls import ToolParser, parse_hermes
 
 T = TypeVar("T")
 
-_SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "max_tokens",
-    "stop",
-    "stop_token_ids",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "ignore_eos",
-)
-_MAX_CHOICES = 128
+_TOO_LONG = "context_length_exceeded"
+"""OpenAI's word, by which agents know that they have to forget something."""
 
 
 class TokensBackend(Backend):
@@ -89,21 +77,19 @@ class TokensBackend(Backend):
 
     async def send(self, request: BackendRequest) -> BackendAnswer:
         fields = request.fields
-        if fields is None or request.path not in ("/chat/completions", "/completions"):
+        if fields is None or request.path not in (CHAT, COMPLETIONS):
             return _error(404, "not_served", f"a model of tokens serves chat and completions; got {request.path}")
         try:
-            sampling, choices = _sampling(fields), _choices(fields)
-            if request.path == "/completions":
-                prompt = self._completion_prompt(fields.get("prompt"))
-                return await self._answer(Completion(fields, prompt), request, sampling, choices, parse=None)
-            messages = fields.get("messages")
-            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-                return _error(400, "invalid_request", "messages is missing, or no list of messages")
-            prompt = self._prompts.make(request.attempt, messages, fields.get("tools"))
+            asked = read_request(fields, request.path)
+            shape: Shape
+            if request.path == COMPLETIONS:
+                shape = Completion(fields, self._completion_prompt(fields.get("prompt")))
+            else:
+                shape = Chat(fields, self._chat_prompt(request.attempt, fields))
+            self._require_room(shape.prompt, asked, "prompt" if request.path == COMPLETIONS else "messages")
         except Refused as refused:
-            return WholeAnswer(refused.status, dump(openai_error(refused)))
-        parse = self._tool_parser if fields.get("tools") and fields.get("tool_choice") != "none" else None
-        return await self._answer(Chat(fields, prompt), request, sampling, choices, parse=parse)
+            return WholeAnswer(refused.status, dump(told(refused)))
+        return await self._answer(shape, request, asked, parse=self._tool_parser if asked.finds_tools else None)
 
     async def aclose(self) -> None:
         """The engine is whoever's who made it."""
@@ -113,24 +99,38 @@ class TokensBackend(Backend):
             return list(self._tokenizer.encode(prompt, add_special_tokens=True))
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return prompt
-        raise Refused(400, "invalid_request", "prompt is one text, or one list of token ids")
+        raise WrongParameter("prompt", "prompt is one text, or one list of token ids")
+
+    def _chat_prompt(self, attempt: str | None, fields: Mapping[str, Any]) -> list[int]:
+        messages = fields.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise WrongParameter("messages", "messages is missing, or no list of messages")
+        return self._prompts.make(attempt, messages, fields.get("tools"))
+
+    def _require_room(self, prompt: Sequence[int], asked: Asked, source: str) -> None:
+        """Refuse what goes beyond the context, where the engine says how long that is."""
+        most: int | None = getattr(self._engine, "max_context_tokens", None)
+        if most is None:
+            return
+        room, wanted = most - len(prompt), asked.sampling.get("max_tokens", 1)
+        if wanted > room:
+            what = f"this model sees {most} tokens at most, and the prompt has {len(prompt)}"
+            if room < 1:
+                raise WrongParameter(source, f"{what}; make it shorter", kind=_TOO_LONG)
+            raise WrongParameter(
+                "max_tokens", f"{what}; max_tokens is {wanted}, ask for {room} at most", kind=_TOO_LONG
+            )
 
     async def _answer(
-        self,
-        shape: Shape,
-        request: BackendRequest,
-        sampling: Mapping[str, Any],
-        choices: int,
-        *,
-        parse: ToolParser | None,
+        self, shape: Shape, request: BackendRequest, asked: Asked, *, parse: ToolParser | None
     ) -> BackendAnswer:
-        assert request.fields is not None
-        if request.fields.get("stream") is True:
-            if choices != 1:
-                return _error(400, "invalid_request", "a stream of a model of tokens has one choice; leave n out")
-            return _Stream(self._pieces(shape, request, sampling, parse))
+        if asked.stream:
+            return _Stream(self._pieces(shape, request, asked.sampling, parse))
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._sample(shape.prompt, sampling, request)) for _ in range(choices)]
+            tasks = [
+                group.create_task(self._sample(shape.prompt, asked.sampling_of(choice), request))
+                for choice in range(asked.choices)
+            ]
         for task in tasks:
             if isinstance(error := task.result(), BackendBroke):
                 raise error
@@ -223,22 +223,6 @@ class _Stream(BackendAnswer):
         close = getattr(self._pieces, "aclose", None)
         if close is not None:
             await close()
-
-
-def _sampling(fields: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: fields[name] for name in _SAMPLING if fields.get(name) is not None}
-    if fields.get("max_completion_tokens") is not None:
-        found["max_tokens"] = fields["max_completion_tokens"]
-    return found
-
-
-def _choices(fields: Mapping[str, Any]) -> int:
-    number = fields.get("n")
-    if number is None:
-        return 1
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MAX_CHOICES:
-        raise Refused(400, "invalid_request", f"n is {number!r}; it is from 1 to {_MAX_CHOICES}")
-    return number
 
 
 def _request_id(request: BackendRequest) -> str:

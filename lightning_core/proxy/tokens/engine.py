@@ -22,6 +22,8 @@ class TokenEngine(Protocol):
 
     An engine that can stream has, too:
     `def stream(self, prompt_ids, sampling, *, request_id) -> AsyncIterator[Generated]`.
+
+    One that says in `max_context_tokens: int` how long a prompt and its answer may be together is not asked for more.
     """
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:

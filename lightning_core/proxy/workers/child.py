@@ -190,6 +190,10 @@ class _Above(Steering):
         status: dict[str, Any] = await self._channel.ask("status")
         return status
 
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        status: dict[str, Any] | None = await self._channel.ask("budget_beyond", refusals, seconds)
+        return status
+
 
 if __name__ == "__main__":
     main()

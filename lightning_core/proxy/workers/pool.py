@@ -14,6 +14,7 @@ from lightning_core.errors import LightningError, ProxyError
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.owner import MAX_BOUND, Owner
 from lightning_core.proxy.placing import Places
+from lightning_core.proxy.refusal_waits import RefusalWaits
 from lightning_core.proxy.service import STOP_SECONDS
 from lightning_core.proxy.settings import Settings
 from lightning_core.proxy.spans import Capture
@@ -69,6 +70,7 @@ class WorkerPool(Serving):
         self._state = State(model_list=model_list, weight_version=weight_version)
         self._changes = 0
         self._places = Places()
+        self._refusals = RefusalWaits(plan.budget)
         self._workers: list[WorkerProcess] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._lost: OrderedDict[Owner, None] = OrderedDict()
@@ -93,6 +95,7 @@ class WorkerPool(Serving):
         return found
 
     async def stop(self) -> None:
+        self._refusals.close()
         if self._listening is not None:
             self._listening.close()
         for keeper in self._keepers:
@@ -270,6 +273,9 @@ class WorkerPool(Serving):
             "worker_restarts": self._restarts,
         }
 
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        return await self._refusals.beyond(refusals, seconds)
+
     def _require_known(self, owner: Owner) -> None:
         dying = any(owner in each.open_attempts for each in self._workers if each.channel.closed.done())
         if dying or owner in self._lost:
@@ -307,5 +313,10 @@ async def _all_of(starting: Sequence[Coroutine[Any, Any, WorkerProcess]]) -> lis
 _ASKED = frozenset({"drain", "flush", "status"})
 """What changes nothing that a worker which begins just now has to know."""
 
-_STEERED = frozenset({"pause", "resume", "drain", "set_weight_version", "update_model_list", "bind", "flush", "status"})
+_STEERED = frozenset(
+    {
+        *("pause", "resume", "drain", "set_weight_version", "update_model_list", "bind", "flush"),
+        *("status", "budget_beyond"),
+    }
+)
 """What a worker may ask to be done by all."""

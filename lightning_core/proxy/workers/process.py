@@ -64,11 +64,15 @@ class WorkerProcess:
             raise
         finally:
             theirs.close()
-        self._channel = await Channel.over(
-            ours,
-            lambda name, arguments: self._answer(self, name, arguments),
-            lambda name, arguments: self._note(self, name, arguments),
-        )
+        try:
+            self._channel = await Channel.over(
+                ours,
+                lambda name, arguments: self._answer(self, name, arguments),
+                lambda name, arguments: self._note(self, name, arguments),
+            )
+        except BaseException:
+            ours.close()
+            raise
 
     async def end(self, seconds: float) -> int:
         """Close the channel, wait for the process's end and kill it when it does not come; return how it ended."""

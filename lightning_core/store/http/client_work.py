@@ -181,9 +181,16 @@ class WorkClient(Asking):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
         *,
+        add_metadata: Mapping[str, Any] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Attempt:
-        fields = given(status=status, worker_id=worker_id, last_heartbeat_time=last_heartbeat_time, metadata=metadata)
+        fields = given(
+            status=status,
+            worker_id=worker_id,
+            last_heartbeat_time=last_heartbeat_time,
+            metadata=metadata,
+            add_metadata=add_metadata,
+        )
         path = f"/rollouts/{quoted(rollout_id)}/attempts/{quoted(attempt_id)}"
         return Attempt.model_validate(await self._change(path, fields, request_id))
 

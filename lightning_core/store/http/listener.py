@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from lightning_core.errors import ConfigError
+from lightning_core.store.http.heads import OneWriteProtocol
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
@@ -81,7 +82,7 @@ class Listener(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                http="httptools",
+                http=OneWriteProtocol,
                 ws="none",
                 backlog=_BACKLOG,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,

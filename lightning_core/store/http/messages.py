@@ -93,6 +93,7 @@ class UpdateAttemptRequest(BaseModel):
     worker_id: Any = None
     last_heartbeat_time: Any = None
     metadata: Any = None
+    add_metadata: Any = None
 
 
 class RolloutUpdate(UpdateRolloutRequest):

@@ -154,7 +154,11 @@ class LightningStoreServer(ForwardingStore):
             gate = CORSMiddleware(gate, allow_origins=self._origins, allow_methods=["*"], allow_headers=["*"])
         listener = Listener(gate, bound)
         port = bound.getsockname()[1]
-        await listener.open()
+        try:
+            await listener.open()
+        except BaseException:  # also a start that is cancelled: nobody knows of the listener yet
+            await listener.close(seconds=0)
+            raise
         self._service, self._listener, self._port = service, listener, port
 
     async def stop(self) -> None:

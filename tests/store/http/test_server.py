@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
+import psutil
 import pytest
 
 from lightning_core.errors import ConfigError, StoreClosed, StoreError, StoreUnavailable
@@ -39,6 +40,18 @@ async def test_a_server_runs_for_a_block_and_leaves_nothing(memory, nothing_left
     assert (await memory.query_rollouts()).total == 1  # the store is open
     with socket.socket() as again:
         again.bind(("127.0.0.1", int(server.url.rpartition(":")[2])))
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(memory, nothing_left_running):
+    for turns in range(12):  # of the event loop: from before the port is bound until after it is open
+        server = LightningStoreServer(memory)
+        starting = asyncio.create_task(server.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait((starting,))
+        await server.stop()
+        assert not [each for each in psutil.Process().net_connections() if each.status == psutil.CONN_LISTEN]
 
 
 async def test_a_connection_that_is_accepted_while_the_server_stops_is_closed(memory):
