@@ -58,6 +58,11 @@ class StoreBackend(ABC):
     def capabilities(self) -> LightningStoreCapabilities:
         """What a store over this backend can do."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than this process may write to the same data while it is open; no by default."""
+        return False
+
     async def kept_runs(self) -> list[str]:
         """Return the runs of which anything is kept beyond this process, oldest first; none by default."""
         return []
@@ -73,6 +78,10 @@ class StoreBackend(ABC):
     @abstractmethod
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
         """Return the record, or None when the run has none of this id."""
+
+    async def get_many(self, run_id: str, rollout_ids: Sequence[str]) -> list[RolloutRecord | None]:
+        """Return what `get` gives for each id; by default one after the other."""
+        return [await self.get(run_id, rollout_id) for rollout_id in rollout_ids]
 
     @abstractmethod
     async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
@@ -202,7 +211,8 @@ class StoreBackend(ABC):
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, from any thread, until the returned function is called.
 
-        The listener returns at once and does not raise. The returned function may be called more than once.
+        Of what others wrote, where the data is shared, it is called soon, and at least once. The listener returns at
+        once and does not raise. The returned function may be called more than once.
         """
 
     @abstractmethod

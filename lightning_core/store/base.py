@@ -369,6 +369,7 @@ class LightningStore(ABC):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
         *,
+        add_metadata: Mapping[str, Any] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Attempt:
         """Change the fields that are given, and let the rollout and the worker follow.
@@ -384,6 +385,7 @@ class LightningStore(ABC):
             worker_id: Who executes it now. A worker that executed it before is released.
             last_heartbeat_time: When it last gave a sign of life.
             metadata: Replaces its metadata.
+            add_metadata: Set over its metadata, name by name, in one step: what others write meanwhile stays.
             request_id: Makes a repetition of this request harmless, also when something else happened in between.
 
         Raises:

@@ -155,7 +155,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
     def _share_run_end(self, root: "StoreFacade") -> None:
         known = root._run_ends.get(self._run_id)
         if known is None:
-            known = root._run_ends[self._run_id] = RunEnd(self._run_id, self._documents)
+            known = root._run_ends[self._run_id] = RunEnd(
+                self._run_id, self._documents, is_shared=self._backend.is_shared
+            )
         self._run_end = known
         self._run_end.tell(self._waits)
 

@@ -136,6 +136,20 @@ class Records:
             raise NotFound(f"run {self._run_id} has no rollout {rollout_id!r}")
         return record
 
+    async def get_many(self, rollout_ids: Sequence[str]) -> list[RolloutRecord]:
+        """Return records, in the order of the ids.
+
+        Raises:
+            NotFound: Names the first that the run does not have.
+        """
+        records = []
+        found = await self._backend.get_many(self._run_id, rollout_ids)
+        for rollout_id, record in zip(rollout_ids, found, strict=True):
+            if record is None:
+                raise NotFound(f"run {self._run_id} has no rollout {rollout_id!r}")
+            records.append(record)
+        return records
+
     async def change(
         self,
         rollout_id: str,
@@ -408,8 +422,9 @@ class Records:
             InvalidRequest: When one is called `"latest"`.
         """
         records = {}
-        for rollout_id, attempt_id in attempts:
-            record = await self.get(rollout_id)
+        wanted = list(attempts)
+        found = await self.get_many([rollout_id for rollout_id, _ in wanted])
+        for (rollout_id, attempt_id), record in zip(wanted, found, strict=True):
             # "latest" names an attempt only to those who ask, never as where something belongs.
             if record.attempt(attempt_id).attempt_id != attempt_id:
                 raise InvalidRequest(f"spans belong to an attempt's own id; got {attempt_id!r} of rollout {rollout_id}")

@@ -18,13 +18,15 @@ class RunEnd:
     Args:
         run_id: The run.
         documents: Where it is kept.
+        is_shared: Whether other processes may end and begin it, too: then it is looked up each time.
     """
 
-    def __init__(self, run_id: str, documents: Documents) -> None:
+    def __init__(self, run_id: str, documents: Documents, *, is_shared: bool = False) -> None:
         self._run_id = run_id
         self._documents = documents
+        self._is_shared = is_shared
         self._is_ended: bool | None = None
-        """None before it was looked up."""
+        """None where it has to be looked up."""
         self._lock = threading.Lock()
         self._waiting: weakref.WeakSet[Waits] = weakref.WeakSet()
 
@@ -46,6 +48,7 @@ class RunEnd:
         """Let there be work again."""
         if await self._look():
             self._take(await self._keep(False, request_id))
+            self._look_up_again()
 
     async def end(self, *, request_id: str | None = None) -> None:
         """Let there be no more work."""
@@ -55,6 +58,11 @@ class RunEnd:
             self._take(True)  # who works here is to hear of it also where it cannot be kept
             raise
         self._take(is_ended)
+        self._look_up_again()
+
+    def _look_up_again(self) -> None:
+        if self._is_shared:
+            self._is_ended = None
 
     def forget(self) -> None:
         """Take note that the run was deleted."""
@@ -63,9 +71,11 @@ class RunEnd:
     async def _look(self) -> bool:
         document = await self._documents.find("state", RUN_STATE)
         found = document is not None and bool(document.value["ended"])
-        if self._is_ended is None:  # else it was begun or ended meanwhile
+        if self._is_ended is not None:  # it was begun or ended meanwhile
+            return self._is_ended
+        if not self._is_shared:
             self._is_ended = found
-        return self._is_ended
+        return found
 
     async def _keep(self, ended: bool, request_id: str | None) -> bool:
         kept = await self._documents.change("state", RUN_STATE, lambda _: {"ended": ended}, request_id=request_id)

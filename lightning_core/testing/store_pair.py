@@ -195,12 +195,15 @@ class StorePair(RuleBasedStateMachine):
         which=_POSITIONS,
         status=st.sampled_from(get_args(AttemptStatus)),
         metadata=st.none() | _FIELDS,
+        added=_FIELDS,
     )
-    def update_attempt(self, position: int, which: int, status: AttemptStatus, metadata: dict[str, Any] | None) -> None:
+    def update_attempt(
+        self, position: int, which: int, status: AttemptStatus, metadata: dict[str, Any] | None, added: dict[str, Any]
+    ) -> None:
         if picked := self.pick_attempt(position, which):
             self.change(
                 lambda store, request_id: store.update_attempt(
-                    *picked, status=status, metadata=metadata, request_id=request_id
+                    *picked, status=status, metadata=metadata, add_metadata=added, request_id=request_id
                 )
             )
 

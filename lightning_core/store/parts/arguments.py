@@ -125,6 +125,20 @@ def ids(name: str, values: Any) -> list[str]:
     return found
 
 
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """Return a copy of a mapping from names to values; an empty one where it was not given.
+
+    Raises:
+        InvalidRequest: When it is none.
+    """
+    if isinstance(value, Unset):
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidRequest(f"{name} is {value!r}; it is a mapping from names to values")
+    copied: dict[str, Any] = copy_value(dict(value))
+    return copied
+
+
 def page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
     """Return what a query found."""
     fields = {"items": items, "limit": query.limit, "offset": query.offset, "total": total}

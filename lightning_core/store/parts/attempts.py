@@ -7,7 +7,7 @@ from lightning_core import lifecycle
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_attempt
-from lightning_core.store.parts.arguments import checked, named, page, real
+from lightning_core.store.parts.arguments import checked, mapping, named, page, real
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.types import Attempt, AttemptStatus, PaginatedResult, Rollout, SortOrder
@@ -44,11 +44,13 @@ class AttemptPart(StorePart):
         last_heartbeat_time: float | Unset = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
         *,
+        add_metadata: Mapping[str, Any] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Attempt:
         await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
         fields = checked(Attempt, status=status, metadata=metadata)
         fields.pop("status", None)
+        added = mapping("add_metadata", add_metadata)
         alive_at = None
         if not isinstance(last_heartbeat_time, Unset):
             alive_at = real("last_heartbeat_time", last_heartbeat_time)
@@ -66,7 +68,12 @@ class AttemptPart(StorePart):
                 record = hand_over(record)
             if alive_at is not None:
                 record = lifecycle.alive_at(record, self._clock.now(), attempt_id, alive_at)
-            return lifecycle.with_attempt_fields(record, attempt_id, fields) if fields else record
+            if fields:
+                record = lifecycle.with_attempt_fields(record, attempt_id, fields)
+            if added:
+                there = record.attempt(attempt_id).metadata or {}
+                record = lifecycle.with_attempt_fields(record, attempt_id, {"metadata": {**there, **added}})
+            return record
 
         record = await self._records.change(rollout_id, change, request_id=request_id, attempt_id=attempt_id)
         request = record.request(request_id)

@@ -123,7 +123,7 @@ class RolloutPart(StorePart):
             ticket = self._waits.for_results(rollout_ids, enough)
             try:
                 await self._look()
-                records = [await self._records.get(rollout_id) for rollout_id in rollout_ids]
+                records = await self._records.get_many(rollout_ids)
                 ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
                 seconds = None if until is None else until - self._clock.now()
                 if len({record.rollout.rollout_id for record in ended}) >= enough or (

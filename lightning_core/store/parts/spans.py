@@ -1,5 +1,6 @@
 """Spans: kept, numbered, found."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,14 @@ class SpanPart(StorePart):
         records = await self._records.of_attempts(dict.fromkeys(attempts))
         kept = await self._backend.append_spans(self._run_id, own)
         alive = {attempt for attempt, number in zip(attempts, kept, strict=True) if number is not None}
-        for attempt, record in records.items():
-            await self._records.spans_arrived(record, attempt[1], any_new=attempt in alive)
+        arrivals = [
+            self._records.spans_arrived(record, attempt[1], any_new=attempt in alive)
+            for attempt, record in records.items()
+        ]
+        if len(arrivals) == 1:
+            await arrivals[0]
+        elif arrivals:  # each has a record of its own; a database may write them together
+            await asyncio.gather(*arrivals)
         return [
             span if span.sequence_id == number else clone(span, sequence_id=number)
             for span, number in zip(spans, kept, strict=True)

@@ -1,5 +1,6 @@
 """Attempts and what the rollout makes of them: retries, giving up, late writes, ends."""
 
+import asyncio
 from typing import Any, get_args
 
 import pytest
@@ -178,6 +179,31 @@ class AttemptBehaviour(StoreBehaviour):
         attempt = await store.update_attempt(rollout.rollout_id, "latest", metadata=None, worker_id="w-2")
         assert (attempt.metadata, attempt.last_heartbeat_time, attempt.worker_id) == (None, began + 4, "w-2")
 
+    async def test_metadata_that_several_add_to_lose_nothing(self, store: LightningStore) -> None:
+        rollout = await begin(store)
+        ids = rollout.rollout_id, rollout.attempt.attempt_id
+        await store.update_attempt(*ids, metadata={"mine": 1, "other": {"a": 1}})
+        additions = [store.update_attempt(*ids, add_metadata={f"n{number}": number}) for number in range(20)]
+        await asyncio.gather(*additions)
+        attempt = await store.update_attempt(*ids, add_metadata={"other": {"b": 2}, "status": None}, status="failed")
+        expected = {"mine": 1, "other": {"b": 2}, "status": None, **{f"n{number}": number for number in range(20)}}
+        assert (attempt.metadata, attempt.status) == (expected, "failed")
+        assert (await store.update_attempt(*ids, metadata={"new": 1}, add_metadata={"more": 2})).metadata == {
+            "new": 1,
+            "more": 2,
+        }
+
+    async def test_what_is_added_to_no_metadata_is_all_there_is(self, store: LightningStore) -> None:
+        rollout = await begin(store)
+        assert (await store.update_attempt(rollout.rollout_id, "latest", add_metadata={})).metadata is None
+        added = {"a": [1]}
+        attempt = await store.update_attempt(rollout.rollout_id, "latest", add_metadata=added, request_id="add-1")
+        added["a"].append(2)  # what the caller has is not the store's
+        assert attempt.metadata == {"a": [1]}
+        await store.update_attempt(rollout.rollout_id, "latest", add_metadata={"a": 3})
+        repeated = await store.update_attempt(rollout.rollout_id, "latest", add_metadata={"a": [1]}, request_id="add-1")
+        assert repeated.metadata == {"a": 3}
+
     async def test_a_sign_of_life_is_never_taken_back_and_never_in_the_future(
         self, store: LightningStore, clock: FakeClock
     ) -> None:
@@ -237,7 +263,16 @@ class AttemptBehaviour(StoreBehaviour):
         assert await store.get_rollout_by_id(rollout.rollout_id) == rollout
 
     @pytest.mark.parametrize(
-        "wrong", [{"status": "done"}, {"last_heartbeat_time": "noon"}, {"metadata": [1]}, {"worker_id": 7}], ids=str
+        "wrong",
+        [
+            {"status": "done"},
+            {"last_heartbeat_time": "noon"},
+            {"metadata": [1]},
+            {"add_metadata": [1]},
+            {"add_metadata": None},
+            {"worker_id": 7},
+        ],
+        ids=str,
     )
     async def test_an_attempt_refuses_a_wrong_value_by_name(self, store: LightningStore, wrong: dict[str, Any]) -> None:
         started = await begin(store)

@@ -2,9 +2,7 @@
 
 import os
 import sqlite3
-import threading
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,13 +10,14 @@ from typing import Any
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
+from lightning_core.store.codec.plain import plain
+from lightning_core.store.codec.spans import encoded
+from lightning_core.store.listeners import Listeners
 from lightning_core.store.query import Query
 from lightning_core.types import Span
 from lightning_sqlite.database import Database, Durability
 from lightning_sqlite.documents import Documents
-from lightning_sqlite.plain import plain
 from lightning_sqlite.rollouts import Rollouts
-from lightning_sqlite.span_codec import encoded
 from lightning_sqlite.spans import Spans
 from lightning_sqlite.writer import Writer
 
@@ -43,7 +42,7 @@ class SqliteBackend(StoreBackend):
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process") -> None:
-        self._listeners = _Listeners()
+        self._listeners = Listeners()
         database = Database(path, durability)
         try:
             self._writer = Writer(database, self._listeners.tell)
@@ -216,32 +215,3 @@ class SqliteBackend(StoreBackend):
     def close(self) -> None:
         """Do as `aclose` does, and block until then."""
         self._finalizer()
-
-
-class _Listeners:
-    """Who is told of the changes of which run."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_run: defaultdict[str, list[Callable[[Change], None]]] = defaultdict(list)
-
-    def add(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
-        with self._lock:
-            self._by_run[run_id].append(listener)
-
-        def stop() -> None:
-            with self._lock:
-                listeners = self._by_run.get(run_id, [])
-                if listener in listeners:
-                    listeners.remove(listener)
-                if not listeners:
-                    self._by_run.pop(run_id, None)
-
-        return stop
-
-    def tell(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            with self._lock:
-                listeners = tuple(self._by_run.get(change.run_id, ()))
-            for listener in listeners:
-                listener(change)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from lightning_core.store.codec.plain import dumped
 from lightning_core.store.query import Condition, Query
-from lightning_sqlite.plain import dumped
 
 
 def where(query: Query, always: str, parameters: list[Any], *, table: str) -> str:

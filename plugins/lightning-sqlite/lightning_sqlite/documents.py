@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning_core.store.backend import Document, DocumentKind
-from lightning_sqlite.plain import dumped, loaded
+from lightning_core.store.codec.plain import dumped, loaded
 from lightning_sqlite.session import LatestKey, Session, Stored
 
 

@@ -6,10 +6,11 @@ from typing import Any
 from lightning_core import lifecycle
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change
+from lightning_core.store.codec.plain import dumped
+from lightning_core.store.codec.records import kept, same_task, state, task
 from lightning_core.store.query import Query
 from lightning_sqlite import conditions
-from lightning_sqlite.plain import dumped
-from lightning_sqlite.record_codec import COLUMNS, decoded, kept, same_task, state, task
+from lightning_sqlite.record_codec import COLUMNS, decoded
 from lightning_sqlite.session import Earliest, Row, Session
 
 _OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")

@@ -5,13 +5,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lightning_core.errors import NotFound
+from lightning_core.store.codec.plain import dumped
+from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_sqlite import conditions
-from lightning_sqlite.plain import dumped
 from lightning_sqlite.rollouts import Rollouts
 from lightning_sqlite.session import Row, Session
-from lightning_sqlite.span_codec import COLUMNS, EncodedSpan, SpanReader
+
+_COLUMNS = (
+    "span.attempt, span.span_id, span.sequence_id, span.trace_id, span.parent_id, span.name, "
+    "span.start_time, span.end_time, source.body, span.body"
+)
+"""Of `span JOIN source USING (source)`: the attempt's number, and what makes an `EncodedSpan`."""
 
 _OWN_COLUMNS = {"sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time", "end_time", None}
 """What the database can sort by."""
@@ -93,21 +99,25 @@ class Spans:
         if attempt_id is not None:
             always += " AND span.attempt = ?"
             parameters.append(_number_of(row, attempt_id))
-        reader = SpanReader(rollout_id, attempt_ids)
+        reader = SpanReader(rollout_id)
+
+        def decoded(columns: Sequence[Any]) -> Span:
+            return reader.decoded(attempt_ids[columns[0]], EncodedSpan(*columns[1:]))
+
         if query.sort_by not in _OWN_COLUMNS:
             everything = self._execute(
-                f"SELECT {COLUMNS} FROM span JOIN source USING (source) WHERE {always} ORDER BY span.span", parameters
+                f"SELECT {_COLUMNS} FROM span JOIN source USING (source) WHERE {always} ORDER BY span.span", parameters
             )
-            return select([reader.decoded(columns) for columns in everything.fetchall()], query)
+            return select([decoded(columns) for columns in everything.fetchall()], query)
         matching = conditions.where(query, always, parameters, table="span")
         total = None
         if not conditions.is_whole(query):
             (total,) = self._execute(f"SELECT count(*) FROM span WHERE {matching}", parameters).fetchone()
         page = conditions.order_and_page(query, parameters, table="span", insertion="span")
         found = self._execute(
-            f"SELECT {COLUMNS} FROM span JOIN source USING (source) WHERE {matching} {page}", parameters
+            f"SELECT {_COLUMNS} FROM span JOIN source USING (source) WHERE {matching} {page}", parameters
         ).fetchall()
-        spans = [reader.decoded(columns) for columns in found]
+        spans = [decoded(columns) for columns in found]
         return spans, len(spans) if total is None else total
 
     def _numbers(self, run_id: str, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], tuple[int, int]]:

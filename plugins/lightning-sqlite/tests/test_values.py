@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from lightning_sqlite import SqliteLightningStore
-from lightning_sqlite.plain import plain
 from pydantic import BaseModel
 
 from lightning_core.errors import InvalidRequest
+from lightning_core.store.codec.plain import plain
 from lightning_core.types import Event, Link, OtelResource, PromptTemplate, Span, SpanContext, TraceStatus
 
 

@@ -3,17 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lightning_core.store.codec.plain import dumped, loaded, plain
 from lightning_core.types import Span
 from lightning_core.types.clone import construct
 from lightning_core.types.frozen import FrozenDict, freeze
 from lightning_core.types.span import Event, Link, OtelResource, SpanContext, TraceStatus
-from lightning_sqlite.plain import dumped, loaded, plain
-
-COLUMNS = (
-    "span.attempt, span.span_id, span.sequence_id, span.trace_id, span.parent_id, span.name, "
-    "span.start_time, span.end_time, span.body, source.body"
-)
-"""What `SpanReader.decoded` takes, of `span JOIN source USING (source)`."""
 
 _FIELDS = set(Span.model_fields)
 _CONTEXT_FIELDS = set(SpanContext.model_fields)
@@ -22,7 +16,7 @@ _OK = TraceStatus(status_code="OK")
 
 
 class EncodedSpan(NamedTuple):
-    """What is written of a span. The numbers of its rollout and its attempt are the database's."""
+    """What is written of a span, but for its rollout and its attempt."""
 
     span_id: str
     sequence_id: int
@@ -93,17 +87,15 @@ class SpanReader:
 
     Args:
         rollout_id: Whose spans.
-        attempt_ids: The ids of its attempts, by number.
     """
 
-    def __init__(self, rollout_id: str, attempt_ids: dict[int, str]) -> None:
+    def __init__(self, rollout_id: str) -> None:
         self._rollout_id = rollout_id
-        self._attempt_ids = attempt_ids
         self._sources: dict[bytes, OtelResource] = {}
 
-    def decoded(self, row: Sequence[Any]) -> Span:
-        """Return the span of a row of `COLUMNS`."""
-        attempt, span_id, sequence_id, trace_id, parent_id, name, start_time, end_time, body_text, source = row
+    def decoded(self, attempt_id: str, span: EncodedSpan) -> Span:
+        """Return the span of what was written of it."""
+        span_id, sequence_id, trace_id, parent_id, name, start_time, end_time, source, body_text = span
         body = loaded(body_text)
         resource = self._sources.get(source)
         if resource is None:
@@ -113,7 +105,7 @@ class SpanReader:
         status = body.get("s")
         fields = {
             "rollout_id": self._rollout_id,
-            "attempt_id": self._attempt_ids[attempt],
+            "attempt_id": attempt_id,
             "sequence_id": sequence_id,
             "trace_id": trace_id,
             "span_id": span_id,

@@ -1,0 +1,298 @@
+"""The port that `StoreFacade` asks for, over a partition of a MongoDB database."""
+
+import re
+import weakref
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
+from lightning_core.store.base import LightningStoreCapabilities
+from lightning_core.store.codec.plain import dumped, plain
+from lightning_core.store.codec.spans import encoded
+from lightning_core.store.listeners import Listeners
+from lightning_core.store.query import Query
+from lightning_core.types import Span
+from lightning_mongo import schema
+from lightning_mongo.address import Address
+from lightning_mongo.database import Database, Settings
+from lightning_mongo.deadlines import Deadlines
+from lightning_mongo.documents import Documents
+from lightning_mongo.errors import explained
+from lightning_mongo.home import Home
+from lightning_mongo.news import News
+from lightning_mongo.rollouts import Rollouts
+from lightning_mongo.spans import Spans
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_DATABASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_DOCUMENT_NAMES = {"resources": "resources", "workers": "worker", "state": "state"}
+
+
+class MongoBackend(StoreBackend):
+    """Keeps everything in a partition of a MongoDB database, which others may use at the same time.
+
+    A majority of the replica set has written to its journal what is acknowledged. The connection is made with the first
+    request, in a thread of its own, so that it may be used from any thread and any event loop of the process.
+
+    Args:
+        uri: The address.
+        database: The database's name.
+        partition_id: The part of the database: whoever names another one sees nothing of this one.
+        connect_seconds: How long to look for a server before it is said that there is none.
+        retry_seconds: How long requests are repeated while the server is away.
+        poll_milliseconds: How often a standalone server is asked what others have written.
+        keep_days: How long the server keeps rollouts that have ended, and spans; None until somebody deletes them.
+        client_options: What else pymongo's client is made with.
+
+    Raises:
+        InvalidRequest: For an argument that is wrong in itself.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        *,
+        database: str = "lightning",
+        partition_id: str = "default",
+        connect_seconds: float = 5.0,
+        retry_seconds: float = 30.0,
+        poll_milliseconds: float = 50.0,
+        keep_days: float | None = None,
+        client_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        address = Address(uri)
+        _require_name("database", database, _DATABASE_NAME)
+        _require_name("partition_id", partition_id, _NAME)
+        for name, value, least in (
+            ("connect_seconds", connect_seconds, 0.001),
+            ("retry_seconds", retry_seconds, 0.0),
+            ("poll_milliseconds", poll_milliseconds, 1.0),
+            ("keep_days", 1.0 if keep_days is None else keep_days, 0.0),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
+                raise InvalidRequest(f"{name} is {value!r}; it is a number from {least:g} on")
+        if client_options is not None and not isinstance(client_options, Mapping):
+            raise InvalidRequest(
+                f"client_options is a mapping of pymongo's options; got {type(client_options).__name__}"
+            )
+        self._database = Database(
+            Settings(
+                address=address,
+                database=database,
+                partition=partition_id,
+                connect_seconds=connect_seconds,
+                retry_seconds=retry_seconds,
+                poll_seconds=poll_milliseconds / 1e3,
+                keep_seconds=None if keep_days is None else keep_days * 86_400,
+                client_options=dict(client_options or {}),
+            )
+        )
+        self._listeners = Listeners()
+        self._deadlines = Deadlines()
+        self._news = News(self._database, self._listeners, self._deadlines)
+        self._rollouts = Rollouts(self._database, self._listeners, self._deadlines)
+        self._spans = Spans(self._database)
+        self._documents = Documents(self._database)
+        self._home = Home(f"the store in {address}", hurry=self._database.hurry, end=self._database.aclose)
+        self._finalizer = weakref.finalize(self, self._home.close)
+
+    @property
+    def name(self) -> str:
+        """What statistics call this store."""
+        return "MongoLightningStore"
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        """What this store can do."""
+        return {"thread_safe": True, "async_safe": True, "zero_copy": False, "otlp_traces": False}
+
+    @property
+    def is_shared(self) -> bool:
+        """Others may write to the same partition."""
+        return True
+
+    async def kept_runs(self) -> list[str]:
+        """Return all runs of the partition, oldest first."""
+        return await self._do(self._all_runs)
+
+    async def insert(self, records: Sequence[RolloutRecord]) -> list[RolloutRecord]:
+        """Add new records, in this order.
+
+        Raises:
+            InvalidRequest: When an input or metadata has a value that JSON cannot hold, or is too large.
+        """
+        return await self._do(partial(self._rollouts.insert, records))
+
+    async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
+        """Return the record, or None when the run has none of this id."""
+        return await self._do(partial(self._rollouts.get, run_id, rollout_id))
+
+    async def get_many(self, run_id: str, rollout_ids: Sequence[str]) -> list[RolloutRecord | None]:
+        """Return what `get` gives for each id."""
+        return await self._do(partial(self._rollouts.get_many, run_id, rollout_ids))
+
+    async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
+        """Write `new` with the next revision if the record still has the revision of `old`."""
+        return await self._do(partial(self._rollouts.replace, old, new))
+
+    async def claim(
+        self,
+        run_id: str,
+        limit: int,
+        begin: Callable[[RolloutRecord], RolloutRecord],
+        *,
+        request_id: str | None = None,
+    ) -> list[RolloutRecord]:
+        """Take up to `limit` records from the head of the queue and write `begin(record)` for each."""
+        return await self._do(partial(self._rollouts.claim, run_id, limit, begin, request_id))
+
+    async def find(self, run_id: str, query: Query) -> tuple[list[RolloutRecord], int]:
+        """Query records by fields of their rollout."""
+        return await self._do(partial(self._rollouts.find, run_id, query))
+
+    async def due(self, run_id: str, now: float) -> list[RolloutRecord]:
+        """Return the records whose deadline is not after `now`."""
+        is_known, earliest = self._deadlines.known(run_id)
+        if is_known and (earliest is None or now < earliest):
+            self._home.check_open()
+            return []
+        return await self._do(partial(self._rollouts.due, run_id, now))
+
+    async def next_deadline(self, run_id: str) -> float | None:
+        """Return a time before which no record is due."""
+        return await self._do(partial(self._rollouts.next_deadline, run_id))
+
+    async def append_spans(self, run_id: str, spans: Sequence[Span]) -> list[int | None]:
+        """Keep spans of existing attempts, and number those whose `sequence_id` is 0.
+
+        Raises:
+            NotFound: When a rollout is gone.
+        """
+        rows = [(span.rollout_id, span.attempt_id, row) for span, row in zip(spans, encoded(spans), strict=True)]
+        return await self._do(partial(self._spans.append, run_id, rows))
+
+    async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each `(rollout_id, attempt_id)`."""
+        return await self._do(partial(self._spans.reserve, run_id, attempts))
+
+    async def find_spans(
+        self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query
+    ) -> tuple[list[Span], int]:
+        """Query the spans of a rollout, or of one of its attempts."""
+        return await self._do(partial(self._spans.find, run_id, rollout_id, attempt_id, query))
+
+    async def put_document(
+        self,
+        run_id: str,
+        kind: DocumentKind,
+        key: str,
+        value: Any,
+        *,
+        revision: int,
+        requests: tuple[str, ...] = (),
+    ) -> Document | None:
+        """Write a document, which thereby becomes the latest of its kind.
+
+        Raises:
+            InvalidRequest: When the value has something that JSON cannot hold, or is too large.
+        """
+        own = plain(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
+        written = await self._do(partial(self._documents.put, run_id, kind, key, dumped(own), revision, requests))
+        return Document(key, own, revision + 1, requests) if written else None
+
+    async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
+        """Return the document of this key, or None when there is none."""
+        return await self._do(partial(self._documents.get, run_id, kind, key))
+
+    async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
+        """Return the key of the document written last, or None when there is none."""
+        return await self._do(partial(self._documents.latest_key, run_id, kind))
+
+    async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
+        """Return all documents of a kind, in the order of their creation."""
+        return await self._do(partial(self._documents.all, run_id, kind))
+
+    async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
+        """Delete rollouts with their attempts and spans."""
+        return await self._do(partial(self._rollouts.delete, run_id, rollout_ids))
+
+    async def delete_run(self, run_id: str) -> None:
+        """Delete everything that belongs to a run."""
+
+        async def delete() -> None:
+            await self._rollouts.delete_all(run_id)
+            await self._spans.delete_all(run_id)
+            await self._documents.delete_all(run_id)
+
+        await self._do(delete)
+
+    async def count(self, run_id: str) -> dict[str, int]:
+        """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+
+        async def counted() -> dict[str, int]:
+            rollouts, attempts = await self._rollouts.count(run_id)
+            return {
+                "rollouts": rollouts,
+                "attempts": attempts,
+                "spans": await self._spans.count(run_id),
+                "resources": await self._documents.count(run_id, "resources"),
+                "workers": await self._documents.count(run_id, "workers"),
+            }
+
+        return await self._do(counted)
+
+    def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call the listener after each written record, until the returned function is called."""
+        return self._listeners.add(run_id, listener)
+
+    async def aclose(self) -> None:
+        """Finish what was asked for, and let go of the server."""
+        await self._home.aclose()
+        self._finalizer.detach()
+
+    def close(self) -> None:
+        """Do as `aclose` does, and block until then."""
+        self._finalizer()
+
+    async def _do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        database, news = self._database, self._news
+
+        async def carry_out() -> T:
+            try:
+                await database.ready(news)
+                return await work()
+            except Exception as exc:
+                error = explained(exc, database.settings.address)
+                if error is exc:
+                    raise
+                raise error from exc
+
+        return await self._home.do(carry_out)
+
+    async def _all_runs(self) -> list[str]:
+        first, end = (f"{self._database.settings.partition}{after}" for after in "/0")  # "0" is what comes after "/"
+        begun: dict[str, Any] = {}
+        for name in (schema.ROLLOUTS, schema.DOCUMENTS):
+            collection = self._database.collection(name)
+            runs = await self._database.retried(
+                partial(collection.distinct, "_id.run", {"_id.run": {"$gte": first, "$lt": end}})
+            )
+            for key in runs:
+                oldest = await self._database.retried(
+                    partial(collection.find_one, {"_id.run": key}, {"number": 1}, sort=[("number", 1)])
+                )
+                if oldest is not None:
+                    begun[key] = min(begun.get(key, oldest["number"]), oldest["number"])
+        return [self._database.run_of(key) for key in sorted(begun, key=begun.__getitem__)]
+
+
+def _require_name(what: str, name: object, form: re.Pattern[str]) -> None:
+    if not isinstance(name, str) or not form.fullmatch(name):
+        raise InvalidRequest(
+            f"{what} is {name!r}; it is a name of up to 63 letters, digits and _ - that begins with a letter or a digit"
+        )

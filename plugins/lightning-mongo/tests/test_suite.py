@@ -1,0 +1,32 @@
+"""The conformance suite of stores, on a standalone server and on a replica set."""
+
+import pytest
+from lightning_mongo import MongoLightningStore
+from lightning_mongo.testing import Mongod
+
+from lightning_core.store import LightningStore
+from lightning_core.testing import FakeClock, StoreSuite
+
+
+class OnServer(StoreSuite):
+    uri: str
+    partition: str
+
+    async def make_store(self, *, clock: FakeClock, run_id: str) -> LightningStore:
+        return MongoLightningStore(self.uri, partition_id=self.partition, clock=clock, run_id=run_id)
+
+    async def reopen_store(self, store: LightningStore, *, clock: FakeClock) -> LightningStore | None:
+        await store.aclose()
+        return await self.make_store(clock=clock, run_id=store.run_id)
+
+
+class TestOnStandaloneServer(OnServer):
+    @pytest.fixture(autouse=True)
+    def place(self, standalone: Mongod, partition: str) -> None:
+        self.uri, self.partition = standalone.uri, partition
+
+
+class TestOnReplicaSet(OnServer):
+    @pytest.fixture(autouse=True)
+    def place(self, replica_set: Mongod, partition: str) -> None:
+        self.uri, self.partition = replica_set.uri, partition
