@@ -6,7 +6,7 @@ PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := plugins/lightning-apo plugins/lightning-litellm plugins/lightning-sqlite
+PLUGINS := $(addprefix plugins/lightning-,agentops apo litellm mongo sqlite weave)
 MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl

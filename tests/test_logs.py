@@ -147,6 +147,15 @@ def test_key_of_an_attempt_is_not_shown() -> None:
             {"extra_headers": {"X-Pass": "abc"}, "header": "Team"},
             {"extra_headers": {"X-Pass": "***"}, "header": "Team"},
         ),
+        ({"env": {"MY_PASS": "abc", "N": 5}, "x": "y"}, {"env": {"MY_PASS": "***", "N": "***"}, "x": "y"}),
+        (
+            {"runtime_env": {"env_vars": {"WHATEVER": "abc"}, "working_dir": "."}},
+            {"runtime_env": {"env_vars": {"WHATEVER": "***"}, "working_dir": "."}},
+        ),
+        (  # one that an agent acts in
+            {"env": {"name": "maze", "max_steps": 5, "api_key": "abc"}, "environment": "maze"},
+            {"env": {"name": "maze", "max_steps": 5, "api_key": "***"}, "environment": "maze"},
+        ),
         ([{"params": [{"subscription-key": "abc"}]}], [{"params": [{"subscription-key": "***"}]}]),
         (
             {"key": "abc", "private_key": "abc", "auth-token": "abc"},

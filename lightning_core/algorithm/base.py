@@ -3,7 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lightning_core.agent.attachment import AttachedToTrainer
 from lightning_core.errors import AlgorithmNotAttached
@@ -36,6 +36,9 @@ class Algorithm(AttachedToTrainer, ABC):
     trainer attaches the store, the initial resources and itself before it calls `run`.
     """
 
+    measures_held_out: ClassVar[bool] = False
+    """Whether `run` measures on the held-out samples itself; see `get_test_dataset`."""
+
     _store: LightningStore | None = None
     _adapter: "TraceAdapter[Any] | None" = None
     _initial_resources: NamedResources | None = None
@@ -43,6 +46,7 @@ class Algorithm(AttachedToTrainer, ABC):
     _reporter: Reporter | None = None
     _llm_proxy: Any = None
     _budget: Budget | None = None
+    _test_dataset: Dataset[Any] | None = None
     _not_attached = AlgorithmNotAttached
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -147,6 +151,20 @@ class Algorithm(AttachedToTrainer, ABC):
         left behind.
         """
         return self._budget
+
+    def set_test_dataset(self, dataset: Dataset[Any] | None) -> None:
+        """Attach the held-out samples; None for none, and where the trainer measures on them after `run`."""
+        self._test_dataset = dataset
+
+    def get_test_dataset(self) -> Dataset[Any] | None:
+        """Return the held-out samples of an algorithm that `measures_held_out`; None for any other, or without any.
+
+        It is for one whose resources do not outlive `run`, such as a model that it serves. It measures in `run` what it
+        starts from and what it has found, with rollouts of mode `test` and the metrics `test_reward_initial` and
+        `test_reward`, and says which resources the two are with `set_initial_resources` and `report`. It learns
+        nothing from these samples.
+        """
+        return self._test_dataset
 
     def set_rollout_config(self, config: RolloutConfig | None) -> None:
         """Attach the limits and the retry policy of rollouts."""

@@ -196,11 +196,14 @@ class Run:
         algorithm.set_budget(self._budget.budget)
         algorithm.set_rollout_config(self._trainer.rollout_config)
         algorithm.set_reporter(self._progress)
+        algorithm.set_test_dataset(self._test_dataset if algorithm.measures_held_out else None)
         try:
             await self._do("algorithm", self._call_algorithm, can_be_cancelled=algorithm.is_async())
             await self._do("held out", partial(self._measure, store))
         finally:
             algorithm.set_reporter(None)
+            algorithm.set_test_dataset(None)
+            self._initial = algorithm.get_initial_resources()  # it may have said what it started from
             if self._trainer.initial_resources is None:
                 algorithm.set_initial_resources(own)  # the address of the proxy is this run's alone
 
@@ -213,7 +216,7 @@ class Run:
             await self._recording.once(self._store, part, spend)
 
     async def _measure(self, store: LightningStore) -> None:
-        if self._test_dataset is not None:
+        if self._test_dataset is not None and not self._algorithm.measures_held_out:
             await measure_held_out(
                 store,
                 self._test_dataset,
