@@ -19,17 +19,20 @@ export PIP_NO_INPUT := 1
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart test check bench docs wheels clean empty-venv empty-verl-venv found-python
+.PHONY: help quickstart quickstart-rl test check bench docs wheels clean empty-venv empty-verl-venv found-python
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 quickstart: $(MADE_FOR) ## improve the example agent's prompt: no account, GPU or network
 	$(BIN)/agl train examples/quickstart/config.yaml
 
+quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a processor: no account, GPU or network
+	$(VERL_BIN)/python examples/rl_calculator/train.py
+
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest
-	$(VERL_BIN)/pytest plugins/lightning-verl/tests
+	$(VERL_BIN)/pytest plugins/lightning-verl/tests examples/gsm8k_grpo examples/rl_calculator
 
 check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compiles without a warning
 	$(BIN)/ruff format --check .

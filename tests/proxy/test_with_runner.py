@@ -216,7 +216,7 @@ async def test_an_agent_that_fails_after_its_model_was_back_has_failed(
             await client.chat.completions.create(model="small", messages=said)
         raise ValueError("its own")
 
-    await store.add_resources({"main_llm": proxy.as_resource("small")})
+    await store.add_resources({"main_llm": proxy.as_resource(model="small")})
     queued = await store.enqueue_rollout("task")
     runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
     with runner.run_context(agent=agent, store=store):

@@ -5,7 +5,7 @@ import hashlib
 import logging
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,12 +14,14 @@ from omegaconf import OmegaConf
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.continued import continued
 from lightning_core.errors import ConfigError
+from lightning_core.proxy import LLMProxy, RemoteProxy
 from lightning_core.types import Dataset, NamedResources, samples_of
 from lightning_verl.accelerators import check_accelerator
 from lightning_verl.bridge import Bridge
 from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.learning import as_trajectory_adapter
 from lightning_verl.manager import RolloutManager
+from lightning_verl.outcome import Outcome
 from lightning_verl.serving import RESOURCE, Serving
 from lightning_verl.training import Plan, Training
 from lightning_verl.versions import check_versions
@@ -34,6 +36,9 @@ class VERL(Algorithm):
     trainer's, or one that this algorithm starts on this machine. What is learned from them is said under
     `agentlightning` in the config, everything else is verl's own.
 
+    The best resources that it reports are those with the newest model that is saved: `main_llm.model` is its folder. A
+    `test_dataset` is run with the model as it was given, and with what has come of it, before verl's servers end.
+
     Where the store is durable, a run that was killed goes on from its last checkpoint, and rollouts that had ended are
     not run again.
 
@@ -46,6 +51,7 @@ class VERL(Algorithm):
         ConfigError: Names every key that there is not and every value that does not fit, with the nearest right key.
     """
 
+    measures_held_out = True
     _preset: ClassVar[Literal["grpo", "ppo", "rloo"] | None] = None
 
     def __init__(
@@ -68,7 +74,13 @@ class VERL(Algorithm):
         """
         settings, store = self.settings, self.get_store()
         train, val = samples_of(train_dataset or ()), samples_of(val_dataset or ())
-        self._check(len(train), None if val_dataset is None else len(val))
+        test_dataset = self.get_test_dataset()
+        test = samples_of(test_dataset or ())
+        self._check(
+            n_train=len(train),
+            n_val=None if val_dataset is None else len(val),
+            n_test=None if test_dataset is None else len(test),
+        )
         work = {"config": _digest(settings), "train": len(train), "val": len(val)}
         async with continued(store, "verl", of=work) as key:
             bridge = Bridge(asyncio.get_running_loop())
@@ -85,23 +97,41 @@ class VERL(Algorithm):
                 store,
                 bridge=bridge,
                 serving=serving,
-                tasks={"train": train, "val": val},
-                group_size={"train": rollout.n, "val": rollout.val_kwargs.n},
+                tasks={"train": train, "val": val, "test": test},
+                group_size={"train": rollout.n, "val": rollout.val_kwargs.n, "test": rollout.val_kwargs.n},
+                batch_size=settings.batch_size,
+                is_sync=settings.verl.trainer.v1.trainer_mode == "sync",
                 options=settings.learning,
                 key=key,
                 config=self.get_rollout_config(),
                 adapter=self._adapter,
-                is_repeatable=settings.verl.trainer.v1.trainer_mode == "sync",
+            )
+            checkpoints = self._checkpoints(key)
+            outcome = Outcome(
+                manager=manager,
+                serving=serving,
+                start=str(settings.verl.actor_rollout_ref.model.path),
+                folder=lambda step: checkpoints / f"global_step_{step}" / settings.weights_folder,
+                has_test=bool(test),
+                set_start=self.set_initial_resources,
+                report=self.report,
             )
             plan = Plan(
                 verl=OmegaConf.create(settings.verl),
                 options=settings.learning,
                 n_train=len(train),
                 n_val=len(val),
-                checkpoints=self._checkpoints(key),
+                checkpoints=checkpoints,
             )
             await manager.cancel_left()
-            training = Training(plan, bridge=bridge, manager=manager, serving=serving, report=self._tell)
+            training = Training(
+                plan,
+                bridge=bridge,
+                manager=manager,
+                serving=serving,
+                outcome=outcome,
+                report=self._told_once(bridge, f"{key}/reported", await store.load_state(f"{key}/reported")),
+            )
             try:
                 await training.run()
             finally:
@@ -109,30 +139,62 @@ class VERL(Algorithm):
                 await manager.aclose()
                 await serving.stop()
 
-    def _check(self, n_train: int, n_val: int | None) -> None:
+    def _check(self, *, n_train: int, n_val: int | None, n_test: int | None) -> None:
         """Refuse what cannot work, before torch is imported and Ray is started."""
         settings = self.settings
         check_versions()
         ray = settings.verl.ray_kwargs.get("ray_init") or {}
         is_elsewhere = bool(ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1)
         check_accelerator(settings.device, is_elsewhere=is_elsewhere)
-        check_settings(settings, n_train=n_train, n_val=n_val)
+        check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
+        self._check_proxy()
         try:
             as_trajectory_adapter(self._adapter)
         except TypeError as exc:
             raise ConfigError(str(exc)) from exc
 
+    def _check_proxy(self) -> None:
+        proxy = self.get_llm_proxy()
+        if isinstance(proxy, RemoteProxy):
+            raise ConfigError(
+                f"llm_proxy is {proxy.url}, which runs by itself and cannot be given the model that is trained; leave "
+                "it out, or give options of one that runs here, as in llm_proxy=True"
+            )
+        if isinstance(proxy, LLMProxy) and proxy.workers > 1 and self.settings.own.backend == "tokens":
+            raise ConfigError(
+                f"llm_proxy has workers={proxy.workers}, and verl's client is in this process alone; leave workers "
+                "out, or set agentlightning.backend=openai"
+            )
+
     def _checkpoints(self, key: str) -> Path:
         """Return where this work keeps its checkpoints: a folder of its own, so that no other run continues it."""
         recording = None if self._trainer is None else self.get_trainer().recording
         if recording is not None:
-            return recording.folder.path / "checkpoints"
+            return recording.folder.path / "checkpoints" / key
         return Path(str(self.settings.verl.trainer.default_local_dir)).absolute() / key
 
-    def _tell(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Report what a step has measured. In the trainer's thread."""
-        numbers_only = {name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real)}
-        self.report(numbers_only, step=step or None)
+    def _told_once(self, bridge: Bridge, name: str, last: Any) -> Callable[[Mapping[str, Any], int], None]:
+        """Return what reports the measurements of a step, in the trainer's thread.
+
+        A step that a killed run takes again from its checkpoint was reported before, and is not again.
+
+        Args:
+            bridge: To the store.
+            name: Under this one the store has the last step that was reported.
+            last: That step; None when none was.
+        """
+
+        def tell(metrics: Mapping[str, Any], step: int) -> None:
+            nonlocal last
+            if step and last is not None and step <= last:
+                return
+            numbers_only = {name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real)}
+            self.report(numbers_only, step=step or None)
+            if step:
+                last = step
+                bridge.call(self.get_store().save_state(name, step))
+
+        return tell
 
 
 class GRPO(VERL):

@@ -1,13 +1,17 @@
 """`AgentModeDaemon` of agentlightning 0.3: batches of rollouts for a training loop of one's own."""
 
 import asyncio
+import math
+import random
 import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.proxy import LLMProxy
+from lightning_core.registry import did_you_mean
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
@@ -15,6 +19,8 @@ from lightning_verl.learning import (
     EndedRollout,
     LearnedRow,
     LearningOptions,
+    Lesson,
+    Level,
     learn_from_group,
     padded_batch,
     read_rollout,
@@ -28,6 +34,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LEVELS = get_args(Level)
+_TRACE_AGGREGATOR = (
+    "level",
+    "trajectory_max_prompt_length",
+    "trajectory_max_response_length",
+    "debug",  # this and the next are of 0.3, and have no effect
+    "mismatch_log_dir",
+)
 _SET_UP_SECONDS = 300.0
 _NO_LIMIT = 2**63
 
@@ -49,7 +63,7 @@ class AgentModeDaemon:
         train_rollout_n: How often each training task is run.
         train_information: `model` is what agents ask for, `temperature` how they sample.
         tokenizer: The model's.
-        mini_batch_size: The batch is cut to a multiple of it; 1 for no cut.
+        mini_batch_size: A batch has a multiple of it; which rows are left out for that is drawn by lot. 1 for all.
         pad_token_id: What stands where there is no token.
         reward_fillna_value: What a rollout that failed is worth; None to leave it out.
         llm_timeout_seconds: The longest that a rollout may take.
@@ -60,7 +74,7 @@ class AgentModeDaemon:
         trace_aggregator: `level`, `trajectory_max_prompt_length` and `trajectory_max_response_length`.
 
     Raises:
-        ConfigError: Without a store, or for another mode.
+        ConfigError: Without a store, for another mode, or when a value cannot be.
     """
 
     @superseded(
@@ -88,6 +102,12 @@ class AgentModeDaemon:
     ) -> None:
         if mode != "v1" or store is None:
             raise ConfigError(f"mode is {mode!r} and store is {store!r}; it works in mode 'v1', with a store")
+        if reward_fillna_value is not None and not math.isfinite(reward_fillna_value):
+            raise ConfigError(f"reward_fillna_value is {reward_fillna_value!r}; give a finite number, or None")
+        for name, number in (("train_rollout_n", train_rollout_n), ("mini_batch_size", mini_batch_size)):
+            if number < 1:
+                raise ConfigError(f"{name} is {number!r}; it has to be 1 or more")
+        self._trace_aggregator = _checked(trace_aggregator or {})
         self.store = store
         self.tokenizer = tokenizer
         self.adapter = adapter
@@ -99,7 +119,6 @@ class AgentModeDaemon:
         self.llm_timeout_seconds = llm_timeout_seconds
         self.llm_proxy = LLMProxy(port=port, store=store, key="") if llm_proxy is None else llm_proxy
         self.is_train = True
-        self._trace_aggregator = dict(trace_aggregator or {})
         self._is_own = llm_proxy is None
         self._groups: list[list[Rollout]] = []
         self._sources: list[str | None] = []
@@ -134,7 +153,11 @@ class AgentModeDaemon:
         self._call(self._set_up(data, server_addresses, is_train), seconds=_SET_UP_SECONDS)
 
     def run_until_all_finished(self, verbose: bool = True) -> None:
-        """Return when all of them have ended, and were read."""
+        """Return when all of them have ended, and were read.
+
+        Args:
+            verbose: Not used: the run itself tells how far it is.
+        """
         self._ended = self._call(self._wait())
 
     def get_train_data_batch(
@@ -146,7 +169,7 @@ class AgentModeDaemon:
             max_prompt_length: The length of all prompts, in tokens.
             max_response_length: The same of responses.
             device: Where the tensors are to be.
-            global_steps: Not used.
+            global_steps: The number of the step; where rows are left out, which ones depends on it.
 
         Returns:
             Tensors `[rows, length]` by verl's names, with `data_id_list`, `rollout_id_list` and `turn_index_list` of
@@ -155,7 +178,7 @@ class AgentModeDaemon:
         Raises:
             AlgorithmError: When the rollouts have not ended, or there is nothing to learn from.
         """
-        level = self._trace_aggregator.get("level", "transition")
+        level: Level = self._trace_aggregator.get("level", "transition")
         if level == "trajectory":
             max_prompt_length = self._trace_aggregator.get("trajectory_max_prompt_length", max_prompt_length)
             max_response_length = self._trace_aggregator.get("trajectory_max_response_length", max_response_length)
@@ -164,13 +187,17 @@ class AgentModeDaemon:
             max_response_length=max_response_length,
             level=level,
             on_failure="drop" if self.reward_fillna_value is None else self.reward_fillna_value,
+            # One rollout of a task is compared with nothing: then a reward is enough.
+            estimator="grpo" if self.train_rollout_n > 1 else "gae",
             needs_logprobs=False,
         )
         lessons = [learn_from_group(group, options=options) for group in self._read(options)]
+        lessons, n_left_out = _whole_mini_batches(lessons, self.mini_batch_size, seed=global_steps)
         rows = [(number, row) for number, lesson in enumerate(lessons) for row in lesson.rows]
-        rows = rows[: len(rows) - len(rows) % self.mini_batch_size]
         if not rows:
             why = next((lesson.dropped for lesson in lessons if lesson.dropped), "the batch has no row")
+            if n_left_out:
+                why = f"there are {n_left_out} rows, fewer than mini_batch_size, {self.mini_batch_size}"
             raise AlgorithmError(f"there is nothing to learn from: {why}")
         import numpy as np
         import torch
@@ -195,7 +222,7 @@ class AgentModeDaemon:
                 "turn_index_list": np.array([row.index for _, row in rows], dtype=object),
             },
         )
-        return batch, training_metrics(lessons, options=options)
+        return batch, training_metrics(lessons, options=options, n_dropped_remainder=n_left_out)
 
     def get_test_metrics(self) -> dict[str, float]:
         """Return how a validation went, each rollout counted once.
@@ -275,3 +302,24 @@ class AgentModeDaemon:
 
     def _call(self, coroutine: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+
+
+def _checked(trace_aggregator: Mapping[str, Any]) -> dict[str, Any]:
+    for name in trace_aggregator:
+        if name not in _TRACE_AGGREGATOR:
+            raise ConfigError(f"trace_aggregator has no {name!r}{did_you_mean(name, _TRACE_AGGREGATOR)}")
+    level = trace_aggregator.get("level", "transition")
+    if level not in _LEVELS:
+        raise ConfigError(f"trace_aggregator has the level {level!r}; there are: {', '.join(_LEVELS)}")
+    return dict(trace_aggregator)
+
+
+def _whole_mini_batches(lessons: Sequence[Lesson], size: int, *, seed: int) -> tuple[list[Lesson], int]:
+    """Leave out as many rows as are too many for whole mini-batches, and say how many; which ones is drawn by lot."""
+    places = [(number, place) for number, lesson in enumerate(lessons) for place in range(len(lesson.rows))]
+    out = set(random.Random(seed).sample(places, len(places) % size))
+    kept = [
+        replace(lesson, rows=tuple(row for place, row in enumerate(lesson.rows) if (number, place) not in out))
+        for number, lesson in enumerate(lessons)
+    ]
+    return kept, len(out)

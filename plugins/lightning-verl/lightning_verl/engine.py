@@ -36,15 +36,17 @@ class VerlEngine:
         max_response_tokens: int,
         max_context_tokens: int,
     ) -> None:
-        self._client = client
+        self._client: LLMClient | None = client
         self._sampling = dict(sampling)
         self._max_response_tokens = max_response_tokens
         self._max_context_tokens = max_context_tokens
-        self._is_closed = False
 
     def close(self) -> None:
-        """Refuse every further call: there is no model any more. May be called from any thread."""
-        self._is_closed = True
+        """Refuse every further call: there is no model any more. May be called from any thread.
+
+        The client is let go: as long as somebody has it, Ray keeps an actor of verl's.
+        """
+        self._client = None
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
         """Continue a prompt. One that leaves no room gets an empty answer that was cut off at its length.
@@ -52,14 +54,15 @@ class VerlEngine:
         Raises:
             RuntimeError: After `close`.
         """
-        if self._is_closed:
+        client = self._client
+        if client is None:
             raise RuntimeError("the training has ended, and with it the model")
         room = self._max_context_tokens - len(prompt_ids)
         if room < 1:
             return Generated([], [], "length")
         asked = sampling.get("max_tokens")
         limit = self._max_response_tokens if asked is None else min(int(asked), self._max_response_tokens)
-        output = await self._client.generate(
+        output = await client.generate(
             request_id,
             prompt_ids=prompt_ids,
             sampling_params={

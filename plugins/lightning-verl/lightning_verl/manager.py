@@ -1,14 +1,21 @@
 """Runs the rollouts that verl's trainer asks for: in the store, as whoever executes them there."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from lightning_core.errors import AlgorithmError, InvalidTransition, NoRewards
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, Rollout, RolloutConfig, Span
+from lightning_core.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    NamedResources,
+    Rollout,
+    RolloutConfig,
+    Span,
+)
 from lightning_verl.bridge import Bridge
 from lightning_verl.learning import (
     EndedRollout,
@@ -16,6 +23,7 @@ from lightning_verl.learning import (
     LearnedRow,
     LearningOptions,
     Lesson,
+    RolloutRows,
     learn_from_group,
     read_rollout,
     training_metrics,
@@ -28,7 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Partition = Literal["train", "val"]
+Partition = Literal["train", "val", "test"]
+"""Which samples; also the mode of their rollouts."""
 
 _VERSION = "agentlightning.weight_version"
 
@@ -47,7 +56,7 @@ class Group(NamedTuple):
     """The rollouts of one task."""
 
     uid: str
-    """verl's name for it."""
+    """What verl's trainer calls it: the same when it asks for it again."""
     task: int
     """Its number in the dataset."""
 
@@ -55,7 +64,7 @@ class Group(NamedTuple):
 class RolloutManager:
     """verl's agent-loop manager: enqueues groups of rollouts, waits for them, and hands over what is learned.
 
-    `generate_sequences` and `validate` belong to the trainer's thread, everything else to the event loop.
+    `generate_sequences` belongs to the trainer's thread, everything else to the event loop.
 
     Args:
         store: Where runners look for work.
@@ -63,11 +72,12 @@ class RolloutManager:
         serving: Which model the agents call.
         tasks: The samples, by partition.
         group_size: How many rollouts a group has, by partition.
+        batch_size: How many groups verl learns from at once.
+        is_sync: Whether those are all groups of one step.
         options: What is learned, and how.
         key: Names this work within its run: the same one again continues it, and what has ended is not run again.
         config: Limits and retry policy of each rollout.
         adapter: The trainer's.
-        is_repeatable: Whether a step asks for the same tasks in the same order when it is taken again.
     """
 
     def __init__(
@@ -78,11 +88,12 @@ class RolloutManager:
         serving: Serving,
         tasks: Mapping[Partition, Sequence[Any]],
         group_size: Mapping[Partition, int],
+        batch_size: int,
+        is_sync: bool = True,
         options: LearningOptions,
         key: str,
         config: RolloutConfig | None = None,
         adapter: object = None,
-        is_repeatable: bool = True,
     ) -> None:
         self._store = store
         self._bridge = bridge
@@ -94,8 +105,7 @@ class RolloutManager:
         self._key = key
         self._config = config
         self._adapter = adapter
-        self._is_repeatable = is_repeatable
-        self._asked: dict[int, int] = {}
+        self._fruitless = _Fruitless(batch_size, is_sync=is_sync)
         self._lessons: list[Lesson] = []
         self._failures = FailureWatch()
         self._running: set[asyncio.Task[None]] = set()
@@ -116,14 +126,6 @@ class RolloutManager:
         groups = [Group(str(uid), int(task)) for uid, task in zip(prompts["uid"], prompts["index"], strict=True)]
         self._bridge.call(self._begin(groups, step=int(prompts["global_steps"])))
 
-    def validate(self, step: int) -> dict[str, float]:
-        """Run the validation set, and return what it says.
-
-        Raises:
-            NoRewards: When not one rollout gave a reward.
-        """
-        return self._bridge.call(self._validate(step))
-
     # In the event loop
 
     def take_metrics(self) -> dict[str, float]:
@@ -131,13 +133,35 @@ class RolloutManager:
         lessons, self._lessons = self._lessons, []
         return training_metrics(lessons, options=self._options) if lessons else {}
 
+    async def validate(self, resources: NamedResources, *, step: int) -> dict[str, float]:
+        """Run the validation set, and return what it says.
+
+        Args:
+            resources: What the agents are given.
+            step: How many steps the model has learned from.
+
+        Raises:
+            NoRewards: When not one rollout gave a reward.
+        """
+        ended = await self._measured("val", resources, step=step, what=f"validation at step {step}")
+        size = self._group_size["val"]
+        named = [_source(task) for task in self._tasks["val"] for _ in range(size)]
+        sources = named if len(set(named) - {None}) > 1 else None
+        tasks = [task for task in range(len(self._tasks["val"])) for _ in range(size)]
+        return validation_metrics(ended, sources=sources, tasks=tasks)
+
+    async def test(self, resources: NamedResources, *, step: int) -> float:
+        """Run the held-out samples, and return the mean reward; see `validate`."""
+        ended = await self._measured("test", resources, step=step, what=f"the test on held-out samples at step {step}")
+        return fmean(rollout.reward for rollout in ended if rollout.was_scored and rollout.reward is not None)
+
     async def cancel_left(self) -> None:
-        """Cancel what a process that was killed has left unfinished.
+        """Cancel what a process that was killed has left unfinished, also of a training with another config.
 
         Nobody could do it now: the model is not there yet. What is still wanted is enqueued anew when its step comes.
         """
         left = await self._store.query_rollouts(status_in=("queuing", "requeuing", "preparing", "running"))
-        await self._cancel(each.rollout_id for each in left if (each.metadata or {}).get("work") == self._key)
+        await self._cancel(each.rollout_id for each in left if "work" in (each.metadata or {}))
 
     async def cancel_rest(self) -> None:
         """Cancel rollouts that were begun for a step that does not come any more."""
@@ -163,28 +187,31 @@ class RolloutManager:
         sink = self._sink
         if sink is None:
             raise AlgorithmError("rollouts were asked for before it was said where their rows go; call write_to")
-        rollouts = await self._enqueue(groups, "train", step=step, request_id=self._request_id(groups, step))
+        resources_id = await self._serving.resources_id(self._serving.training())
+        rollouts = await asyncio.gather(
+            *(
+                self._enqueue(
+                    [group],
+                    "train",
+                    step=step,
+                    resources_id=resources_id,
+                    # Without the step: a group that was not finished at a checkpoint is asked for in a later one.
+                    request_id=f"{self._key}/train/{group.uid}/{group.task}",
+                )
+                for group in groups
+            )
+        )
         for group in groups:
             await asyncio.to_thread(sink.begin, group.uid, partition="train")
-        batch = _Batch(len(groups))
-        for group, members in zip(groups, rollouts, strict=True):
-            task = asyncio.create_task(self._run_group(group, members, step, batch, sink), name=f"group {group.uid}")
+        for group, [members] in zip(groups, rollouts, strict=True):
+            task = asyncio.create_task(self._run_group(group, members, step, sink), name=f"group {group.uid}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    def _request_id(self, groups: Sequence[Group], step: int) -> str:
-        """Return a name for a request that is the same when a killed run makes it again."""
-        if not self._is_repeatable:
-            return f"{self._key}/{groups[0].uid}"
-        self._asked = {step: self._asked.get(step, 0) + 1}
-        tasks = hashlib.sha256(repr([group.task for group in groups]).encode()).hexdigest()[:16]
-        return f"{self._key}/train/{step}/{self._asked[step]}/{tasks}"
-
     async def _enqueue(
-        self, groups: Sequence[Group], partition: Partition, *, step: int, request_id: str
+        self, groups: Sequence[Group], partition: Partition, *, step: int, resources_id: str, request_id: str
     ) -> list[list[Rollout]]:
         size = self._group_size[partition]
-        resources_id = await self._serving.resources_id(partition)
         requests = [
             EnqueueRolloutRequest(
                 input=self._tasks[partition][group.task],
@@ -205,78 +232,103 @@ class RolloutManager:
                 rollouts[place] = rollout
         return [list(rollouts[start : start + size]) for start in range(0, len(rollouts), size)]
 
-    async def _run_group(
-        self, group: Group, rollouts: Sequence[Rollout], step: int, batch: "_Batch", sink: RowSink
-    ) -> None:
+    async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:
-            ended, versions = await self._ended(rollouts, step)
+            ended, versions = await self._ended(rollouts)
             lesson = await asyncio.to_thread(learn_from_group, ended, options=self._options)
             self._lessons.append(lesson)
             if lesson.dropped is not None:
                 logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
             if (warning := self._failures.see([lesson])) is not None:
                 logger.warning("lightning_verl.failures_depend_on_task %s", warning)
-            batch.take(lesson, step=step)
-            await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step, versions=versions)
+            self._fruitless.take(lesson, step=step)
+            if lesson.rows and not versions:
+                raise AlgorithmError(
+                    f"step {step}: the calls of task {group.task} do not say with which weights they were answered; "
+                    "agents have to call the proxy of this run"
+                )
+            span = (min(versions), max(versions)) if versions else (step - 1, step - 1)  # of rows that there are not
+            await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step, versions=span)
         except Exception as exc:
             self._bridge.stop(exc)
         else:
             self._bridge.tell()
 
-    async def _ended(self, rollouts: Sequence[Rollout], step: int) -> tuple[list[EndedRollout], tuple[int, int]]:
+    async def _ended(self, rollouts: Sequence[Rollout]) -> tuple[list[EndedRollout], list[int]]:
         """Wait for rollouts, and read how they went, and with which weights."""
         ids = [rollout.rollout_id for rollout in rollouts]
         self._unfinished.update(ids)
-        ended, versions = [], []
+        ended: list[EndedRollout] = []
+        versions: list[int] = []
         for rollout in await self._store.wait_for_rollouts(rollout_ids=ids):
             if isinstance(rollout, AttemptedRollout):
-                await self._serving.flush(rollout.rollout_id, rollout.attempt.attempt_id)
+                lost = await self._serving.flush(rollout.rollout_id, rollout.attempt.attempt_id)
+                if lost is not None:
+                    ended.append(EndedRollout(rollout.rollout_id, "fault", None, lost, RolloutRows()))
+                    continue
             spans = await self._store.query_spans(rollout.rollout_id, "latest")
             versions += _versions(spans)
             ended.append(
                 await asyncio.to_thread(read_rollout, rollout, spans, options=self._options, adapter=self._adapter)
             )
         self._unfinished.difference_update(ids)
-        return ended, (min(versions, default=step - 1), max(versions, default=step - 1))
+        return ended, versions
 
-    async def _validate(self, step: int) -> dict[str, float]:
-        groups = [Group(str(number), number) for number in range(len(self._tasks["val"]))]
-        rollouts = await self._enqueue(groups, "val", step=step, request_id=f"{self._key}/val/{step}")
-        flat = [rollout for members in rollouts for rollout in members]
-        ended, _ = await self._ended(flat, step)
-        if all(each.reward is None for each in ended):
-            raise NoRewards(f"validation at step {step}: {_no_rewards(ended)}")
-        size = self._group_size["val"]
-        named = [_source(task) for task in self._tasks["val"] for _ in range(size)]
-        sources = named if len(set(named) - {None}) > 1 else None
-        return validation_metrics(ended, sources=sources)
+    async def _measured(
+        self, partition: Partition, resources: NamedResources, *, step: int, what: str
+    ) -> list[EndedRollout]:
+        groups = [Group(str(number), number) for number in range(len(self._tasks[partition]))]
+        rollouts = await self._enqueue(
+            groups,
+            partition,
+            step=step,
+            resources_id=await self._serving.resources_id(resources),
+            request_id=f"{self._key}/{partition}/{step}",
+        )
+        ended, _ = await self._ended([rollout for members in rollouts for rollout in members])
+        if not any(each.was_scored for each in ended):
+            raise NoRewards(f"{what}: {_no_rewards(ended)}")
+        return ended
 
 
-class _Batch:
-    """The groups that were asked for together; tells when nothing is learned from any of them."""
+class _Fruitless:
+    """The groups in a row of which nothing is learned; tells when they are as many as verl learns from at once.
 
-    def __init__(self, size: int) -> None:
-        self._missing = size
-        self._lessons: list[Lesson] = []
+    verl cannot go on then; and where failures have a value, it would go on with nothing but that. Where it learns from
+    all groups of a step, only those of the same step count.
+    """
+
+    def __init__(self, size: int, *, is_sync: bool) -> None:
+        self._size = size
+        self._is_sync = is_sync
+        self._step = 0
+        self._unscored: list[Lesson] = []
+        self._empty: list[Lesson] = []
 
     def take(self, lesson: Lesson, *, step: int) -> None:
         """Count a group.
 
         Raises:
-            NoRewards: When it is the last one, and not one rollout gave a reward.
-            AlgorithmError: When it is the last one, and there is no row to learn from.
+            NoRewards: When not one rollout of a whole batch gave a reward.
+            AlgorithmError: When there is no row to learn from in a whole batch.
         """
-        self._missing -= 1
-        self._lessons.append(lesson)
-        if self._missing or any(each.rows for each in self._lessons):
-            return
-        ended = [rollout for each in self._lessons for rollout in each.rollouts]
-        if all(rollout.reward is None for rollout in ended):
-            raise NoRewards(f"step {step}: {_no_rewards(ended)}")
-        first = next((rollout.refusal for rollout in ended if rollout.refusal), None) or self._lessons[0].dropped
-        raise AlgorithmError(
-            f"step {step}: nothing can be learned from any of {len(ended)} rollouts; the first: {first}"
-        )
+        if self._is_sync and step != self._step:
+            self._step, self._unscored, self._empty = step, [], []
+        is_scored = any(rollout.was_scored for rollout in lesson.rollouts)
+        self._unscored = [] if is_scored else [*self._unscored, lesson]
+        self._empty = [] if lesson.rows else [*self._empty, lesson]
+        if len(self._unscored) >= self._size:
+            raise NoRewards(f"step {step}: {_no_rewards(_rollouts(self._unscored))}")
+        if len(self._empty) >= self._size:
+            ended = _rollouts(self._empty)
+            first = next((rollout.refusal for rollout in ended if rollout.refusal), None) or self._empty[0].dropped
+            raise AlgorithmError(
+                f"step {step}: nothing can be learned from any of {len(ended)} rollouts; the first: {first}"
+            )
+
+
+def _rollouts(lessons: Iterable[Lesson]) -> list[EndedRollout]:
+    return [rollout for lesson in lessons for rollout in lesson.rollouts]
 
 
 def _no_rewards(ended: Sequence[EndedRollout]) -> str:

@@ -29,16 +29,26 @@ _NOISY = r"(verl|torchdata|transfer_queue|ray|tensordict)(\..*)?"
 @contextmanager
 def quiet_thread() -> Iterator[None]:
     """Log what the calling thread prints during the block, at the level of debugging; other threads print as ever."""
-    for name, value in _VARIABLES.items():
-        os.environ.setdefault(name, value)
+    variables = {name: value for name, value in _VARIABLES.items() if name not in os.environ}
+    os.environ.update(variables)
+    filters = []
     for category in (UserWarning, FutureWarning, DeprecationWarning):
         warnings.filterwarnings("ignore", category=category, module=_NOISY)
-    real = sys.stdout
-    sys.stdout = _ByThread(real, threading.get_ident())
+        filters.append(warnings.filters[0])
+    real, quiet = sys.stdout, _ByThread(sys.stdout, threading.get_ident())
+    sys.stdout = quiet
     try:
         yield
     finally:
-        sys.stdout = real
+        if sys.stdout is quiet:
+            sys.stdout = real
+        # One by one, for others may have changed filters and variables meanwhile.
+        for one in filters:
+            if one in warnings.filters:
+                warnings.filters.remove(one)  # type: ignore[attr-defined]
+        for name, value in variables.items():
+            if os.environ.get(name) == value:
+                del os.environ[name]
 
 
 class _ByThread:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from lightning_core.errors import StoreUnavailable
 from lightning_core.proxy import Budget, LLMProxy
+from lightning_core.proxy.steering import CallsLost
 from lightning_core.proxy.tokens import Tokenizer, TokensBackend
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources
@@ -43,8 +44,8 @@ class Policy:
 class Serving:
     """Puts a policy behind the proxy. Belongs to one event loop.
 
-    Training and validation draw tokens differently, so each has an entry of the model list: `NAME`, and
-    `NAME:validation`.
+    Training and measuring draw tokens differently, so each has an entry of the model list: `NAME`, and what `measure`
+    says. Other models of the trainer's proxy stay.
 
     Args:
         store: The run's.
@@ -74,15 +75,46 @@ class Serving:
         self._key = key
         self._resources = dict(resources or {})
         self._policy: Policy | None = None
+        self._others: list[Mapping[str, Any]] = [] if self._is_own else list(proxy.model_list)
+        self._measured: str | None = None
         self._engines: list[VerlEngine] = []
+        self._backends: dict[str, TokensBackend] = {}
         self._ids: dict[str, str] = {}
 
     async def start(self, policy: Policy) -> None:
         """Serve a policy."""
         self._policy = policy
-        self._proxy.update_model_list([entry for part in ("train", "val") for entry in self._entries(policy, part)])
+        self._list()
         if not self._proxy.is_running():
             await self._proxy.start()
+
+    def measure(self, model: str) -> NamedResources:
+        """Serve the policy also for being measured, and no more under the name that it had for that before.
+
+        Args:
+            model: What agents call it.
+
+        Returns:
+            What agents are given.
+        """
+        if model != self._measured:
+            self._measured = model
+            self._list()
+        return self.measured(model)
+
+    def measured(self, model: str) -> NamedResources:
+        """Return what agents are given when a model is measured."""
+        return self._resources_of(model, "val")
+
+    @property
+    def name(self) -> str:
+        """What agents call the model that is trained."""
+        assert self._policy is not None
+        return self._policy.name
+
+    def training(self) -> NamedResources:
+        """Return what agents are given that it learns from."""
+        return self._resources_of(self.name, "train")
 
     def close(self) -> None:
         """Let no further call reach verl, which is about to end. May be called from any thread.
@@ -93,29 +125,21 @@ class Serving:
             engine.close()
 
     async def stop(self) -> None:
-        """Stop serving; a proxy of the trainer's goes on."""
+        """Stop serving; a proxy of the trainer's goes on, with what it had."""
         if self._is_own:
             await self._proxy.stop()
+        else:
+            self._proxy.update_model_list(self._others)
 
-    async def resources_id(self, partition: str) -> str:
-        """Return the resources with which agents call the policy."""
-        if partition not in self._ids:
-            resources = self.resources(partition)
-            update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{partition}")
+    async def resources_id(self, resources: NamedResources) -> str:
+        """Return the id of what agents are given, in the store."""
+        model = str(getattr(resources[RESOURCE], "model", ""))
+        if model not in self._ids:
+            update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{model}")
             if update.resources != resources:  # those of the run before it was killed: the proxy is elsewhere now
                 update = await self._store.update_resources(update.resources_id, resources)
-            self._ids[partition] = update.resources_id
-        return self._ids[partition]
-
-    def resources(self, partition: str) -> NamedResources:
-        """Return what agents are given."""
-        assert self._policy is not None
-        sampling = self._policy.sampling[partition]
-        llm = self._proxy.as_resource(
-            model=_name(self._policy, partition),
-            sampling_parameters={name: sampling[name] for name in ("temperature", "top_p") if name in sampling},
-        )
-        return {**self._resources, RESOURCE: llm}
+            self._ids[model] = update.resources_id
+        return self._ids[model]
 
     async def pause(self) -> None:
         """Let calls wait: the weights are about to change."""
@@ -132,16 +156,38 @@ class Serving:
         if self._proxy.is_running():
             await self._proxy.resume()
 
-    async def flush(self, rollout_id: str, attempt_id: str) -> None:
-        """Return when the store has all calls of an attempt that has ended."""
+    async def flush(self, rollout_id: str, attempt_id: str) -> str | None:
+        """Wait until the store has all calls of an attempt that has ended; return why it will not have all of them."""
         try:
             await self._proxy.flush(rollout_id, attempt_id)
+        except CallsLost as exc:
+            return str(exc)
         except StoreUnavailable:
             # They come later, and the rollout is read without them; a store that is gone for good says so itself.
             logger.warning("lightning_verl.calls_not_stored rollout_id=%s", rollout_id, exc_info=True)
+        return None
 
-    def _entries(self, policy: Policy, partition: str) -> list[dict[str, Any]]:
-        name = _name(policy, partition)
+    def _resources_of(self, model: str, partition: str) -> NamedResources:
+        assert self._policy is not None
+        sampling = self._policy.sampling[partition]
+        llm = self._proxy.as_resource(
+            model=model,
+            sampling_parameters={name: sampling[name] for name in ("temperature", "top_p") if name in sampling},
+        )
+        return {**self._resources, RESOURCE: llm}
+
+    def _list(self) -> None:
+        """Tell the proxy what it serves."""
+        policy = self._policy
+        assert policy is not None
+        entries = self._entries(policy, policy.name, "train")
+        if self._measured is not None:
+            entries += self._entries(policy, self._measured, "val")
+        names = {entry["model_name"] for entry in entries}
+        others = [entry for entry in self._others if entry.get("model_name") not in names]
+        self._proxy.update_model_list([*others, *entries])
+
+    def _entries(self, policy: Policy, name: str, partition: str) -> list[dict[str, Any]]:
         if self._backend == "openai":
             return [
                 {
@@ -150,15 +196,13 @@ class Serving:
                 }
                 for address in policy.addresses
             ]
-        engine = VerlEngine(
-            policy.client,
-            sampling=policy.sampling[partition],
-            max_response_tokens=policy.max_response_tokens,
-            max_context_tokens=policy.max_context_tokens,
-        )
-        self._engines.append(engine)
-        return [{"model_name": name, "backend": TokensBackend(engine, policy.tokenizer)}]
-
-
-def _name(policy: Policy, partition: str) -> str:
-    return policy.name if partition == "train" else f"{policy.name}:validation"
+        if partition not in self._backends:
+            engine = VerlEngine(
+                policy.client,
+                sampling=policy.sampling[partition],
+                max_response_tokens=policy.max_response_tokens,
+                max_context_tokens=policy.max_context_tokens,
+            )
+            self._engines.append(engine)
+            self._backends[partition] = TokensBackend(engine, policy.tokenizer)
+        return [{"model_name": name, "backend": self._backends[partition]}]

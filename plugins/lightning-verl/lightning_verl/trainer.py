@@ -1,8 +1,10 @@
 """verl's trainer, with rollouts from the store and advantages for whole rollouts."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
 import torch
 import transfer_queue as tq
@@ -10,10 +12,13 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
+from verl.utils.tensordict_utils import assign_non_tensor_stack
 
 from lightning_verl.bridge import Bridge
-from lightning_verl.learning import LearningOptions, step_advantages
+from lightning_verl.learning import LearningOptions, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.manager import RolloutManager
+from lightning_verl.outcome import Outcome
 from lightning_verl.serving import Serving
 
 if TYPE_CHECKING:
@@ -47,9 +52,12 @@ class LightningMixin(_Base):  # type: ignore[misc]
         bridge: To the event loop.
         manager: Runs rollouts.
         serving: Serves the policy.
+        outcome: Measures the policy, and knows where it is saved.
         options: What is learned, and how.
         report: Is told what each step has measured.
     """
+
+    global_steps: int
 
     def __init__(
         self,
@@ -58,15 +66,24 @@ class LightningMixin(_Base):  # type: ignore[misc]
         bridge: Bridge,
         manager: RolloutManager,
         serving: Serving,
+        outcome: Outcome,
         options: LearningOptions,
         report: Report,
     ) -> None:
         self._bridge = bridge
         self._manager = manager
         self._serving = serving
+        self._outcome = outcome
         self._options = options
         self._report = report
         self._is_training = False
+        self._fetched = (0, 0)
+        self._sampled: Sequence[str] = ()
+        self._parts: MiniBatches
+        self._n_rows = 0
+        self.learned_steps = 0
+        """How many steps the policy has learned from."""
+        self._is_separate = config.trainer.v1.trainer_mode == "separate_async"
         super().__init__(config=config)
 
     def workers(self) -> list[Any]:
@@ -88,16 +105,50 @@ class LightningMixin(_Base):  # type: ignore[misc]
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         if self.config.trainer.device == "cpu":
-            from lightning_verl.cpu.workers import CpuActorRolloutRefWorker, CpuTrainingWorker
+            from lightning_verl.cpu import workers
 
+            actor = workers.CpuDetachActorWorker if self._is_separate else workers.CpuActorRolloutRefWorker
             for role in self.role_worker_mapping:
-                worker = CpuTrainingWorker if role == Role.Critic else CpuActorRolloutRefWorker
+                worker = workers.CpuTrainingWorker if role == Role.Critic else actor
                 self.role_worker_mapping[role] = ray.remote(worker)
+
+    # Which groups
+
+    def _fetch_one_gen_batch(self) -> Any:
+        """Name the groups by when they are asked for: one that is asked for again, after a kill, has the same name."""
+        batch = super()._fetch_one_gen_batch()
+        step, count = self._fetched
+        first = count if step == self.global_steps else 0
+        self._fetched = (self.global_steps, first + len(batch))
+        assign_non_tensor_stack(batch, "uid", [f"{self.global_steps}-{first + place}" for place in range(len(batch))])
+        return batch
+
+    # Checkpoints
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        self.learned_steps = self._saved_step = self.global_steps
+
+    def _save_checkpoint(self) -> None:
+        super()._save_checkpoint()
+        self._saved_step = self.global_steps
+        self._bridge.call(self._outcome.save(self.global_steps))
+
+    def on_train_end(self) -> None:
+        """Save what the last epoch has come to: verl saves the last step by itself where it knew that it was that."""
+        super().on_train_end()
+        if self.config.trainer.save_freq > 0 and self._saved_step != self.learned_steps:
+            after, self.global_steps = self.global_steps, self.learned_steps
+            self._save_checkpoint()
+            self.global_steps = after
 
     # When weights change
 
     def on_init_end(self) -> None:
         super().on_init_end()
+        self.actor_rollout_wg.update_actor = self._sized(self.actor_rollout_wg.update_actor, 0)
+        if self.use_critic:
+            self.critic_wg.train_mini_batch = self._sized(self.critic_wg.train_mini_batch, 1)
         self._bridge.call(self._serving.resume(self.global_steps))
 
     def on_train_begin(self) -> None:
@@ -105,21 +156,59 @@ class LightningMixin(_Base):  # type: ignore[misc]
         super().on_train_begin()
 
     def on_sample_end(self) -> None:
-        self._bridge.call(self._serving.pause())
+        if not self._is_separate:  # there, weights change beside the training
+            self._bridge.call(self._serving.pause())
         super().on_sample_end()
 
     def on_step_end(self) -> None:
         super().on_step_end()
+        self.learned_steps = self.global_steps
         self._bridge.call(self._serving.resume(self.global_steps))
+
+    # Which rows the optimiser sees together
+
+    def _balance_batch(self, batch: "KVBatchMeta", metrics: dict[str, Any], **more: Any) -> "KVBatchMeta":
+        """Make mini-batches of rollouts; verl's are of rows, however many these are, and its last ones of padding."""
+        self._sampled = batch.keys
+        batch = super()._balance_batch(batch, metrics, **more)  # fills it up, see `_get_required_batch_multiple`
+        lengths = [tag["seq_len"] for tag in batch.tags]
+        order = self._parts.order(batch.keys, calculate_workload(torch.tensor(lengths)).tolist())
+        batch.reorder(order)
+        found = log_seqlen_unbalance(lengths, np.array_split(order, self._parts.n_workers), "global_seqlen")
+        metrics.update({name: value for name, value in found.items() if "balanced" in name})
+        return batch
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Say how many rows there are to be."""
+        n_groups = self.config.data.train_batch_size // self.parameter_sync_step
+        sizes = [self.config.actor_rollout_ref.actor.ppo_mini_batch_size]
+        if self.use_critic:
+            sizes.append(self.config.critic.ppo_mini_batch_size)
+        # Micro-batches of a fixed size divide what the config calls a mini-batch.
+        is_fixed = not self.config.actor_rollout_ref.actor.use_dynamic_bsz
+        self._parts = make_mini_batches(
+            self._sampled,
+            updates=[max(1, n_groups // size) for size in sizes],
+            n_workers=dp_size,
+            multiple_of=math.lcm(*sizes) * self.config.actor_rollout_ref.rollout.n if is_fixed else 1,
+        )
+        return self._parts.n_rows
+
+    def _sized(self, update: Callable[["KVBatchMeta"], Any], model: int) -> Callable[["KVBatchMeta"], Any]:
+        def sized(batch: "KVBatchMeta") -> Any:
+            batch.extra_info["mini_batch_size"] = self._parts.rows_for_each(model)
+            # What a mean over rows is taken over: not padding, nor what a correction rejected as a whole.
+            batch.extra_info["global_batch_size"] = max(self._n_rows, 1) / self._parts.updates[model]
+            return update(batch)
+
+        return sized
 
     # What is learned
 
     def _compute_advantage(self, batch: "KVBatchMeta", metrics: dict[str, Any]) -> "KVBatchMeta":
         batch = super()._compute_advantage(batch, metrics)
-        if self._options.advantage == "row" and self._options.loss == "verl":
-            return batch
         rows = _Rows(tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=_LEARNED_FROM))
-        masks = [[int(each) for each in mask] for mask in rows.numbers("response_mask") or ()]
+        masks = rows.numbers("response_mask") or []
         scores, rewards = rows.numbers("rm_scores"), rows.numbers("token_level_rewards")
         has_penalties = self.config.algorithm.use_kl_in_reward and scores is not None and rewards is not None
         result = step_advantages(
@@ -132,13 +221,16 @@ class LightningMixin(_Base):  # type: ignore[misc]
             gamma=self.config.algorithm.gamma,
             lam=self.config.algorithm.lam,
         )
+        self._n_rows = result.n_rows
+        if self._options.advantage == "row" and self._options.loss == "verl":
+            return batch
         advantages, returns = rows.numbers("advantages") or [], rows.numbers("returns") or []
         if self._options.advantage == "rollout":
             advantages, returns = result.advantages, result.returns
         fields = {"returns": returns}
         if self._options.loss == "rollout" and self._options.weights_in == "loss":
             # verl's losses multiply by these, for corrections of the rollout's distribution.
-            corrections = rows.numbers("rollout_is_weights") or [[1.0] * len(mask) for mask in masks]
+            corrections = rows.numbers("rollout_is_weights") or [np.ones(len(mask)) for mask in masks]
             fields["rollout_is_weights"] = _scaled(corrections, result.weights)
         elif self._options.loss == "rollout":
             advantages = _scaled(advantages, result.weights)
@@ -151,7 +243,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
     # What is measured
 
     def _validate(self) -> dict[str, float]:
-        metrics = self._manager.validate(self.global_steps)
+        metrics = self._bridge.call(self._outcome.validate(self.global_steps))
         if not self._is_training:  # later, they are among those of the step
             self._report(metrics, self.global_steps)
         return metrics
@@ -175,31 +267,31 @@ AgentLightningTrainer = make_trainer_class("sync")
 
 
 class _Rows:
-    """Fields of TransferQueue as plain lists, row by row."""
+    """Fields of TransferQueue, row by row."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
 
-    def numbers(self, name: str) -> list[list[float]] | None:
+    def numbers(self, name: str) -> list[np.ndarray] | None:
         """Return a field of numbers; None where there is none."""
         if name not in self._data.keys():  # noqa: SIM118 - a TensorDict is no mapping
             return None
-        return [row.tolist() for row in self._data[name].unbind()]
+        return [row.numpy() for row in self._data[name].unbind()]
 
     def objects(self, name: str) -> list[Any]:
         """Return a field of any values."""
         return list(self._data[name])  # a list, a stack or an array, as the queue's storage has it
 
 
-def _difference(rewards: Sequence[Sequence[float]], scores: Sequence[Sequence[float]]) -> list[list[float]]:
-    return [[a - b for a, b in zip(x, y, strict=True)] for x, y in zip(rewards, scores, strict=True)]
+def _difference(rewards: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [a - b for a, b in zip(rewards, scores, strict=True)]
 
 
-def _scaled(values: Sequence[Sequence[float]], weights: Sequence[float]) -> list[list[float]]:
-    return [[weight * value for value in row] for row, weight in zip(values, weights, strict=True)]
+def _scaled(values: Sequence[np.ndarray], weights: Sequence[float]) -> list[np.ndarray]:
+    return [weight * row for row, weight in zip(values, weights, strict=True)]
 
 
-def _nested(values: Sequence[Sequence[float]]) -> torch.Tensor:
+def _nested(values: Sequence[np.ndarray]) -> torch.Tensor:
     return torch.nested.as_nested_tensor(
-        [torch.tensor(row, dtype=torch.float32) for row in values], layout=torch.jagged
+        [torch.as_tensor(row, dtype=torch.float32) for row in values], layout=torch.jagged
     )

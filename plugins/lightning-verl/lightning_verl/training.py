@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from lightning_core.runner.calls import in_daemon_thread
 from lightning_verl.bridge import Bridge
 from lightning_verl.learning import LearningOptions
 from lightning_verl.manager import RolloutManager
+from lightning_verl.outcome import Outcome
 from lightning_verl.quiet import quiet_thread
 from lightning_verl.serving import Policy, Serving
 
@@ -52,6 +54,7 @@ class Training:
         bridge: To the event loop.
         manager: Runs rollouts.
         serving: Serves the policy.
+        outcome: Measures the policy, and knows where it is saved.
         report: Is told of each step's measurements; called in the trainer's thread.
     """
 
@@ -62,14 +65,17 @@ class Training:
         bridge: Bridge,
         manager: RolloutManager,
         serving: Serving,
+        outcome: Outcome,
         report: Callable[[Mapping[str, float], int], None],
     ) -> None:
         self._plan = plan
         self._bridge = bridge
         self._manager = manager
         self._serving = serving
+        self._outcome = outcome
         self._report = report
         self._trainer: Any = None
+        self._killing = threading.Lock()
 
     async def run(self) -> None:
         """Train to the end. Cancelling it kills the workers."""
@@ -97,6 +103,8 @@ class Training:
                     self._train(config)
                 finally:
                     self._serving.close()
+                    with self._killing:
+                        self._trainer = None  # Ray ends next, and who killed a worker then would start it again
 
     def _train(self, config: DictConfig) -> None:
         import transfer_queue as tq
@@ -119,13 +127,16 @@ class Training:
                 bridge=self._bridge,
                 manager=self._manager,
                 serving=self._serving,
+                outcome=self._outcome,
                 options=self._plan.options,
                 report=self._report,
             )
             self._trainer.init()
             self._bridge.call(self._serving.start(self._policy(config)))
+            self._bridge.call(self._outcome.begin(self._trainer.learned_steps))
             self._trainer.fit(self._manager)
             self._bridge.call(self._manager.cancel_rest())
+            self._bridge.call(self._outcome.end(self._trainer.learned_steps))
         finally:
             tq.close()
 
@@ -161,19 +172,36 @@ class Training:
             path=path,
             sampling={"train": train, "val": val},
             max_response_tokens=rollout.response_length,
-            max_context_tokens=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+            max_context_tokens=rollout.max_model_len or self._longest(config),
         )
+
+    def _longest(self, config: DictConfig) -> int:
+        """Return how many tokens a conversation may have: as many as a row, or fewer where the model has no more."""
+        options = self._plan.options
+        row = options.max_prompt_length + options.max_response_length
+        return min(row, _context(config.actor_rollout_ref.model) or row)
 
     # In any thread
 
     def _kill_workers(self) -> None:
         """Kill the workers, so that the trainer's thread does not wait for them."""
-        if self._trainer is None:
-            return
-        import ray
+        with self._killing:
+            if self._trainer is None:
+                return
+            import ray
 
-        for worker in self._trainer.workers():
-            ray.kill(worker)
+            for worker in self._trainer.workers():
+                ray.kill(worker)
+
+
+def _context(model: DictConfig) -> int | None:
+    """Return how many tokens a model can have before it at most; None where it does not say."""
+    if "://" in str(model.path):  # verl fetches it later
+        return None
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def _choose_platform(device: str) -> None:

@@ -22,7 +22,11 @@ class TransferQueueRows:
         tq.kv_put(key=uid, partition_id=partition, tag={"status": "running"})
 
     def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int, versions: "Versions") -> None:
-        """Put the rows of a group, and then say that it has ended. One without rows is left out by verl."""
+        """Put the rows of a group, and then say that it has ended.
+
+        One without rows is a failure: verl leaves it out, or asks for another one, where it is told to; of what is
+        finished it wants to know the reward.
+        """
         if rows:
             oldest, newest = versions
             tq.kv_batch_put(
@@ -42,7 +46,7 @@ class TransferQueueRows:
                     for row in rows
                 ],
             )
-        tq.kv_put(key=uid, partition_id=partition, tag={"status": "finished"})
+        tq.kv_put(key=uid, partition_id=partition, tag={"status": "finished" if rows else "failure"})
 
 
 Versions = tuple[int, int]

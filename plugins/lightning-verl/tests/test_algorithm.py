@@ -1,6 +1,8 @@
 """The algorithm refuses what cannot work, before torch, Ray or verl is imported."""
 
+import asyncio
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,9 +10,12 @@ from pathlib import Path
 import pytest
 from lightning_verl import GRPO, PPO, RLOO, VERL
 from lightning_verl.accelerators import has_accelerator
+from lightning_verl.bridge import Bridge
 
 from lightning_core.errors import ConfigError
+from lightning_core.proxy import LLMProxy, RemoteProxy
 from lightning_core.registry import default_registry
+from lightning_core.store import InMemoryLightningStore
 
 PROBE = """
 import json, sys
@@ -23,18 +28,24 @@ def agent(task, llm):
 
 given = json.loads(sys.argv[1])
 try:
-    Trainer(algorithm=VERL(given["config"], preset="grpo")).fit(agent, given["tasks"])
+    Trainer(algorithm=VERL(given["config"], preset="grpo"), **given["trainer"]).fit(
+        agent, given["tasks"], test_dataset=given["test"]
+    )
 except Exception as exc:
     heavy = [name for name in ("torch", "ray", "verl", "transformers") if name in sys.modules]
     print(json.dumps([type(exc).__name__, str(exc), heavy]))
+    raise
 """
 
 
-def refusal(config: dict[str, object], tasks: int) -> str:
-    """Return the one error that a training is refused with."""
-    given = json.dumps({"config": config, "tasks": [{"number": number} for number in range(tasks)]})
-    ran = subprocess.run([sys.executable, "-c", PROBE, given], capture_output=True, text=True, timeout=60, check=True)
+def refusal(config: dict[str, object], tasks: int, *, test: list[object] | None = None, **trainer: object) -> str:
+    """Return the one error that a training is refused with, before anything is started that could be left."""
+    numbered = [{"number": number} for number in range(tasks)]
+    given = json.dumps({"config": config, "tasks": numbered, "test": test, "trainer": trainer})
+    ran = subprocess.run([sys.executable, "-c", PROBE, given], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1
     kind, message, heavy = json.loads(ran.stdout.splitlines()[-1])
+    assert message.splitlines()[-1] in ran.stderr.splitlines()[-1]
     assert kind == "ConfigError"
     assert heavy == []
     return str(message)
@@ -86,6 +97,55 @@ def test_a_tokenizer_without_a_chat_template(model: str) -> None:
 def test_a_dataset_that_is_empty_or_less_than_a_batch(model: str) -> None:
     assert "the training dataset is empty" in refusal(config(model), 0)
     assert "less than one batch" in refusal(config(model), 3)
+    assert "the test dataset is empty" in refusal(config(model), 8, test=[])
+
+
+def test_batch_sizes_that_do_not_divide(model: str) -> None:
+    message = refusal(config(model, data={"train_batch_size": 6}), 8)
+    assert message == "data.train_batch_size is 6, which is no multiple of " + (
+        "actor_rollout_ref.actor.ppo_mini_batch_size, 4"
+    )
+
+
+def test_a_port_that_is_taken(model: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        message = refusal(config(model), 8, llm_proxy={"port": port})
+    assert message.startswith("llm_proxy: ")
+    assert str(port) in message
+
+
+@pytest.mark.parametrize(
+    ("proxy", "message"),
+    [
+        ("http://127.0.0.1:1", "runs by itself and cannot be given the model that is trained; leave it out"),
+        ({"workers": 2}, "llm_proxy has workers=2, and verl's client is in this process alone; leave workers out"),
+    ],
+)
+def test_a_proxy_that_verl_s_client_cannot_reach(model: str, proxy: object, message: str) -> None:
+    algorithm = GRPO(config(model))
+    algorithm.set_store(InMemoryLightningStore())
+    algorithm.set_llm_proxy(make_proxy(proxy))
+    with pytest.raises(ConfigError, match=message):
+        asyncio.run(algorithm.run([1] * 8))
+
+
+def make_proxy(proxy: object) -> object:
+    return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy.of(proxy)
+
+
+async def test_a_step_that_is_taken_again_after_a_kill_is_not_reported_again() -> None:
+    algorithm, store, told = GRPO(config("/m")), InMemoryLightningStore(), []
+    algorithm.set_store(store)
+    algorithm.set_reporter(lambda metrics, *, step=None, best_resources=None: told.append(step))
+    bridge = Bridge(asyncio.get_running_loop())
+    for steps in ((0, 1, 2), (2, 3)):
+        tell = algorithm._told_once(bridge, "k/reported", await store.load_state("k/reported"))
+        for step in steps:
+            await asyncio.to_thread(tell, {"training/reward": 1.0}, step)
+    assert told == [None, 1, 2, 3]
 
 
 def test_an_unknown_key_names_the_nearest_one() -> None:

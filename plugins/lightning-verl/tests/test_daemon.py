@@ -1,5 +1,6 @@
 """agentlightning 0.3's daemon: batches of rollouts for a loop that is written by hand."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from lightning_verl import AgentModeDaemon
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, ConfigError
+from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
 
 
@@ -17,15 +19,13 @@ class ByHand(Algorithm):
 
     def __init__(self, loop: Callable[[AgentModeDaemon], None], **options: Any) -> None:
         self.loop = loop
-        self.options = options
+        self.options = {"train_rollout_n": 2, "mini_batch_size": 1, **options}
 
     def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         daemon = AgentModeDaemon(
             port=None,
-            train_rollout_n=2,
             train_information={"model": "tiny", "temperature": 0.7},
             tokenizer=None,
-            mini_batch_size=1,
             pad_token_id=0,
             store=self.get_store(),
             **self.options,
@@ -101,6 +101,54 @@ async def test_a_batch_has_the_tensors_of_verl(level: str, rows: int) -> None:
     await run(loop, trace_aggregator={"level": level})
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of verl and of what it imports
+@pytest.mark.timeout(300)
+async def test_one_rollout_of_a_task_is_enough_where_nothing_is_compared() -> None:
+    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
+        daemon.set_up_data_and_server({"question": ["a", "b"], "reward": [1, 2]}, address)
+        daemon.run_until_all_finished()
+        batch, _ = daemon.get_train_data_batch(20, 32, "cpu", 1)
+        assert sorted(batch.batch["token_level_scores"].sum(dim=1).tolist()) == [1, 1, 2, 2]
+
+    await run(loop, train_rollout_n=1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of verl and of what it imports
+@pytest.mark.timeout(300)
+async def test_rows_beyond_whole_mini_batches_are_left_out_by_lot_and_counted() -> None:
+    left_out = set()
+
+    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
+        questions = {"question": list("abc"), "reward": [1, 2, 3]}
+        daemon.set_up_data_and_server(questions, address)
+        daemon.run_until_all_finished()
+        for step in range(12):
+            batch, metrics = daemon.get_train_data_batch(20, 32, "cpu", step)
+            assert len(batch) == 10
+            assert metrics["training/n_triplets"] == 12
+            assert metrics["training/n_triplets_learned"] == 10
+            assert metrics["training/n_triplets_dropped_remainder"] == 2
+            scores = batch.batch["token_level_scores"].sum(dim=1).tolist()
+            left_out.update(reward for reward in (1, 2, 3) if scores.count(reward) < 4)
+            again, _ = daemon.get_train_data_batch(20, 32, "cpu", step)
+            assert again.batch["token_level_scores"].tolist() == batch.batch["token_level_scores"].tolist()
+
+    await run(loop, mini_batch_size=5)
+    assert left_out == {1, 2, 3}
+
+
+async def test_fewer_rows_than_a_mini_batch_are_told() -> None:
+    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
+        daemon.set_up_data_and_server({"question": ["a"], "reward": [1]}, address)
+        daemon.run_until_all_finished()
+        with pytest.raises(AlgorithmError, match="there are 4 rows, fewer than mini_batch_size, 5"):
+            daemon.get_train_data_batch(20, 32, "cpu", 1)
+
+    await run(loop, mini_batch_size=5)
+
+
 async def test_nothing_to_learn_from_says_why() -> None:
     def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
         daemon.set_up_data_and_server({"question": ["a"], "reward": [None]}, address)
@@ -116,3 +164,33 @@ def test_it_needs_a_store() -> None:
         AgentModeDaemon(None, 1, {}, None, 1, 0)
     with pytest.raises(ConfigError, match="mode is 'v0'"):
         AgentModeDaemon(None, 1, {}, None, 1, 0, mode="v0")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (
+            {"trace_aggregator": {"level": "trajectories"}},
+            "the level 'trajectories'; there are: transition, trajectory",
+        ),
+        (
+            {"trace_aggregator": {"trajectory_max_prompt_len": 5}},
+            "no 'trajectory_max_prompt_len'. Did you mean 'trajectory_max_prompt_length'?",
+        ),
+        ({"reward_fillna_value": float("nan")}, "reward_fillna_value is nan; give a finite number, or None"),
+        ({"mini_batch_size": 0}, "mini_batch_size is 0; it has to be 1 or more"),
+    ],
+)
+def test_what_it_cannot_work_with_is_refused(wrong: dict[str, Any], told: str) -> None:
+    given = {
+        "port": None,
+        "train_rollout_n": 1,
+        "train_information": {},
+        "tokenizer": None,
+        "mini_batch_size": 1,
+        "pad_token_id": 0,
+        "store": InMemoryLightningStore(),
+        **wrong,
+    }
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        AgentModeDaemon(**given)

@@ -1,5 +1,7 @@
 """verl's client as a backend of the proxy: the algorithm says how tokens are drawn."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +65,10 @@ async def test_after_its_end_no_call_reaches_verl() -> None:
     with pytest.raises(RuntimeError, match="the training has ended"):
         await policy.generate([1], {}, request_id="a")
     assert client.asked == []
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert gone() is None, "Ray keeps an actor for as long as somebody has its handle"
 
 
 async def test_a_conversation_that_fills_the_context_gets_an_answer_that_was_cut_off() -> None:

@@ -111,6 +111,18 @@ async def test_an_abort_gives_back_what_there_is_and_may_refuse_the_rest() -> No
         assert (await batcher.ask([2], {})).answer.end == "stop"
 
 
+async def test_requests_that_wait_are_refused_with_those_that_come() -> None:
+    async with running(Echo()) as batcher:
+        await batcher.close()
+        asking = asyncio.create_task(batcher.ask([1], {}))
+        await asyncio.sleep(0)
+        await batcher.close(abort=True, reject=True)
+        with pytest.raises(Rejected, match="until generation is resumed"):
+            await asking
+        batcher.open()
+        assert (await batcher.ask([2], {})).answer.end == "stop"
+
+
 async def test_a_failed_batch_fails_its_requests_and_no_others() -> None:
     echo = Echo()
     echo.error = RuntimeError("out of memory")

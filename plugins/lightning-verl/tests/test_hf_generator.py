@@ -1,6 +1,9 @@
 """Generation with transformers, on a tiny model."""
 
 import asyncio
+import gc
+import json
+import shutil
 from pathlib import Path
 
 import aiohttp
@@ -49,6 +52,38 @@ def test_without_a_temperature_the_likeliest_token_is_taken(generator: Generator
     assert first == second
     with torch.no_grad():
         assert first.token_ids[0] == int(generator.model(torch.tensor([[5, 6, 7]])).logits[0, -1].argmax())
+
+
+def test_what_the_model_s_author_likes_does_not_change_what_is_drawn(model: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(model, tmp_path / "model"))
+    file = other / "generation_config.json"
+    given = json.loads(file.read_text()) if file.exists() else {}
+    liked = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 1, "min_p": 0.003, "max_length": 7, "num_beams": 2}
+    file.write_text(json.dumps({**given, "do_sample": True, "top_k": 3, "temperature": 0.2, **liked}))
+    drawn = []
+    for path in (model, other):
+        one = Generator(str(path), seed=3)
+        one.load(one.model.state_dict(), 1)
+        drawn.append(one.generate([[5, 6, 7]] * 8, Sampling(max_tokens=24, ignore_eos=True)))
+        drawn.append(one.generate([[5, 6, 7]], Sampling(temperature=0, max_tokens=24)))
+    assert drawn[:2] == drawn[2:]
+    assert any(len(set(answer.token_ids)) < len(answer.token_ids) for answer in drawn[2]), "tokens may come again"
+
+
+def test_the_logits_of_one_place_are_kept_and_not_of_all(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as wide as the vocabulary: of all places they would take more memory than the model."""
+    kept: list[int] = []
+    forward = generator.model.forward
+
+    def watched(*args: object, **kwargs: object) -> object:
+        shape = (2, generator.model.config.vocab_size)
+        kept.append(sum(type(each) is torch.Tensor and each.shape == shape for each in gc.get_objects()))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(generator.model, "forward", watched)
+    generator.generate([[5, 6, 7], [8]], Sampling(max_tokens=16, ignore_eos=True))
+    assert len(kept) == 16
+    assert max(kept) < 5
 
 
 def test_an_answer_ends_with_the_token_that_ends_it(generator: Generator) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,11 +71,22 @@ class Queue:
 class Driven(Algorithm):
     """Does with a manager what a test wants, in the place of verl's trainer."""
 
-    def __init__(self, drive: Callable[["Driven"], Awaitable[None]], *, key: str = "k", size: int = 2) -> None:
+    def __init__(
+        self,
+        drive: Callable[["Driven"], Awaitable[None]],
+        *,
+        key: str = "k",
+        size: int = 2,
+        batch_size: int | None = None,
+        options: LearningOptions = OPTIONS,
+    ) -> None:
         self.drive = drive
         self.key = key
         self.size = size
+        self.batch_size = batch_size
+        self.options = options
         self.client = Client()
+        self.asked: list[int] = []
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         self.bridge = Bridge(asyncio.get_running_loop())
@@ -86,7 +98,8 @@ class Driven(Algorithm):
             serving=self.serving,
             tasks=tasks,
             group_size={"train": self.size, "val": 1},
-            options=OPTIONS,
+            batch_size=self.batch_size or len(train_dataset),
+            options=self.options,
             key=self.key,
         )
         policy = Policy(
@@ -108,9 +121,10 @@ class Driven(Algorithm):
             await self.manager.aclose()
             await self.serving.stop()
 
-    async def ask(self, uids: Sequence[str], *, step: int = 4) -> None:
+    async def ask(self, uids: Sequence[str], *, step: int = 4, tasks: Sequence[int] | None = None) -> None:
         """Ask for a group for each task, as verl does."""
-        prompts: Any = {"uid": list(uids), "index": list(range(len(uids))), "global_steps": step}
+        numbers = range(len(uids)) if tasks is None else tasks
+        prompts: Any = {"uid": list(uids), "index": list(numbers), "global_steps": step}
         await asyncio.to_thread(self.manager.generate_sequences, prompts)
 
 
@@ -128,6 +142,8 @@ async def agent(task: dict[str, Any], llm: LLM) -> float | None:
             async with http.post(f"{llm.endpoint}/chat/completions", json=asked) as response:
                 answer = await response.json()
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "on"}]
+    if task.get("raises_late"):
+        raise RuntimeError(task["raises_late"])
     reward: float | None = task.get("reward", 1.0)
     return reward
 
@@ -190,6 +206,18 @@ async def test_when_every_rollout_fails_the_trainer_is_told_the_first_cause() ->
         await fit(Driven(drive), [{"raises": "no luck"}, {"raises": "no luck"}])
 
 
+async def test_failures_that_have_a_value_do_not_hide_that_every_rollout_fails() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.manager.write_to(Queue(2))
+        await driven.ask(["u0", "u1"])
+        for _ in range(2):
+            await asyncio.to_thread(driven.bridge.wait, 20)
+
+    driven = Driven(drive, options=replace(OPTIONS, on_failure=-1.0))
+    with pytest.raises(NoRewards, match="step 4: none of 4 rollouts gave a reward; the first: RuntimeError: no luck"):
+        await fit(driven, [{"say": "a", "raises_late": "no luck"}] * 2)
+
+
 async def test_rewards_without_anything_to_learn_are_an_error_of_their_own() -> None:
     async def drive(driven: Driven) -> None:
         driven.manager.write_to(Queue(1))
@@ -201,13 +229,57 @@ async def test_rewards_without_anything_to_learn_are_an_error_of_their_own() -> 
         await fit(Driven(drive, size=1), [{"say": "a"}])
 
 
+async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() -> None:
+    async def drive(driven: Driven) -> None:
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        flush, lost = driven.serving.flush, ["a worker of the proxy died"]
+
+        async def lose_one(rollout_id: str, attempt_id: str) -> str | None:
+            await flush(rollout_id, attempt_id)
+            return lost.pop() if lost else None
+
+        driven.serving.flush = lose_one  # type: ignore[method-assign]
+        await driven.ask(["u0"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert len(queue.ended["u0"][0]) == 2
+        assert driven.manager.take_metrics()["training/n_faults"] == 1
+
+    await fit(Driven(drive, size=3), [{"say": "a"}])
+
+
+async def test_calls_that_do_not_say_which_weights_answered_them_end_the_run() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.serving._proxy.set_weight_version(None)
+        driven.manager.write_to(Queue(1))
+        await driven.ask(["u0"])
+        for _ in range(2):
+            await asyncio.to_thread(driven.bridge.wait, 20)
+
+    with pytest.raises(AlgorithmError, match="step 4: the calls of task 0 do not say with which weights"):
+        await fit(Driven(drive), [{"say": "a"}])
+
+
+async def test_groups_without_a_reward_in_two_steps_are_no_whole_batch() -> None:
+    async def drive(driven: Driven) -> None:
+        for step, tasks in ((4, [0, 1]), (5, [2, 3])):
+            queue = Queue(2)
+            driven.manager.write_to(queue)
+            await driven.ask([f"{step}-{task}" for task in tasks], step=step, tasks=tasks)
+            await asyncio.wait_for(queue.is_full.wait(), 20)
+
+    driven = Driven(drive, batch_size=2)
+    tasks = [{"say": "a"}, {"raises": "no luck"}, {"raises": "no luck"}, {"say": "b"}]
+    await fit(driven, tasks)
+
+
 async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -> None:
     store = InMemoryLightningStore(run_id="r")
 
     async def drive(driven: Driven) -> None:
         queue = Queue(2)
         driven.manager.write_to(queue)
-        await driven.ask([f"{driven.size}a", f"{driven.size}b"])
+        await driven.ask(["1-0", "1-1"])
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert all(len(rows) == 2 for rows, *_ in queue.ended.values())
 
@@ -227,15 +299,15 @@ async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_co
 
     async def leave(driven: Driven) -> None:
         driven.manager.write_to(Queue(1))
-        await driven.ask(["before"])
+        await driven.ask(["1-0"])
 
     async def go_on(driven: Driven) -> None:
         await driven.manager.cancel_left()
         queue = Queue(1)
         driven.manager.write_to(queue)
-        await driven.ask(["after"])
+        await driven.ask(["1-0"], step=5)
         await asyncio.wait_for(queue.is_full.wait(), 20)
-        assert len(queue.ended["after"][0]) == 2
+        assert len(queue.ended["1-0"][0]) == 2
         rollouts = await store.query_rollouts()
         assert sorted(each.status for each in rollouts) == ["cancelled"] * 2 + ["succeeded"] * 2
 
@@ -243,6 +315,26 @@ async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_co
         trainer = Trainer(algorithm=Driven(drive), n_runners=4, store=store)
         trainer._fits = 0  # the same run, as after a kill
         await trainer.fit_async(runs, [{"say": "a"}])
+
+
+async def test_a_group_is_asked_for_again_beside_others_than_before() -> None:
+    store = InMemoryLightningStore(run_id="r")
+
+    async def drive(driven: Driven) -> None:
+        queue = Queue(len(driven.asked))
+        driven.manager.write_to(queue)
+        await driven.ask([f"1-{number}" for number in driven.asked], tasks=driven.asked)
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+
+    calls = []
+    for asked in ([0, 1, 2], [2, 3], [1]):
+        driven = Driven(drive)
+        driven.asked = asked
+        trainer = Trainer(algorithm=driven, n_runners=4, store=store)
+        trainer._fits = 0  # the same run, as after a kill
+        await trainer.fit_async(agent, [{"say": say} for say in "abcd"])
+        calls.append(len(driven.client.temperatures))
+    assert calls == [12, 4, 0]
 
 
 async def test_what_was_begun_for_a_step_that_does_not_come_is_cancelled() -> None:
@@ -258,7 +350,7 @@ async def test_what_was_begun_for_a_step_that_does_not_come_is_cancelled() -> No
 
 async def test_validation_counts_each_rollout_once_and_samples_as_it_is_told() -> None:
     async def drive(driven: Driven) -> None:
-        metrics = await asyncio.to_thread(driven.manager.validate, 4)
+        metrics = await driven.manager.validate(driven.serving.measure("tiny:step-4"), step=4)
         assert metrics["val/n_rollouts"] == 3
         assert metrics["val/reward"] == pytest.approx(2.0)
         assert metrics["val/turn_count"] == 2.0
@@ -271,7 +363,7 @@ async def test_validation_counts_each_rollout_once_and_samples_as_it_is_told() -
 
 async def test_a_validation_without_a_reward_ends_the_run() -> None:
     async def drive(driven: Driven) -> None:
-        await asyncio.to_thread(driven.manager.validate, 4)
+        await driven.manager.validate(driven.serving.measure("tiny:step-4"), step=4)
 
     with pytest.raises(NoRewards, match=r"validation at step 4: none of 1 rollouts .* no luck"):
         await fit(Driven(drive), [{"say": "a"}], val_dataset=[{"raises": "no luck"}])

@@ -13,6 +13,7 @@ from lightning_verl.learning import OWN_ESTIMATORS
 ROLLOUT_LOSS = "seq-mean-token-mean"
 """The loss of verl's that the weights of rows belong to."""
 
+POLICY_LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
 _LOSS_MODE = "actor_rollout_ref.actor.loss_agg_mode"
 
 _ESTIMATORS = (
@@ -35,6 +36,18 @@ _OTHERS = {
 }
 
 
+_WITHOUT_EFFECT = {
+    "data.custom_cls.path": "samples are those of the dataset that the run is given",
+    "data.val_max_samples": "the whole validation dataset is run; give a shorter one",
+    "reward.custom_reward_function.path": "the agent gives the reward",
+    "trainer.validation_data_dir": "the store has every rollout: agl runs show",
+    "trainer.log_val_generations": "the store has every rollout: agl runs show",
+}
+"""What somebody who sets it would miss: it is not used, and why."""
+
+_NOTHING = (None, 0, -1, "")
+
+
 def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
     """Give what contradicts itself.
 
@@ -46,6 +59,10 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
     yield from _device(config, given, own)
     yield from _estimator(config, own)
     yield from _loss(config, given, own)
+    yield from _mode(config, own)
+    for key, why in _WITHOUT_EFFECT.items():
+        if given.get(key) not in _NOTHING:
+            yield f"{given.where(tuple(key.split('.')))}{key} has no effect: {why}; leave it out"
     if config.reward.reward_model.enable or config.reward_model.enable:
         yield "reward.reward_model.enable is true; the agent gives the reward, also one that asks a model"
 
@@ -80,6 +97,11 @@ def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
             f"{PREFIX}.advantage is 'rollout', which {', '.join(OWN_ESTIMATORS)} have; {name!r} is verl's, which takes "
             "each row for a sample: set it to row"
         )
+    if own.advantage == "row" and name == "grpo" and own.credit != "final":
+        yield (
+            f"{PREFIX}.advantage is 'row' with grpo, of which verl compares only the last row of each rollout: "
+            f"{PREFIX}.credit={own.credit} would have no effect; leave {PREFIX}.advantage out"
+        )
     if config.algorithm.use_kl_in_reward and name in ("grpo", "rloo") and own.advantage != "row":
         yield (
             f"algorithm.use_kl_in_reward changes rewards after {name} has compared them; set "
@@ -91,6 +113,15 @@ def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
         yield f"{PREFIX}.call_discount is {own.call_discount:g}; with gae, algorithm.gamma discounts by tokens"
 
 
+def _mode(config: DictConfig, own: Own) -> Iterator[str]:
+    mode = config.trainer.v1.trainer_mode
+    if own.backend == "openai" and mode != "sync":
+        yield (
+            f"{PREFIX}.backend is 'openai', and trainer.v1.trainer_mode is {mode!r}, which cuts answers short when "
+            f"weights change; only {PREFIX}.backend=tokens goes on with them"
+        )
+
+
 def _loss(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
     mode = given.get(_LOSS_MODE)
     if own.loss == "rollout" and mode not in (None, ROLLOUT_LOSS):
@@ -99,4 +130,24 @@ def _loss(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
         yield (
             f"the policy loss 'geo_mean' takes a mean of its own over each micro-batch; set {PREFIX}.loss=verl, which "
             "leaves it so"
+        )
+    yield from _bypass(config, given)
+
+
+def _bypass(config: DictConfig, given: Given) -> Iterator[str]:
+    """What verl would not heed where the actor's own probabilities of the old policy are left out."""
+    correction, chosen = config.algorithm.rollout_correction, given.get(POLICY_LOSS)
+    if not correction.bypass_mode:
+        if chosen == "bypass_mode":
+            yield "the policy loss 'bypass_mode' needs algorithm.rollout_correction.bypass_mode=true; set it, too"
+    elif chosen not in (None, "bypass_mode"):
+        if correction.rollout_is or correction.rollout_rs:
+            yield (
+                "algorithm.rollout_correction.rollout_is and rollout_rs have no effect with bypass_mode and the policy "
+                f"loss {chosen!r}; leave them out, or leave {POLICY_LOSS} out"
+            )
+    elif correction.loss_type == "ppo_clip" and correction.rollout_is:
+        yield (
+            "algorithm.rollout_correction.rollout_is has no effect with bypass_mode and loss_type=ppo_clip; set "
+            "loss_type=reinforce, or leave it out"
         )

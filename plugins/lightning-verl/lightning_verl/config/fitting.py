@@ -9,32 +9,37 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightning_core.errors import ConfigError
-from lightning_verl.config.settings import Settings
+from lightning_verl.config.settings import Settings, updates_per_step
 
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _TOKENIZER = "tokenizer_config.json"
 
 
-def check_settings(settings: Settings, *, n_train: int, n_val: int | None) -> None:
+def check_settings(settings: Settings, *, n_train: int, n_val: int | None, n_test: int | None = None) -> None:
     """Check what can be known of a run before it starts.
 
     Args:
         settings: What `load_settings` gave.
         n_train: How many samples there are to train on.
         n_val: How many there are to validate on; None for no validation.
+        n_test: How many held-out ones there are; None for no test.
 
     Raises:
         ConfigError: Says all that does not fit.
     """
-    faults = [*_data(settings.verl, n_train, n_val), *_sizes(settings), *_model(settings.verl)]
+    faults = [*_data(settings.verl, n_train, n_val, n_test), *_sizes(settings), *_model(settings.verl)]
     if len(faults) == 1:
         raise ConfigError(faults[0])
     if faults:
         raise ConfigError("the configuration of verl does not fit:\n  " + "\n  ".join(faults))
 
 
-def _data(config: DictConfig, n_train: int, n_val: int | None) -> Iterator[str]:
-    batch = config.data.train_batch_size
+def _data(config: DictConfig, n_train: int, n_val: int | None, n_test: int | None) -> Iterator[str]:
+    batch, most = config.data.train_batch_size, config.data.get("train_max_samples", -1)
+    if config.trainer.val_only and n_val is None:
+        yield "trainer.val_only is true, and there is no validation dataset; give one"
+    if 0 <= most < min(batch, n_train):
+        yield f"data.train_max_samples is {most}, less than one batch: data.train_batch_size is {batch}"
     if n_train == 0:
         yield "the training dataset is empty"
     elif n_train < batch:
@@ -42,8 +47,9 @@ def _data(config: DictConfig, n_train: int, n_val: int | None) -> Iterator[str]:
             f"data.train_batch_size is {batch}, and the training dataset has {n_train} samples, less than one batch; "
             f"set it to {n_train} or less"
         )
-    if n_val == 0:
-        yield "the validation dataset is empty; leave it out, or give it samples"
+    for name, size in (("validation", n_val), ("test", n_test)):
+        if size == 0:
+            yield f"the {name} dataset is empty; leave it out, or give it samples"
 
 
 def _sizes(settings: Settings) -> Iterator[str]:
@@ -88,9 +94,11 @@ def _sizes(settings: Settings) -> Iterator[str]:
             parallel,
         )
     mode = config.trainer.v1.trainer_mode
-    steps = config.trainer.v1.get(mode, {}).get("parameter_sync_step", 1)
+    steps = updates_per_step(config)
     if batch % steps:
         yield _indivisible("data.train_batch_size", batch, f"trainer.v1.{mode}.parameter_sync_step", steps)
+    if mode == "separate_async":
+        yield from _separate(config, mini * steps)
     longest = settings.learning.max_prompt_length + settings.learning.max_response_length
     if actor.use_dynamic_bsz:
         room = actor.ppo_max_token_len_per_gpu * actor.get("ulysses_sequence_parallel_size", 1)
@@ -99,6 +107,25 @@ def _sizes(settings: Settings) -> Iterator[str]:
                 f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu has room for {room} tokens, and a row may have "
                 f"{longest} (prompt and response); set it to {longest} or more"
             )
+
+
+def _separate(config: DictConfig, batch: int) -> Iterator[str]:
+    rollout = config.actor_rollout_ref.rollout
+    if config.data.train_batch_size != batch:
+        yield (
+            f"data.train_batch_size is {config.data.train_batch_size}; with separate_async it is "
+            f"actor.ppo_mini_batch_size times trainer.v1.separate_async.parameter_sync_step, {batch}"
+        )
+    if rollout.nnodes < 1 or rollout.n_gpus_per_node < 1:
+        yield (
+            f"actor_rollout_ref.rollout has nnodes={rollout.nnodes} and n_gpus_per_node={rollout.n_gpus_per_node}; "
+            "with separate_async they say what it generates on, 1 or more each"
+        )
+    if rollout.checkpoint_engine.backend == "naive":
+        yield (
+            "actor_rollout_ref.rollout.checkpoint_engine.backend is 'naive', which stays on one device; with "
+            "separate_async it is nccl, or another of verl's that sends weights"
+        )
 
 
 def _indivisible(name: str, value: int, divisor_name: str, divisor: int) -> str:

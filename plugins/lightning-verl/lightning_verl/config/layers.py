@@ -12,6 +12,9 @@ ALWAYS: dict[str, Any] = {
     "critic.model.tokenizer_path": "${actor_rollout_ref.model.tokenizer_path}",
     "critic.model.trust_remote_code": "${actor_rollout_ref.model.trust_remote_code}",
     "trainer.logger": [],
+    # What was learned is kept: verl saves the last step, too, where it saves any
+    "trainer.save_freq": 1_000_000_000,
+    "trainer.default_local_dir": "checkpoints",
 }
 
 _TRAJECTORIES: dict[str, Any] = {"agentlightning.trace_aggregator.level": "trajectory"}
@@ -53,6 +56,14 @@ ON_CPU: dict[str, Any] = {
     **{f"{engine}.dtype": "float32" for engine in _ENGINES},
 }
 """Everything that verl needs to train on a CPU, and the little that keeps it small."""
+
+SEPARATE_ON_CPU: dict[str, Any] = {
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "ray_objects",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "lightning_verl.cpu.channel",
+}
+"""What the mode `separate_async` needs besides: a generating process of its own, and a way for weights to it."""
 
 IMPOSSIBLE_ON_CPU: dict[str, tuple[tuple[Any, ...], str]] = {
     "trainer.device": (("cpu",), "the device is the CPU"),

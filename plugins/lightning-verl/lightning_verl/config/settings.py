@@ -9,13 +9,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
-from lightning_verl.config.conflicts import ROLLOUT_LOSS, faults_of_conflicts, is_loss_by_rollout
+from lightning_verl.config.conflicts import POLICY_LOSS, ROLLOUT_LOSS, faults_of_conflicts, is_loss_by_rollout
 from lightning_verl.config.given import Given, Source, read_given
 from lightning_verl.config.keys import faults_of_keys
-from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS
+from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.packaged import packaged_defaults
-from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions
+from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
+
+_HF = "hf_model"
+_SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,16 @@ class Settings:
     def backend(self) -> str:
         """How the proxy asks verl's rollout servers."""
         return self.own.backend
+
+    @property
+    def batch_size(self) -> int:
+        """How many groups verl learns from at once."""
+        return int(self.verl.data.train_batch_size) // updates_per_step(self.verl)
+
+    @property
+    def weights_folder(self) -> str:
+        """Where the weights are in a checkpoint: as Hugging Face has them, where they are saved so."""
+        return "actor/huggingface" if _HF in self.verl.actor_rollout_ref.actor.checkpoint.save_contents else "actor"
 
 
 def load_settings(config: Source = None, *, preset: str | None = None) -> Settings:
@@ -70,20 +83,56 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
     _lay(defaults, ALWAYS)
     _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
+    if own.device == "cpu" and given.get("trainer.v1.trainer_mode") == "separate_async":
+        _lay(defaults, SEPARATE_ON_CPU)
     _refuse([*faults, *faults_of_keys(given, defaults)])
     try:
         merged = cast(DictConfig, OmegaConf.merge(defaults, given.values))
         _refuse(faults_of_conflicts(merged, given, own))
+        _let_loss_correct(merged, given)
         learning = _learning(merged, given, own)
         if learning.loss == "rollout":
             merged.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
-        if merged.actor_rollout_ref.rollout.name == "hf" and _has_lora(merged):
-            merged.actor_rollout_ref.model.lora.merge = True  # our server takes whole weights
+        _complete(merged, given, engine=str(engine))
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
     OmegaConf.set_struct(merged, True)
     warn_of_superseded(own)
     return Settings(merged, own, learning)
+
+
+def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
+    """Set what follows from the rest, where nobody did."""
+    actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
+    if config.actor_rollout_ref.rollout.name == "hf" and _has_lora(config):
+        config.actor_rollout_ref.model.lora.merge = True  # our server takes whole weights
+    if given.get("actor_rollout_ref.actor.ppo_mini_batch_size") is None:
+        updates = updates_per_step(config)
+        if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
+            actor.ppo_mini_batch_size = max(1, data.train_batch_size // updates)
+    if trainer.device == "cpu" and given.get("ray_kwargs.ray_init.num_cpus") is None:
+        config.ray_kwargs.ray_init.num_cpus += 3 * (trainer.n_gpus_per_node - 1)  # what verl asks for, for each worker
+    if trainer.v1.trainer_mode == "separate_async" and trainer.device == "cpu":
+        rollout = config.actor_rollout_ref.rollout
+        if given.get("ray_kwargs.ray_init.num_gpus") is None:
+            devices = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node
+            config.ray_kwargs.ray_init.num_gpus = devices
+    if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
+        trainer.total_epochs = trainer.total_training_steps  # each has a step at least
+    if given.get(_SAVED) is None and engine == "dp" and not _has_lora(config):
+        actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
+
+
+def _let_loss_correct(config: DictConfig, given: Given) -> None:
+    """Choose the loss that corrects by itself where the actor's own probabilities of the old policy are left out.
+
+    verl's newer trainer neither chooses it, nor tells it how to correct.
+    """
+    loss, correction = config.actor_rollout_ref.actor.policy_loss, config.algorithm.rollout_correction
+    if correction.bypass_mode and given.get(POLICY_LOSS) is None:
+        loss.loss_mode = "bypass_mode"
+    if loss.loss_mode == "bypass_mode":
+        OmegaConf.update(config, "actor_rollout_ref.actor.policy_loss.rollout_correction", correction, force_add=True)
 
 
 def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
@@ -108,9 +157,15 @@ def _learning(config: DictConfig, given: Given, own: Own) -> LearningOptions:
         norm_by_std=bool(config.algorithm.norm_adv_by_std_in_grpo),
         advantage=own.advantage or ("rollout" if estimator in OWN_ESTIMATORS else "row"),
         loss="rollout" if is_loss_by_rollout(given, own) else "verl",
-        weights_in="advantages" if bypass else "loss",
+        weights_in=weights_go_in(str(config.actor_rollout_ref.actor.policy_loss.loss_mode)),
         needs_logprobs=bypass or bool(config.actor_rollout_ref.rollout.calculate_log_probs),
     )
+
+
+def updates_per_step(config: DictConfig) -> int:
+    """Return in how many parts verl takes a batch; more than one in its mode `separate_async`."""
+    v1 = config.trainer.v1
+    return int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
 
 
 def _has_lora(config: DictConfig) -> bool:

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 from lightning_verl.hf.generator import Answer
 from lightning_verl.hf.sampling import Sampling
 
+_CLOSED = "this server takes no requests until generation is resumed"
+
 
 class GeneratesBatches(Protocol):
     """What is batched; see `Generator`."""
@@ -97,7 +99,7 @@ class Batcher:
             ValueError: When the prompt is empty, is too long, or a parameter is wrong.
         """
         if self._rejects:
-            raise Rejected("this server takes no requests until generation is resumed")
+            raise Rejected(_CLOSED)
         if not prompt:
             raise ValueError("the prompt has no token")
         room = self._generator.context - len(prompt)
@@ -116,11 +118,15 @@ class Batcher:
 
         Args:
             abort: Whether those that are computed end with what there is.
-            reject: Whether further ones are refused instead.
+            reject: Whether those that wait, and further ones, are refused instead.
         """
         self._open.clear()
         self._is_aborted = abort
         self._rejects = reject
+        if reject:
+            for request in self._waiting:
+                if not request.done.done():
+                    request.done.set_exception(Rejected(_CLOSED))
         async with self._computing:
             self._is_aborted = False
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, StoppingCriteria
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from lightning_verl.hf.sampling import Sampling
 
@@ -59,6 +59,8 @@ class Generator:
         )
         self.model.to(self.device).eval()
         self._ends = _ends(self.tokenizer, self.model)
+        # What the model's author likes, as a penalty of repetitions, would change what is drawn and not its likelihood.
+        self.model.generation_config = GenerationConfig()
         pad = self.tokenizer.pad_token_id
         self._pad = next(iter(sorted(self._ends)), 0) if pad is None else pad
         self._seed = seed
@@ -111,24 +113,22 @@ class Generator:
         if sampling.stop:
             options |= {"stop_strings": list(sampling.stop), "tokenizer": self.tokenizer}
         ends = set() if sampling.ignore_eos else self._ends
+        likelihoods = _Likelihoods(sampling.temperature or 1.0)
         with torch.no_grad():
-            output = self.model.generate(
+            sequences = self.model.generate(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
                 max_new_tokens=sampling.max_tokens,
                 eos_token_id=sorted(ends) or None,
                 pad_token_id=self._pad,
-                output_logits=True,
-                return_dict_in_generate=True,
+                logits_processor=[likelihoods],
                 stopping_criteria=[_Abort(is_aborted)],
                 **options,
             )
-        sampled = output.sequences[:, width:]
-        logits = torch.stack(output.logits, dim=1).float() / (sampling.temperature or 1.0)
-        logprobs = torch.log_softmax(logits, dim=-1).gather(-1, sampled.unsqueeze(-1)).squeeze(-1)
+        logprobs = likelihoods.of(sequences)
         return [
             self._cut(Answer(tokens, each, "length"), ends, sampling)
-            for tokens, each in zip(sampled.tolist(), logprobs.tolist(), strict=True)
+            for tokens, each in zip(sequences[:, width:].tolist(), logprobs.tolist(), strict=True)
         ]
 
     def _cut(self, answer: Answer, ends: set[int], sampling: Sampling) -> Answer:
@@ -148,6 +148,38 @@ class Generator:
             if any(stop in text for stop in stops):
                 return end
         return None
+
+
+class _Likelihoods(LogitsProcessor):  # type: ignore[misc]
+    """Takes note of how likely each token was, and changes nothing.
+
+    It is given the logits of a place before its token is drawn, so it keeps those of one place, and not of all.
+
+    Args:
+        temperature: That of sampling.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self._temperature = temperature
+        self._logits: torch.Tensor | None = None
+        self._found: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self._take(input_ids)
+        self._logits = scores
+        return scores
+
+    def of(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Return the log-probability of each token that was sampled: float32 [batch, sampled]."""
+        self._take(sequences)
+        return torch.stack(self._found, dim=1)
+
+    def _take(self, ids: torch.Tensor) -> None:
+        if self._logits is None:
+            return
+        logprobs = torch.log_softmax(self._logits.float() / self._temperature, dim=-1)
+        self._found.append(logprobs.gather(-1, ids[:, -1:]).squeeze(-1))
+        self._logits = None
 
 
 class _Abort(StoppingCriteria):  # type: ignore[misc]

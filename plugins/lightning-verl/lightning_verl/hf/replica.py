@@ -3,7 +3,7 @@
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl.utils.device import get_device_name, get_visible_devices_keyword
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -30,7 +30,7 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]
 
     async def launch_servers(self) -> None:
         """Start the process next to its training worker."""
-        node, devices = await self.workers[0].__ray_call__.remote(_whereabouts)
+        group, devices = await self.workers[0].__ray_call__.remote(_whereabouts)
         device = get_device_name()
         environment = {} if device == "cpu" else {get_visible_devices_keyword(): devices}
         server = (
@@ -39,7 +39,7 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]
                 name=server_name(self.replica_rank),
                 num_cpus=0,
                 max_concurrency=self.max_concurrency,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group),  # which is on one node, and ends with it
                 runtime_env={"env_vars": environment},
             )
             .remote(
@@ -61,9 +61,9 @@ class HFReplica(RolloutReplica):  # type: ignore[misc]
         self._server_address = await server.start.remote(host)
 
 
-def _whereabouts(worker: Any) -> tuple[str, str]:
-    context = ray.get_runtime_context()
-    return context.get_node_id(), ",".join(context.get_accelerator_ids().get("GPU", []))
+def _whereabouts(worker: Any) -> tuple[Any, str]:
+    devices = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    return ray.util.get_current_placement_group(), ",".join(devices)
 
 
 def _address(worker: Any) -> str:

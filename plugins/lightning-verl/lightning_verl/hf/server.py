@@ -8,7 +8,7 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from lightning_core.proxy.tokens import Generated
-from lightning_verl.hf.batching import Batcher
+from lightning_verl.hf.batching import Batcher, Rejected
 from lightning_verl.hf.generator import Generator
 from lightning_verl.hf.http import HttpFront
 
@@ -55,8 +55,13 @@ class HFServer:
     async def generate(
         self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], **_: Any
     ) -> TokenOutput:
-        """Continue a prompt."""
-        answered = await self._batcher.ask(list(prompt_ids), sampling_params)
+        """Continue a prompt. To one that is refused nothing is added, and verl's client goes to another server."""
+        try:
+            answered = await self._batcher.ask(list(prompt_ids), sampling_params)
+        except Rejected:
+            return TokenOutput(
+                token_ids=[], log_probs=[], stop_reason="aborted", extra_fields={"global_steps": self._batcher.version}
+            )
         return TokenOutput(
             token_ids=answered.answer.token_ids,
             log_probs=answered.answer.logprobs,

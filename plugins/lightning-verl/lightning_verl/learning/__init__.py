@@ -1,4 +1,4 @@
-"""What is learned from rollouts: rows, credit, groups, advantages, metrics. Plain Python; no torch, ray or verl."""
+"""What is learned from rollouts: rows, credit, groups, advantages, metrics. Python and numpy; no torch, ray or verl."""
 
 from lightning_verl.learning.baselines import grpo_advantages, rloo_advantages
 from lightning_verl.learning.batches import padded_batch
@@ -6,7 +6,8 @@ from lightning_verl.learning.failures import FailureWatch, failures_depend_on_gr
 from lightning_verl.learning.gae import gae, whitened
 from lightning_verl.learning.groups import LearnedRow, Lesson, learn_from_group
 from lightning_verl.learning.metrics import training_metrics, validation_metrics
-from lightning_verl.learning.options import OWN_ESTIMATORS, Credit, LearningOptions, Level
+from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
+from lightning_verl.learning.options import OWN_ESTIMATORS, Credit, LearningOptions, Level, weights_go_in
 from lightning_verl.learning.outcomes import End, EndedRollout, as_trajectory_adapter, combined, read_rollout
 from lightning_verl.learning.padding import (
     get_left_padded_ids_and_attention_mask,
@@ -26,6 +27,7 @@ __all__ = [
     "LearningOptions",
     "Lesson",
     "Level",
+    "MiniBatches",
     "RolloutRows",
     "Row",
     "StepAdvantages",
@@ -38,6 +40,7 @@ __all__ = [
     "grpo_advantages",
     "learn_from_group",
     "loss_weights",
+    "make_mini_batches",
     "make_rows",
     "padded_batch",
     "read_rollout",
@@ -45,5 +48,6 @@ __all__ = [
     "step_advantages",
     "training_metrics",
     "validation_metrics",
+    "weights_go_in",
     "whitened",
 ]

@@ -1,15 +1,16 @@
 """Whether failures depend on the task."""
 
-import random
 from collections import deque
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from lightning_verl.learning.groups import Lesson
 
 SIGNIFICANCE = 0.01
 """A warning is given where failures that do not depend on the task would look like this less often."""
 
-_SHUFFLES = 999
+_DRAWS = 999
 _GROUPS = 256
 _FIRST_LOOK = 4
 
@@ -21,14 +22,14 @@ class FailureWatch:
     is rewarded. That does no harm where failures hit all tasks alike.
 
     Args:
-        seed: Of the shuffles.
+        seed: Of the draws.
     """
 
     def __init__(self, *, seed: int = 0) -> None:
         self._counts: deque[tuple[int, int]] = deque(maxlen=_GROUPS)
         self._failures = 0
         self._next_look = _FIRST_LOOK
-        self._random = random.Random(seed)
+        self._chance = np.random.default_rng(seed)
 
     def see(self, lessons: Iterable[Lesson]) -> str | None:
         """Count the failures of more groups; those that have a value are held to account.
@@ -48,7 +49,7 @@ class FailureWatch:
         if self._failures < self._next_look or self._next_look == 0:
             return None
         self._next_look = 2 * self._failures
-        p_value = failures_depend_on_group(self._counts, shuffle=self._random)
+        p_value = failures_depend_on_group(self._counts, chance=self._chance)
         if p_value >= SIGNIFICANCE:
             return None
         self._next_look = 0
@@ -61,26 +62,20 @@ class FailureWatch:
 
 
 def failures_depend_on_group(
-    counts: Sequence[tuple[int, int]] | deque[tuple[int, int]], *, shuffle: random.Random
+    counts: Sequence[tuple[int, int]] | deque[tuple[int, int]], *, chance: np.random.Generator
 ) -> float:
     """Return how often chance alone would spread the failures as unevenly over the groups.
 
-    Pearson's statistic of homogeneity; its distribution is found by shuffling which rollouts failed, for groups are
+    Pearson's statistic of homogeneity; its distribution is found by drawing which rollouts failed, for groups are
     small (the smallest p is 0.001). With the number of failures kept, the statistic grows with the sum over groups of
     failures squared over size, which is what is compared.
 
     Args:
         counts: Of each group, how many rollouts there are and how many of them failed.
-        shuffle: Draws the shuffles.
+        chance: numpy's generator of random numbers.
     """
-    owner = [group for group, (size, _) in enumerate(counts) for _ in range(size)]
-    sizes = [size for size, _ in counts]
-    failed = sum(failures for _, failures in counts)
-    seen = sum(failures * failures / size for size, failures in counts)
-    as_uneven = 0
-    for _ in range(_SHUFFLES):
-        drawn = [0] * len(sizes)
-        for group in shuffle.sample(owner, failed):
-            drawn[group] += 1
-        as_uneven += sum(n * n / size for n, size in zip(drawn, sizes, strict=True)) >= seen * (1 - 1e-12)
-    return (1 + as_uneven) / (1 + _SHUFFLES)
+    sizes, failed = np.array(counts).T
+    drawn = chance.multivariate_hypergeometric(sizes, failed.sum(), size=_DRAWS)
+    seen = (failed**2 / sizes).sum()
+    as_uneven = np.count_nonzero((drawn**2 / sizes).sum(axis=1) >= seen * (1 - 1e-12))
+    return float((1 + as_uneven) / (1 + _DRAWS))

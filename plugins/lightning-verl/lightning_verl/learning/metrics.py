@@ -1,6 +1,6 @@
 """Numbers that say how a step, or a validation, went; under the names of agentlightning 0.3 where it has one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from statistics import fmean
 
 from lightning_core.algorithm.estimates import estimate
@@ -9,15 +9,21 @@ from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.outcomes import EndedRollout
 
 
-def training_metrics(lessons: Sequence[Lesson], *, options: LearningOptions) -> dict[str, float]:
+def training_metrics(
+    lessons: Sequence[Lesson], *, options: LearningOptions, n_dropped_remainder: int = 0
+) -> dict[str, float]:
     """Describe what one step learns from.
 
     `training/...` counts rollouts, each once, and rows. `..._before_processing` is of all rows that were recorded,
     `..._after_processing` of those that are trained on. A mean of nothing is left out.
 
+    `training/reward` is the mean of the rewards that agents gave. In `training/reward_w_failures` a failure has the
+    value of `on_failure`, where that is a number: it is the mean of what is learned from.
+
     Args:
-        lessons: All groups of the step.
+        lessons: All groups of the step, with the rows that are trained on.
         options: The level and the lengths.
+        n_dropped_remainder: How many rows were taken out of them to come to whole mini-batches.
     """
     rollouts = [rollout for lesson in lessons for rollout in lesson.rollouts]
     rows = [row for lesson in lessons for row in lesson.rows]
@@ -38,7 +44,7 @@ def training_metrics(lessons: Sequence[Lesson], *, options: LearningOptions) -> 
         "n_triplets": sum(len(each.rows) for each in made) + n_too_long + n_without_logprobs,
         "n_triplets_prompt_too_long": n_too_long,
         "n_triplets_wo_logprobs": n_without_logprobs,
-        "n_triplets_dropped_remainder": 0,  # verl fills the last mini-batch up
+        "n_triplets_dropped_remainder": n_dropped_remainder,
         "n_triplets_learned": len(rows),
         "n_truncated_triplets": sum(each.n_cut for each in made),
     }
@@ -46,8 +52,8 @@ def training_metrics(lessons: Sequence[Lesson], *, options: LearningOptions) -> 
         counts["n_unmerged_rollouts"] = sum(rollout.n_trajectories > 1 for rollout in rollouts)
         counts["n_triplets_by_turn"] = sum(len(rollout.answer_lengths) for rollout in rollouts)
     metrics = {f"training/{name}": float(value) for name, value in counts.items()}
-    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    metrics |= {"training/reward": fmean(rewards)} if rewards else {}
+    for name, rewards in _rewards(rollouts).items():
+        metrics |= {f"training/{name}": fmean(rewards)} if rewards else {}
     if options.level == "trajectory":
         lengths = [length for rollout in rollouts for length in rollout.answer_lengths]
         spread = _spread(lengths)
@@ -69,26 +75,34 @@ def training_metrics(lessons: Sequence[Lesson], *, options: LearningOptions) -> 
 
 
 def validation_metrics(
-    rollouts: Sequence[EndedRollout], *, sources: Sequence[str | None] | None = None
+    rollouts: Sequence[EndedRollout],
+    *,
+    sources: Sequence[str | None] | None = None,
+    tasks: Sequence[Hashable] | None = None,
 ) -> dict[str, float]:
     """Describe a validation; each rollout counts once, whatever rows it has.
 
-    `val/reward` is the mean of the rewards that there are: a rollout without one is counted, and is no zero. Its 95%
-    confidence interval is `val/reward_low` to `val/reward_high`, where the rewards tell.
+    `val/reward` is the mean over tasks of the mean of the rewards that agents gave for each: a rollout without one is
+    counted, and is no zero. Its 95% confidence interval is `val/reward_low` to `val/reward_high`, where the tasks
+    tell: the rollouts of one task are not independent of each other, so they are no samples by themselves. In
+    `val/reward_w_failures` a failure has the value of `on_failure`, where that is a number.
 
     Args:
         rollouts: All of them, of any number.
         sources: Of each rollout, the `data_source` of its sample: what is said of all is said of each source, too.
+        tasks: Of each rollout, which task it is of; None where each is of another one.
     """
-    metrics = _validation("val", rollouts)
-    named = sources if sources is not None else [None] * len(rollouts)
+    owners = list(range(len(rollouts))) if tasks is None else list(tasks)
+    named = [None] * len(rollouts) if sources is None else list(sources)
+    metrics = _validation("val", rollouts, owners)
     for source in dict.fromkeys(name for name in named if name is not None):
-        members = [rollout for rollout, name in zip(rollouts, named, strict=True) if name == source]
-        metrics |= _validation(f"val/{source}", members)
+        members = [place for place, name in enumerate(named) if name == source]
+        of_source = [rollouts[place] for place in members]
+        metrics |= _validation(f"val/{source}", of_source, [owners[place] for place in members])
     return metrics
 
 
-def _validation(prefix: str, rollouts: Sequence[EndedRollout]) -> dict[str, float]:
+def _validation(prefix: str, rollouts: Sequence[EndedRollout], tasks: Sequence[Hashable]) -> dict[str, float]:
     traced = [rollout.answer_lengths for rollout in rollouts if rollout.answer_lengths]
     metrics: dict[str, float] = {
         "n_rollouts": len(rollouts),
@@ -97,16 +111,29 @@ def _validation(prefix: str, rollouts: Sequence[EndedRollout]) -> dict[str, floa
         "n_failures": sum(rollout.end == "failure" for rollout in rollouts),
         "n_faults": sum(rollout.end == "fault" for rollout in rollouts),
     }
-    found = estimate(rollout.reward for rollout in rollouts)
-    if found is not None:
-        metrics["reward"] = found.mean
-        if found.low is not None and found.high is not None:
+    for name, means in _rewards(rollouts, tasks).items():
+        metrics |= {name: fmean(means)} if means else {}
+        found = estimate(means) if name == "reward" else None
+        if found is not None and found.low is not None and found.high is not None:
             metrics |= {"reward_low": found.low, "reward_high": found.high}
     if traced:
         metrics["mean_response_length"] = fmean(fmean(lengths) for lengths in traced)
         metrics["sum_response_length"] = fmean(sum(lengths) for lengths in traced)
         metrics["turn_count"] = fmean(len(lengths) for lengths in traced)
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
+
+
+def _rewards(rollouts: Sequence[EndedRollout], tasks: Sequence[Hashable] | None = None) -> dict[str, list[float]]:
+    """Return the rewards, without failures and with them; with tasks, the mean of each task that has one."""
+    owners = range(len(rollouts)) if tasks is None else tasks
+    found: dict[str, list[float]] = {}
+    for name, ends in (("reward", ("scored",)), ("reward_w_failures", ("scored", "failure"))):
+        by_task: dict[Hashable, list[float]] = {}
+        for task, rollout in zip(owners, rollouts, strict=True):
+            if rollout.reward is not None and rollout.end in ends:
+                by_task.setdefault(task, []).append(rollout.reward)
+        found[name] = [fmean(rewards) for rewards in by_task.values()]
+    return found
 
 
 def _of_rows(

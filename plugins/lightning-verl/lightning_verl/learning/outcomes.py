@@ -1,12 +1,13 @@
 """How one rollout went: a reward, a failure or a fault, and its rows."""
 
-import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning_core.adapter import (
     LlmProxyTraceToTriplet,
+    RowCall,
     TracerTraceToTriplet,
     TraceToTrajectories,
     Trajectories,
@@ -22,6 +23,9 @@ End = Literal["scored", "unscored", "failure", "fault"]
 """`scored`: the agent ended and gave a reward. `unscored`: it ended and gave none that counts. `failure`: it raised, or
 ran out of its time. `fault`: it did not get to its end for a reason that is not its own; also when it was cancelled."""
 
+LARGEST_REWARD = 1e15
+"""A larger one is none: its square, in the 32 bits of a tensor, would be near the end of what they can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
@@ -36,7 +40,7 @@ class EndedRollout:
     made: RolloutRows
     """Its rows; none of a fault, nor of a rollout whose tokens were not all recorded."""
     answer_rewards: tuple[float | None, ...] = ()
-    """What came right after each of its answers, in order; None for nothing."""
+    """The sum of what came after each of its answers, in order, and before the next one; None for nothing."""
     answer_lengths: tuple[int, ...] = ()
     """The tokens of each of its answers, in order."""
     n_trajectories: int = 0
@@ -71,17 +75,20 @@ def read_rollout(
     if end == "fault":
         return EndedRollout(rollout.rollout_id, end, None, describe_failure(rollout), RolloutRows())
     reads = as_trajectory_adapter(adapter)
+    trajectories, told = Trajectories((), (), None), list[tuple[Span, Sequence[NamedReward]]]()
     try:
         trajectories = reads.adapt(spans)
-        reward, cause = _final_reward(in_order(spans), options.reward_weights)
+        told = _told(in_order(spans))
+        reward, cause = _final_reward([rewards for _, rewards in told], options)
     except ValueError as exc:  # a reward without a name or a number: this rollout's fault, not the run's
-        trajectories, reward, cause = Trajectories((), (), None), None, str(exc)
+        reward, cause = None, str(exc)
     if end == "failure":
         reward = None if options.on_failure == "drop" else options.on_failure
         cause = describe_failure(rollout)
     elif reward is None:
         end, cause = "unscored", cause or describe_failure(rollout)
     answers = answers_in_order(trajectories)
+    sums = _sums_by_call(answers, told, spans, options.reward_weights)
     refusal = _refusal(trajectories)
     return EndedRollout(
         rollout_id=rollout.rollout_id,
@@ -89,7 +96,7 @@ def read_rollout(
         reward=reward,
         cause=cause,
         made=RolloutRows() if refusal else make_rows(trajectories, options=options),
-        answer_rewards=tuple(combined(part.rewards, options.reward_weights) for part in answers),
+        answer_rewards=tuple(sums.get(part.call.order) for part in answers),
         answer_lengths=tuple(part.stop - part.start for part in answers),
         n_trajectories=len(trajectories.rows),
         refusal=refusal,
@@ -125,13 +132,16 @@ def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
 
 
 def combined(rewards: Sequence[NamedReward], weights: Mapping[str, float]) -> float | None:
-    """Return the one number of several rewards; None when there is none, or a weighted one is missing."""
-    if not rewards or not weights:
-        return rewards[0].value if rewards else None
+    """Return the one number of several rewards; None when there is none.
+
+    There is none, too, when a weighted one is missing, or when it cannot be learned from: it is not finite, or beyond
+    `LARGEST_REWARD`.
+    """
     values = {reward.name: reward.value for reward in rewards}
-    if not weights.keys() <= values.keys():
+    if not rewards or not weights.keys() <= values.keys():
         return None
-    return math.fsum(weight * values[name] for name, weight in weights.items())
+    value = sum(weight * values[name] for name, weight in weights.items()) if weights else rewards[0].value
+    return value if abs(value) <= LARGEST_REWARD else None
 
 
 def _end_of(rollout: Rollout) -> End:
@@ -148,16 +158,57 @@ def _end_of(rollout: Rollout) -> End:
     return "fault" if "fault" in told and "failure" not in told else "failure"
 
 
-def _final_reward(spans: Sequence[Span], weights: Mapping[str, float]) -> tuple[float | None, str | None]:
+def _told(spans: Sequence[Span]) -> list[tuple[Span, Sequence[NamedReward]]]:
+    """Return the spans that carry rewards, in order, with them."""
+    return [(span, rewards) for span in spans if (rewards := get_rewards_from_span(span))]
+
+
+def _final_reward(told: Sequence[Sequence[NamedReward]], options: LearningOptions) -> tuple[float | None, str | None]:
     """Return what the last reward says, and why it does not count, if so."""
-    for span in reversed(spans):
-        rewards = get_rewards_from_span(span)
-        if rewards:
-            value = combined(rewards, weights)
-            missing = ", ".join(repr(name) for name in weights if name not in {reward.name for reward in rewards})
-            given = ", ".join(repr(reward.name) for reward in rewards)
-            return value, f"the last reward has no {missing}, which has a weight; it has {given}" if missing else None
-    return None, None
+    for rewards in told if options.credit != "final" else told[-1:]:
+        if (value := combined(rewards, options.reward_weights)) is None and not _missing(rewards, options):
+            given = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
+            return None, f"a reward is {given}, which is no number to learn from; finite ones up to 1e15 are"
+    if not told:
+        return None, None
+    if missing := _missing(told[-1], options):
+        given = ", ".join(repr(reward.name) for reward in told[-1])
+        return None, f"the last reward has no {', '.join(missing)}, which has a weight; it has {given}"
+    return value, None
+
+
+def _missing(rewards: Sequence[NamedReward], options: LearningOptions) -> list[str]:
+    names = {reward.name for reward in rewards}
+    return [repr(name) for name in options.reward_weights if name not in names]
+
+
+def _sums_by_call(
+    answers: Sequence[RowCall],
+    told: Sequence[tuple[Span, Sequence[NamedReward]]],
+    spans: Sequence[Span],
+    weights: Mapping[str, float],
+) -> dict[int, float]:
+    """Give each reward to the latest call before it that has an answer in a row, and sum them.
+
+    What comes after a call that failed, or said nothing, is so of the answer before it: no reward is lost.
+
+    Returns:
+        By a call's `order`, the sum; nothing for a call without a reward.
+    """
+    numbered = any(span.sequence_id for span in spans)
+    position = {id(span): place for place, span in enumerate(in_order(spans))}
+
+    def place(span: Span) -> int:
+        return span.sequence_id if numbered else position[id(span)]
+
+    calls = sorted({(place(part.call.spans[0]), part.call.order) for part in answers})
+    sums: dict[int, float] = {}
+    for span, rewards in told:
+        before = bisect_left(calls, (place(span), -1)) - 1
+        if before >= 0 and (value := combined(rewards, weights)) is not None:
+            order = calls[before][1]
+            sums[order] = sums.get(order, 0.0) + value
+    return sums
 
 
 def _refusal(trajectories: Trajectories) -> str | None:

@@ -18,7 +18,7 @@ class Answer(NamedTuple):
     stop: int
     """Where it ends there; the last token is before it."""
     reward: float | None = None
-    """What came right after it; None for nothing."""
+    """What came after it and before the next one; None for nothing."""
     advantage: float | None = None
     """How much better than expected; None where that is found out later, from a critic's values."""
 
@@ -54,7 +54,7 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
     """Make the rows of one rollout.
 
     A prompt that is too long leaves its row out, for a cut prompt is not what the model saw. A response that is too
-    long is cut; where no answer is left in what remains, there is no row.
+    long is cut.
 
     Args:
         trajectories: Of the rollout's last attempt.
@@ -67,13 +67,13 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
         if len(whole.prompt_ids) > options.max_prompt_length:
             too_long.append((len(whole.prompt_ids), len(whole.response_ids)))
             continue
-        row: Row | None = whole
+        row = whole
         if len(whole.response_ids) > options.max_response_length:
             n_cut += 1
             row = _cut(whole, options.max_response_length)
-        if row is not None and row.logprobs is None and options.needs_logprobs:
+        if row.logprobs is None and options.needs_logprobs:
             n_without_logprobs += 1
-        elif row is not None:
+        else:
             rows.append(row)
     return RolloutRows(tuple(rows), tuple(too_long), n_cut, n_without_logprobs)
 
@@ -110,11 +110,12 @@ def _known(logprobs: Sequence[float | None], mask: Sequence[int]) -> list[float]
     return [0.0 if value is None else value for value in logprobs]
 
 
-def _cut(row: Row, length: int) -> Row | None:
-    """Return what remains within a length, up to the last token that the model produced."""
+def _cut(row: Row, length: int) -> Row:
+    """Return what remains within a length, up to the last token that the model produced.
+
+    Something does: a response begins with an answer, which has a token.
+    """
     kept = [answer for answer in row.answers if answer.start < length]
-    if not kept:
-        return None
     length = min(length, kept[-1].stop)
     return replace(
         row,

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from lightning_verl.learning.gae import gae, whitened
 from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.rows import Answer
@@ -10,28 +12,27 @@ from lightning_verl.learning.rows import Answer
 PackedAnswer = Sequence[float | None]
 """The fields of an `Answer`, as they come back from a queue."""
 
-Token = tuple[int, int]
-"""The row and the place in its response."""
-
 
 @dataclass(frozen=True, slots=True)
 class StepAdvantages:
-    """By row. The lists of `advantages` and `returns` are as long as the masks, with 0.0 where they are 0."""
+    """By row. The arrays are float64, as long as the masks, and 0.0 where these are 0."""
 
-    advantages: list[list[float]]
-    returns: list[list[float]]
+    advantages: list[np.ndarray]
+    returns: list[np.ndarray]
     weights: list[float]
     """See `loss_weights`; all 1.0 where the loss is verl's."""
+    n_rows: int
+    """How many rows have a token that is learned from: what a mean over rows is taken over."""
 
 
 def step_advantages(
     *,
     keys: Sequence[str],
-    masks: Sequence[Sequence[int]],
+    masks: Sequence[np.ndarray | Sequence[int]],
     answers: Sequence[Sequence[PackedAnswer]],
     options: LearningOptions,
-    values: Sequence[Sequence[float]] | None = None,
-    penalties: Sequence[Sequence[float]] | None = None,
+    values: Sequence[np.ndarray | Sequence[float]] | None = None,
+    penalties: Sequence[np.ndarray | Sequence[float]] | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
 ) -> StepAdvantages:
@@ -55,109 +56,101 @@ def step_advantages(
     Raises:
         ValueError: When `gae` is given no values, or another estimator is given penalties.
     """
+    live = [np.asarray(mask, dtype=bool) for mask in masks]
     told = [[Answer(int(a[0] or 0), int(a[1] or 0), int(a[2] or 0), a[3], a[4]) for a in row] for row in answers]
-    weights = loss_weights(keys, masks) if options.loss == "rollout" else [1.0] * len(keys)
+    weights = loss_weights(keys, live) if options.loss == "rollout" else [1.0] * len(keys)
+    n_rows = sum(bool(mask.any()) for mask in live)
     if options.advantage == "row":
-        nothing = [[0.0] * len(mask) for mask in masks]
-        return StepAdvantages(nothing, nothing, weights)
+        nothing = [np.zeros(len(mask)) for mask in live]
+        return StepAdvantages(nothing, nothing, weights, n_rows)
     if options.estimator != "gae":
         if penalties is not None:
             raise ValueError(f"a penalty in the reward needs the estimator 'gae', not {options.estimator!r}")
-        advantages = [_broadcast(mask, row) for mask, row in zip(masks, told, strict=True)]
-        return StepAdvantages(advantages, advantages, weights)
+        advantages = [_broadcast(mask, row) for mask, row in zip(live, told, strict=True)]
+        return StepAdvantages(advantages, advantages, weights, n_rows)
     if values is None:
         raise ValueError("the estimator 'gae' needs the values of a critic; give values=")
-    found = _of_episodes(_episodes(keys, masks, told, options), values, penalties, gamma, lam)
-    shape = [[0.0] * len(mask) for mask in masks]
-    returns = [list(row) for row in shape]
-    white = whitened([advantage for _, advantage, _ in found])
-    for ((row, place), _, value), advantage in zip(found, white, strict=True):
-        shape[row][place] = advantage
-        returns[row][place] = value
-    return StepAdvantages(shape, returns, weights)
+    begins = np.cumsum([0, *map(len, live)])
+    tokens, rewards, lengths = _episodes(keys, live, begins, told, options)
+    if penalties is not None:
+        rewards += _joined(penalties)
+    found, returns = gae(rewards[tokens], _joined(values)[tokens], lengths=lengths, gamma=gamma, lam=lam)
+    return StepAdvantages(_by_row(whitened(found), tokens, begins), _by_row(returns, tokens, begins), weights, n_rows)
 
 
-def loss_weights(keys: Sequence[str], masks: Sequence[Sequence[int]]) -> list[float]:
+def loss_weights(keys: Sequence[str], masks: Sequence[np.ndarray | Sequence[int]]) -> list[float]:
     """Weigh rows so that each rollout weighs the same in the loss, and each token within a rollout.
 
-    They belong to a loss that is the mean over rows of the mean over a row's tokens (verl's `seq-mean-token-mean`). A
-    row has the share of its rollout's tokens that it holds, times the number of rows for each rollout: with one row
-    each and no padding, all weights are 1.
+    They belong to a loss that is the mean, over the rows that have a token, of the mean over a row's tokens (verl's
+    `seq-mean-token-mean`, where `global_batch_size` counts those rows). A row has the share of its rollout's tokens
+    that it holds, times the number of rows for each rollout: with one row each, all weights are 1.
 
     Args:
         keys: Of each row; see `step_advantages`.
         masks: Of each row, 1 for each token that is learned from.
 
     Returns:
-        A weight for each row; 0.0 for one without such a token. Their sum is the number of rows.
+        A weight for each row; 0.0 for one without such a token. Their sum is the number of rows that have one.
     """
-    tokens = [sum(map(bool, mask)) for mask in masks]
+    tokens = [int(np.count_nonzero(mask)) for mask in masks]
     of_rollout: dict[str, int] = {}
     for key, n in zip(keys, tokens, strict=True):
         if n:
-            of_rollout[_rollout(key)] = of_rollout.get(_rollout(key), 0) + n
-    rows_for_each = len(tokens) / len(of_rollout) if of_rollout else 0.0
-    return [rows_for_each * n / of_rollout[_rollout(key)] if n else 0.0 for key, n in zip(keys, tokens, strict=True)]
+            of_rollout[rollout_of(key)] = of_rollout.get(rollout_of(key), 0) + n
+    rows_for_each = sum(map(bool, tokens)) / len(of_rollout) if of_rollout else 0.0
+    return [rows_for_each * n / of_rollout[rollout_of(key)] if n else 0.0 for key, n in zip(keys, tokens, strict=True)]
 
 
-def _rollout(key: str) -> str:
+def rollout_of(key: str) -> str:
+    """Return the part of a row's key that it shares with the other rows of its rollout."""
     return key.rpartition("_")[0]
 
 
-def _broadcast(mask: Sequence[int], answers: Sequence[Answer]) -> list[float]:
-    advantages = [0.0] * len(mask)
+def _broadcast(mask: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
+    advantages = np.zeros(len(mask))
     for answer in answers:
-        for place in range(answer.start, min(answer.stop, len(mask))):
-            if mask[place]:
-                advantages[place] = answer.advantage or 0.0
-    return advantages
-
-
-@dataclass(slots=True)
-class _Episode:
-    tokens: list[Token]
-    rewards: list[float]
+        advantages[answer.start : answer.stop] = answer.advantage or 0.0
+    return advantages * mask
 
 
 def _episodes(
-    keys: Sequence[str], masks: Sequence[Sequence[int]], answers: Sequence[Sequence[Answer]], options: LearningOptions
-) -> list[_Episode]:
+    keys: Sequence[str],
+    masks: Sequence[np.ndarray],
+    begins: np.ndarray,
+    answers: Sequence[Sequence[Answer]],
+    options: LearningOptions,
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Return the tokens of all episodes, the reward after each token of all rows, and how long the episodes are.
+
+    A token is its place among those of all rows, one after the other.
+    """
     parts_of: dict[tuple[str, int], list[tuple[int, int, Answer]]] = {}
     for row, key in enumerate(keys):
         for answer in answers[row]:
-            whose = (key, answer.order) if options.credit == "per_call" else (_rollout(key), -1)
+            whose = (key, answer.order) if options.credit == "per_call" else (rollout_of(key), -1)
             parts_of.setdefault(whose, []).append((answer.order, row, answer))
-    episodes = []
+    rewards = np.zeros(begins[-1])
+    tokens: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+    lengths = []
     for parts in parts_of.values():
-        episode = _Episode([], [])
+        length, last = 0, None
         for _, row, answer in sorted(parts, key=lambda part: part[0]):
-            live = [
-                (row, place) for place in range(answer.start, min(answer.stop, len(masks[row]))) if masks[row][place]
-            ]
-            episode.tokens += live
-            episode.rewards += [0.0] * len(live)
-            if episode.rewards:  # of an answer that was rejected as a whole, the reward is of the one before
-                episode.rewards[-1] += answer.reward or 0.0
-        if episode.tokens:
-            episodes.append(episode)
-    return episodes
+            found = begins[row] + answer.start + np.flatnonzero(masks[row][answer.start : answer.stop])
+            if len(found):
+                tokens.append(found)
+                length, last = length + len(found), found[-1]
+            if last is not None:  # of an answer that was rejected as a whole, the reward is of the one before
+                rewards[last] += answer.reward or 0.0
+        lengths.append(length)
+    return np.concatenate(tokens), rewards, lengths
 
 
-def _of_episodes(
-    episodes: Sequence[_Episode],
-    values: Sequence[Sequence[float]],
-    penalties: Sequence[Sequence[float]] | None,
-    gamma: float,
-    lam: float,
-) -> list[tuple[Token, float, float]]:
-    found: list[tuple[Token, float, float]] = []
-    for episode in episodes:
-        rewards = episode.rewards
-        if penalties is not None:
-            rewards = [
-                reward + penalties[row][place] for reward, (row, place) in zip(rewards, episode.tokens, strict=True)
-            ]
-        expected = [values[row][place] for row, place in episode.tokens]
-        advantages, returns = gae(rewards, expected, gamma=gamma, lam=lam)
-        found += zip(episode.tokens, advantages, returns, strict=True)
-    return found
+def _joined(rows: Sequence[np.ndarray | Sequence[float]]) -> np.ndarray:
+    return np.concatenate([np.zeros(0), *(np.asarray(row, dtype=np.float64) for row in rows)])
+
+
+def _by_row(values: np.ndarray, tokens: np.ndarray, begins: np.ndarray) -> list[np.ndarray]:
+    """Put values where their tokens are, and 0.0 elsewhere."""
+    every = np.zeros(begins[-1])
+    every[tokens] = values
+    return np.split(every, begins[1:-1]) if len(begins) > 1 else []

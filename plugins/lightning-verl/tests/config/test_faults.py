@@ -142,7 +142,32 @@ def test_what_is_no_configuration_at_all_is_refused():
             ["agentlightning.loss=rollout", "actor_rollout_ref.actor.loss_agg_mode=token-mean"],
             "agentlightning.loss is 'rollout', and actor_rollout_ref.actor.loss_agg_mode is 'token-mean'",
         ),
+        (
+            ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.credit=per_call"],
+            "verl compares only the last row of each rollout",
+        ),
+        (
+            ["actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"],
+            "needs algorithm.rollout_correction.bypass_mode",
+        ),
+        (
+            ["algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=token"],
+            "rollout_is has no effect with bypass_mode and loss_type=ppo_clip",
+        ),
+        (
+            [
+                "algorithm.rollout_correction={bypass_mode: true, rollout_rs: token_k1}",
+                "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+            ],
+            "have no effect with bypass_mode and the policy loss 'gspo'",
+        ),
         (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "takes a mean of its own over each micro-batch"),
+        (
+            ["agentlightning.backend=openai", "trainer.v1.trainer_mode=colocate_async"],
+            "only agentlightning.backend=tokens goes on with them",
+        ),
+        (["data.custom_cls.path=mine.py"], "data.custom_cls.path has no effect: samples are those of the dataset"),
+        (["reward.custom_reward_function.path=x.py"], "has no effect: the agent gives the reward; leave it out"),
         (["reward.reward_model.enable=true"], "the agent gives the reward"),
     ],
 )

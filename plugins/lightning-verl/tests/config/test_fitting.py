@@ -64,6 +64,19 @@ def test_fewer_samples_than_a_batch_are_refused(model):
             {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 3},
             "which is no multiple of trainer.v1.separate_async.parameter_sync_step, 3",
         ),
+        (
+            {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 2},
+            "data.train_batch_size is 8; with separate_async it is actor.ppo_mini_batch_size times "
+            "trainer.v1.separate_async.parameter_sync_step, 16",
+        ),
+        (
+            {
+                "trainer.v1.trainer_mode": "separate_async",
+                "actor_rollout_ref.rollout.nnodes": 0,
+                "actor_rollout_ref.rollout.checkpoint_engine.backend": "naive",
+            },
+            "with separate_async they say what it generates on, 1 or more each",
+        ),
         ({"actor_rollout_ref.rollout.n": 1}, "grpo compares the rollouts of one task, so it has to be 2 or more"),
         ({"data.train_batch_size": 0}, "data.train_batch_size is 0; it has to be 1 or more"),
         (
@@ -128,3 +141,66 @@ def test_a_damaged_tokenizer_says_where(model):
 def test_all_that_does_not_fit_is_said_at_once(model):
     message = refused(settings("/nowhere", **{"data.gen_batch_size": 3}), n_train=0)
     assert len(message.splitlines()) == 4
+
+
+def test_a_limit_below_a_batch_and_a_validation_of_nothing_are_refused(model):
+    assert refused(settings(model, **{"data.train_max_samples": 4})) == (
+        "data.train_max_samples is 4, less than one batch: data.train_batch_size is 8"
+    )
+    assert "there is no validation dataset" in refused(settings(model, **{"trainer.val_only": True}))
+
+
+def test_an_empty_test_dataset_is_refused(model):
+    with pytest.raises(ConfigError, match="the test dataset is empty; leave it out, or give it samples"):
+        check_settings(settings(model), n_train=8, n_val=None, n_test=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "mini"),
+    [
+        ({"data.train_batch_size": 12}, 12),
+        ({"data.train_batch_size": 512}, 256),
+        ({"data.train_batch_size": 300}, 300),
+        ({"data.train_batch_size": 12, "actor_rollout_ref.actor.ppo_mini_batch_size": 6}, 6),
+        ({"data.train_batch_size": 8, "trainer.v1.trainer_mode": "separate_async"}, 2),
+    ],
+)
+def test_a_mini_batch_that_nobody_set_fits_into_the_batch(more, mini):
+    loaded = load_settings(more, preset="ppo")
+    assert loaded.verl.actor_rollout_ref.actor.ppo_mini_batch_size == mini
+    assert loaded.verl.critic.ppo_mini_batch_size == mini
+    assert loaded.batch_size == more["data.train_batch_size"] // (4 if "trainer.v1.trainer_mode" in more else 1)
+
+
+def test_a_first_config_fits(model):
+    first = load_settings(
+        {"actor_rollout_ref.model.path": str(model), "data.train_batch_size": 12, "agentlightning.device": "cpu"},
+        preset="grpo",
+    )
+    check_settings(first, n_train=12, n_val=None)
+
+
+def test_epochs_do_not_end_before_the_steps_that_were_asked_for():
+    assert load_settings({"trainer.total_training_steps": 90}).verl.trainer.total_epochs == 90
+    both = load_settings({"trainer.total_training_steps": 90, "trainer.total_epochs": 2})
+    assert both.verl.trainer.total_epochs == 2
+    assert load_settings().verl.trainer.total_epochs == 30
+
+
+def test_what_was_learned_is_kept_as_hugging_face_has_models():
+    assert load_settings().weights_folder == "actor/huggingface"
+    assert load_settings().verl.trainer.save_freq > 1_000_000  # the last step alone
+    assert load_settings({"actor_rollout_ref.model.lora_rank": 8}).weights_folder == "actor"
+    shards = {"actor_rollout_ref.actor.checkpoint.save_contents": ["model"], "trainer.save_freq": -1}
+    assert load_settings(shards).weights_folder == "actor"
+    assert load_settings(shards).verl.trainer.save_freq == -1
+
+
+def test_separate_generation_on_a_processor_has_a_process_and_a_way_for_weights(model):
+    more = {"trainer.v1.trainer_mode": "separate_async", "actor_rollout_ref.actor.ppo_mini_batch_size": 2}
+    loaded = settings(model, **more)
+    check_settings(loaded, n_train=8, n_val=None)
+    assert loaded.verl.ray_kwargs.ray_init.num_gpus == 2
+    naive = settings(model, **more, **{"actor_rollout_ref.rollout.checkpoint_engine.backend": "naive"})
+    with pytest.raises(ConfigError, match="backend is 'naive', which stays on one device"):
+        check_settings(naive, n_train=8, n_val=None)

@@ -206,6 +206,7 @@ def test_the_weights_go_where_verls_loss_takes_them():
     assert load_settings(preset="grpo").learning.weights_in == "loss"
     bypass = load_settings(["algorithm.rollout_correction.bypass_mode=true"], preset="grpo")
     assert bypass.learning.weights_in == "advantages"
+    assert bypass.verl.actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode
 
 
 def test_verls_other_estimators_are_row_by_row():

@@ -25,18 +25,19 @@ from lightning_core.runs.folder import RunFolder, runs_in
 def ask(llm: LLM, messages: list[dict[str, str]]) -> str:
     """Call the model as any program does: over HTTP, without a word about sampling."""
     body = {"model": llm.model, "messages": messages, "max_tokens": 12}
-    request = urllib.request.Request(
-        f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
+    headers = {"content-type": "application/json"}
+    if llm.api_key is not None:
+        headers["authorization"] = f"Bearer {llm.api_key}"
+    request = urllib.request.Request(f"{llm.endpoint}/chat/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=120) as response:
         return str(json.load(response)["choices"][0]["message"]["content"])
 
 
-def converse(task: Mapping[str, Any], llm: LLM) -> float:
-    """Talk for two turns; return the share of the letter a in what the model said."""
+def converse(task: Mapping[str, Any], llm: LLM, turns: int = 2) -> float:
+    """Talk for some turns; return the share of the letter a in what the model said."""
     messages = [{"role": "user", "content": f"say the letter a please {task['number']}"}]
     said = ""
-    for _ in range(2):
+    for _ in range(turns):
         text = ask(llm, messages)
         said += text
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "say the letter a please"}]
@@ -51,9 +52,14 @@ def good(task: dict[str, Any], llm: LLM) -> float:
 @rollout
 def flaky(task: dict[str, Any], llm: LLM) -> float:
     reward = converse(task, llm)
-    if random.random() < 0.3:
+    if random.random() < 0.3 and task["number"] >= 0:  # those of the test are to tell something
         raise RuntimeError("the agent broke")
     return reward
+
+
+@rollout
+def uneven(task: dict[str, Any], llm: LLM) -> float:
+    return converse(task, llm, turns=random.randint(1, 3))
 
 
 @rollout
@@ -68,7 +74,9 @@ class Told(VERL):
     def report(self, metrics: Mapping[str, float | None], **more: Any) -> None:
         import ray
 
-        server = ray.get_actor("hf_server_0")
+        # With the mode separate_async, the second one is that which agents call.
+        is_separate = self.settings.verl.trainer.v1.trainer_mode == "separate_async"
+        server = ray.get_actor(f"hf_server_{int(is_separate)}")
         line = {"step": more.get("step"), "weights": ray.get(server.fingerprint.remote()), **metrics}
         sys.stderr.write(f"STEP {json.dumps(line)}\n")  # what the trainer's thread prints is logged instead
         sys.stderr.flush()
@@ -85,10 +93,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--agent", default="good", choices=["good", "flaky", "broken"])
+    parser.add_argument("--agent", default="good", choices=["good", "flaky", "uneven", "broken"])
     parser.add_argument("--preset", default="grpo")
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--val-tasks", type=int, default=0)
+    parser.add_argument("--test-tasks", type=int, default=0)
+    parser.add_argument("--trainer", default="{}", help="further options of the trainer, as JSON")
     parser.add_argument("--run", help="the folder of one run, which is gone on with where there is one")
     parser.add_argument("--ray", help="options of a Ray that runs already, as JSON")
     given = parser.parse_args()
@@ -102,7 +112,6 @@ def main() -> None:
         "agentlightning.trace_aggregator.trajectory_max_response_length=128",
         f"actor_rollout_ref.model.path={given.model}",
         "actor_rollout_ref.actor.optim.lr=3e-3",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
         "actor_rollout_ref.actor.use_kl_loss=False",
         "data.train_batch_size=8",
         "data.max_prompt_length=128",
@@ -115,16 +124,21 @@ def main() -> None:
     trainer = Trainer(
         algorithm=Told(config, preset=given.preset),
         run_dir=None if given.run is None else run_dir(Path(given.run)),
-        n_runners=16,
+        **{"n_runners": 16, **json.loads(given.trainer)},
     )
     # A shell lets programs in the background ignore it, and what these start does so, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     result = trainer.fit(
-        {"good": good, "flaky": flaky, "broken": broken}[given.agent],
+        {"good": good, "flaky": flaky, "uneven": uneven, "broken": broken}[given.agent],
         [{"number": number} for number in range(given.tasks)],
         val_dataset=[{"number": number} for number in range(given.val_tasks)] or None,
+        test_dataset=[{"number": number} for number in range(-given.test_tasks, 0)] or None,
     )
     ended = {"status": result.status, "failures": str(result.failures), **asdict(result.rollouts)}
+    best = (result.best_resources or {}).get("main_llm")  # none before the first model is saved
+    ended |= {"metrics": result.metrics, "best": best and best.model}
+    comparison = result.comparison
+    ended |= {"comparison": None if comparison is None else [comparison.mode, str(comparison.difference)]}
     print("END", json.dumps(ended), flush=True)
 
 

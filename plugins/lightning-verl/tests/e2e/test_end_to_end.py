@@ -1,11 +1,18 @@
 """Whole trainings on the processor, each in a process of its own: real Ray, FSDP, TransferQueue, proxy and store."""
 
+import asyncio
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_verl.hf.generator import Generator
 from watched import Ran, train
+
+from lightning_core.registry import default_registry
+from lightning_core.runs.folder import runs_in
+from lightning_core.store import LightningStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -32,7 +39,8 @@ def column(ran: Ran, name: str) -> list[Any]:
 
 
 def test_an_agent_of_two_turns_trains_the_model_behind_it(model: str, tmp_path: Path) -> None:
-    ran = train(model, cwd=tmp_path)
+    sampled = "actor_rollout_ref.rollout.val_kwargs.do_sample=True"
+    ran = train(model, sampled, "--test-tasks", "6", cwd=tmp_path)
     check(ran, steps=3)
     assert column(ran, "training/n_rollouts") == [ROLLOUTS] * 3
     assert column(ran, "training/n_triplets_learned") == [ROLLOUTS] * 3, "one row for each rollout"
@@ -40,8 +48,14 @@ def test_an_agent_of_two_turns_trains_the_model_behind_it(model: str, tmp_path: 
     assert column(ran, "training/n_unmerged_rollouts") == [0] * 3
     assert column(ran, "training/off_policy/trajectory_staleness/max") == [0] * 3
     assert ran.end is not None
-    assert (ran.end["status"], ran.end["succeeded"]) == ("succeeded", 3 * ROLLOUTS)
+    assert (ran.end["status"], ran.end["succeeded"]) == ("succeeded", 3 * ROLLOUTS + 2 * 6)
     assert ran.peak_gib < 6
+    # What has come of it is measured, and lies where the result says, as any program can load it.
+    assert {"test_reward_initial", "test_reward"} <= ran.end["metrics"].keys()
+    mode, difference = ran.end["comparison"]
+    assert mode == "test"
+    assert "n=6" in difference
+    assert Generator(ran.end["best"]).fingerprint() == ran.steps[-1]["weights"]
 
 
 def test_the_servers_can_be_called_over_http_instead(model: str, tmp_path: Path) -> None:
@@ -66,6 +80,95 @@ def test_killed_it_goes_on_from_its_checkpoint_and_runs_no_finished_rollout_agai
     assert ran.left == []
 
 
+def test_runners_in_processes_and_the_trainer_s_proxy(model: str, tmp_path: Path) -> None:
+    """With what else a step can have: a reference, verl's correction without the actor, failures that have a value."""
+    options = {
+        "llm_proxy": {"model_list": [{"model_name": "judge", "litellm_params": {"model": "openai/judge"}}]},
+        "strategy": {"name": "processes", "n_runners": 2, "concurrency": 8},
+        "n_runners": None,
+    }
+    ran = train(
+        model,
+        "trainer.total_training_steps=2",
+        "trainer.save_freq=-1",
+        "actor_rollout_ref.actor.use_kl_loss=True",
+        "algorithm.rollout_correction.bypass_mode=True",
+        "agentlightning.on_failure=-0.5",
+        *("--agent", "flaky", "--test-tasks", "2", "--trainer", json.dumps(options)),
+        cwd=tmp_path,
+    )
+    assert ran.status == 0, ran.output[-5000:]
+    assert ran.left == []
+    assert len({step["weights"] for step in ran.steps}) == 2
+    assert column(ran, "training/n_rollouts_learned") == [ROLLOUTS] * 2
+    assert sum(column(ran, "training/n_failures")) > 0
+    assert min(column(ran, "critic/score/min_before_processing")) == -0.5
+    first, second = column(ran, "actor/kl_loss")
+    assert abs(first) < MAX_DIFFERENCE < second, "the model is its own reference at the start"
+    assert all(norm > 0 for norm in column(ran, "actor/grad_norm"))
+    assert ran.end is not None
+    assert ran.end["metrics"].keys() >= {"test_reward_initial", "test_reward"}
+    assert ran.end["best"].endswith(":step-2"), "it was not to be saved"
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_killed_it_goes_on_with_the_groups_that_it_carried_over(model: str, tmp_path: Path) -> None:
+    arguments = (
+        model,
+        "trainer.v1.trainer_mode=colocate_async",
+        "trainer.total_training_steps=4",
+        "trainer.save_freq=1",
+        *("--run", "runs"),
+    )
+    killed = train(*arguments, cwd=tmp_path, until=lambda text: '"step": 2' in text, with_signal=signal.SIGKILL)
+    assert killed.status == -signal.SIGKILL, killed.output[-5000:]
+    assert killed.left == []
+    before = set(asyncio.run(rollouts_by_task(tmp_path / "runs")))
+    ran = train(*arguments, cwd=tmp_path)
+    assert ran.status == 0, ran.output[-5000:]
+    assert ran.left == []
+    assert column(ran, "step")[-1] == 4
+    after = asyncio.run(rollouts_by_task(tmp_path / "runs"))
+    assert len(after) == 8 * (4 + 1), "of each step, and one batch ahead: none was put in the place of a lost one"
+    assert before <= after.keys()
+    ended = {task for task, statuses in after.items() if statuses.count("succeeded") == 4}
+    assert len(ended) >= 4 * 8
+    assert all(statuses.count("succeeded") <= 4 for statuses in after.values()), "none was run twice"
+
+
+def test_generation_beside_training(model: str, tmp_path: Path) -> None:
+    ran = train(
+        model,
+        "trainer.v1.trainer_mode=separate_async",
+        "trainer.v1.separate_async.parameter_sync_step=2",
+        "trainer.total_training_steps=2",
+        cwd=tmp_path,
+    )
+    assert ran.status == 0, ran.output[-5000:]
+    assert ran.left == []
+    assert len({step["weights"] for step in ran.steps}) == 2
+    first, second = ran.steps
+    # Both halves of the first step were sampled from the weights at the start, and are judged by them.
+    assert first["training/off_policy/trajectory_staleness_worst/max"] == 0
+    assert first["training/rollout_probs_diff_max"] < MAX_DIFFERENCE
+    assert second["training/off_policy/trajectory_staleness_worst/max"] <= 1
+    assert ran.end is not None
+    assert ran.end["failed"] == 0
+
+
+async def rollouts_by_task(root: Path) -> dict[int, list[str]]:
+    """Return how the training rollouts of the one run below a folder stand, by task."""
+    folder = runs_in(root)[0]
+    store = default_registry().build(
+        "stores", {"name": "sqlite", "path": folder.store_file, "run_id": folder.run_id}, expected=LightningStore
+    )
+    found: dict[int, list[str]] = {}
+    for each in await store.query_rollouts(mode_in=["train"]):
+        found.setdefault((each.metadata or {})["task"], []).append(each.status)
+    await store.aclose()
+    return found
+
+
 def test_interrupted_it_ends_with_everything_that_it_started(model: str, tmp_path: Path) -> None:
     ran = train(
         model,
@@ -80,7 +183,8 @@ def test_interrupted_it_ends_with_everything_that_it_started(model: str, tmp_pat
 
 
 def test_when_all_agents_fail_the_run_ends_with_the_first_cause(model: str, tmp_path: Path) -> None:
-    ran = train(model, "--agent", "broken", cwd=tmp_path)
+    # Also where a failure has a value, which could be learned from for ever.
+    ran = train(model, "agentlightning.on_failure=0", "--agent", "broken", cwd=tmp_path)
     assert ran.status != 0
     assert (
         "NoRewards: step 1: none of 32 rollouts gave a reward; the first: RuntimeError: the agent broke" in ran.output
@@ -123,15 +227,44 @@ def test_a_critic_a_reference_two_workers_and_agents_that_fail(model: str, tmp_p
     failures = column(ran, "training/n_failures")
     assert sum(failures) > 0
     assert [sum(pair) for pair in zip(failures, column(ran, "training/n_rollouts_learned"), strict=True)] == [32] * 3
-    assert all(loss >= 0 for loss in column(ran, "actor/kl_loss"))
+    first, *later = column(ran, "actor/kl_loss")
+    assert abs(first) < MAX_DIFFERENCE, "the model is its own reference at the start"
+    assert all(loss > MAX_DIFFERENCE for loss in later)
     assert all(norm > 0 for norm in column(ran, "critic/grad_norm"))
     assert ran.before is not None
     assert [each["val/n_rollouts"] for each in (ran.before, ran.steps[1], ran.steps[2])] == [5, 5, 5]
     assert "val/reward" not in ran.steps[0]
+    assert ran.end is not None
+    assert ran.end["comparison"][0] == "val", "of the first and the last validation"
+
+
+def test_rollouts_weigh_the_same_however_many_rows_they_have(model: str, tmp_path: Path) -> None:
+    actor = "actor_rollout_ref.actor"
+    ran = train(
+        model,
+        *(
+            "agentlightning.trace_aggregator.level=transition",
+            "data.max_response_length=32",
+            "data.max_prompt_length=200",
+        ),
+        *(f"{actor}.optim.lr=0", f"{actor}.optim.weight_decay=0", f"{actor}.entropy_coeff=0.001"),
+        *(f"{actor}.ppo_mini_batch_size=4", "trainer.n_gpus_per_node=2"),
+        *("trainer.total_training_steps=1", "trainer.save_freq=-1", "--agent", "uneven"),
+        cwd=tmp_path,
+    )
+    assert ran.status == 0, ran.output[-5000:]
+    (step,) = ran.steps
+    assert step["training/n_triplets_learned"] > step["training/n_rollouts_learned"]
+    assert abs(step["actor/pg_loss"]) < 1e-6, "the mean over rollouts of advantages, which are 0 in each group"
+    assert step["actor/entropy_loss"] == pytest.approx(step["actor/entropy"], rel=1e-5), "over rows, without padding"
 
 
 def test_adapters_are_trained_and_merged_into_what_is_served(model: str, tmp_path: Path) -> None:
-    check(train(model, "actor_rollout_ref.model.lora_rank=8", cwd=tmp_path), steps=3)
+    ran = train(model, "actor_rollout_ref.model.lora_rank=8", cwd=tmp_path)
+    check(ran, steps=3)
+    assert ran.end is not None
+    assert ran.end["best"].endswith("global_step_3/actor")
+    assert Path(ran.end["best"]).is_dir()
 
 
 def test_the_reward_rises(model: str, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def train(
         output = _read(printed)
     took = time.monotonic() - began
     told = [json.loads(line.removeprefix("STEP ")) for line in output.splitlines() if line.startswith("STEP ")]
-    before = next((each for each in told if each["step"] is None), None)
+    before = next((each for each in told if each["step"] is None and "val/n_rollouts" in each), None)
     steps = [each for each in told if each["step"] is not None]
     end = next((json.loads(line.removeprefix("END ")) for line in output.splitlines() if line.startswith("END ")), None)
     return Ran(process.returncode, steps, before, end, output, took, peak / 2**30, _left(mark))

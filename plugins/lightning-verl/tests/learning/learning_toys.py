@@ -108,3 +108,8 @@ def failed(*calls: Call, told: LearningOptions | None = None) -> EndedRollout:
 def faulty(told: LearningOptions | None = None) -> EndedRollout:
     """Return a rollout that never got to its end, through no fault of its agent's."""
     return read_rollout(rollout("failed", metadata=FAULT), spans_of(conversation(1)), options=told or options())
+
+
+def plain(rows: Sequence[Any]) -> list[list[float]]:
+    """Return arrays as lists."""
+    return [row.tolist() for row in rows]

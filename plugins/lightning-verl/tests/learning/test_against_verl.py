@@ -1,14 +1,22 @@
 """Our advantages and weights against verl's own functions, where verl is installed."""
 
 import warnings
+from statistics import fmean
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from learning_toys import options
-from lightning_verl.learning import grpo_advantages, loss_weights, rloo_advantages, step_advantages
+from lightning_verl.learning import (
+    grpo_advantages,
+    loss_weights,
+    make_mini_batches,
+    rloo_advantages,
+    step_advantages,
+    weights_go_in,
+)
 
-np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of what verl imports
@@ -107,30 +115,47 @@ def test_gae_is_verls(rows, chance, gamma, lam):
 rollouts = st.lists(st.lists(masks, min_size=1, max_size=3), min_size=1, max_size=4)
 
 
-@given(rollouts, st.randoms(use_true_random=False), st.integers(1, 3))
-def test_verls_mean_of_rows_with_our_weights_is_the_mean_of_rollouts(rollouts, chance, size):
+@given(rollouts, st.randoms(use_true_random=False), st.integers(1, 3), st.integers(1, 3))
+def test_verls_loss_is_the_mean_of_rollouts_and_its_other_terms_are_means_of_rows(rollouts, chance, updates, n_workers):
     keys = [f"u_{session}_{index}" for session, rows in enumerate(rollouts) for index in range(len(rows))]
     mask = [row for rows in rollouts for row in rows]
-    padding = -len(mask) % size  # verl fills its last mini-batch up with rows without a token
+    n_rows = len(mask)
+    parts = make_mini_batches(keys, updates=[updates], n_workers=n_workers)
+    padding = parts.n_rows - n_rows  # rows without a token
     keys += [f"pad_{place}_0" for place in range(padding)]
     mask += [[0] * WIDTH] * padding
     losses = torch.tensor([[chance.random() for _ in range(WIDTH)] for _ in mask]).double()
     weights = torch.tensor(loss_weights(keys, mask)).double()
-    mini_batches = [
-        core_algos.agg_loss(
-            (losses * weights.unsqueeze(-1))[begin : begin + size],
-            torch.tensor(mask[begin : begin + size]),
-            "seq-mean-token-mean",
-            global_batch_size=size,
-        ).item()
-        for begin in range(0, len(mask), size)
-    ]
-    of_rollouts, begin = [], 0
+    share = parts.rows_for_each(0) // n_workers
+    of_worker = np.array(parts.order(keys, [1] * len(keys))).reshape(n_workers, -1)
+
+    def steps(losses):
+        """Return the loss of each step of the optimiser: the mean over workers, as they average gradients."""
+        for begin in range(0, of_worker.shape[1], share):
+            yield (
+                sum(
+                    core_algos.agg_loss(
+                        losses[rows],
+                        torch.tensor(mask)[rows],
+                        "seq-mean-token-mean",
+                        dp_size=n_workers,
+                        global_batch_size=n_rows / parts.updates[0],
+                    ).item()
+                    for rows in of_worker[:, begin : begin + share]
+                )
+                / n_workers
+            )
+
+    policy, others = list(steps(losses * weights.unsqueeze(-1))), list(steps(losses))
+    of_rollouts, of_rows, begin = [], [], 0
     for rows in rollouts:
         kept = torch.tensor(rows).bool()
         of_rollouts.append(losses[begin : begin + len(rows)][kept].mean().item())
+        of_rows += [row[own].mean().item() for row, own in zip(losses[begin : begin + len(rows)], kept, strict=True)]
         begin += len(rows)
-    assert sum(mini_batches) / len(mini_batches) == pytest.approx(sum(of_rollouts) / len(of_rollouts), rel=1e-6)
+    assert len(policy) == min(updates, len(rollouts))
+    assert fmean(policy) == pytest.approx(fmean(of_rollouts), rel=1e-6)
+    assert fmean(others) == pytest.approx(fmean(of_rows), rel=1e-6)
 
 
 MASK = [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
@@ -170,3 +195,13 @@ def test_verls_policy_losses_are_multiplied_by_the_weights(name):
     plain = policy_loss(name)
     assert plain != 0.0
     assert policy_loss(name, loss_weights=[2.0, 2.0, 2.0]) == pytest.approx(2 * plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vanilla", "bypass_mode"])
+def test_weights_go_where_the_loss_heeds_them(name):
+    into = {"loss_weights": WEIGHTS} if weights_go_in(name) == "loss" else {"advantage_weights": WEIGHTS}
+    assert policy_loss(name, **into) == pytest.approx(policy_loss("vanilla", loss_weights=WEIGHTS), rel=1e-5)
+
+
+def test_the_loss_that_bypasses_heeds_no_weights_of_others():
+    assert policy_loss("bypass_mode", loss_weights=WEIGHTS) == pytest.approx(policy_loss("bypass_mode"), rel=1e-6)

@@ -1,5 +1,4 @@
-import random
-
+import numpy as np
 import pytest
 from learning_toys import failed, faulty, options, scored
 from lightning_verl.learning import FailureWatch, Lesson, failures_depend_on_group, learn_from_group
@@ -22,7 +21,7 @@ def group(n: int, failures: int, faults: int = 0) -> Lesson:
     ],
 )
 def test_the_p_value_is_the_share_of_ways_that_are_as_uneven(counts, p_value):
-    assert failures_depend_on_group(counts, shuffle=random.Random(0)) == pytest.approx(p_value, abs=0.05)
+    assert failures_depend_on_group(counts, chance=np.random.default_rng(0)) == pytest.approx(p_value, abs=0.05)
 
 
 def test_failures_on_some_tasks_only_are_told_once():
@@ -41,11 +40,11 @@ def test_failures_that_hit_all_tasks_alike_are_not_told():
 
 
 def test_chance_is_rarely_taken_for_a_pattern():
-    chance = random.Random(1)
+    chance = np.random.default_rng(1)
     false_alarms = 0
     for seed in range(60):
-        counts = [(8, sum(chance.random() < 0.3 for _ in range(8))) for _ in range(12)]
-        false_alarms += failures_depend_on_group(counts, shuffle=random.Random(seed)) < 0.05
+        counts = [(8, int(chance.binomial(8, 0.3))) for _ in range(12)]
+        false_alarms += failures_depend_on_group(counts, chance=np.random.default_rng(seed)) < 0.05
     assert false_alarms <= 8  # of 60, 3 are expected; more than 8 come once in 200 such tests
 
 

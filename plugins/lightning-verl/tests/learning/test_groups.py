@@ -171,3 +171,57 @@ def test_answers_travel_as_plain_numbers():
     (row, _) = learn_from_group([scored(1.0), scored(2.0)], options=options(norm_by_std=False)).rows
     assert row.packed() == [(0, 0, 2, 1.0, -0.5)]
     assert [type(field) for field in row.packed()[0]] == [int, int, int, float, float]
+
+
+@pytest.mark.parametrize("credit", ["per_call", "discounted"])
+def test_rollouts_that_differ_in_their_final_reward_alone_are_told_apart(credit):
+    told = options(credit=credit, norm_by_std=False)
+    group = [
+        read_rollout(rollout(), spans_of(conversation(2), [0.1, 0.2, final]), options=told) for final in (1.0, 0.0)
+    ]
+    lesson = learn_from_group(group, options=told)
+    assert lesson.has_spread
+    assert [row.answers[-1].reward for row in lesson.rows] == [1.2, 0.2]
+    first, second = (row.answers[-1].advantage for row in lesson.rows)
+    assert first - second == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("credit", ["per_call", "discounted"])
+def test_a_critic_is_given_the_final_reward_beside_that_of_the_last_answer(credit):
+    told = options(credit=credit, estimator="gae")
+    group = [read_rollout(rollout(), spans_of(conversation(2), [0.1, 0.2, 1.0]), options=told)]
+    (row,) = learn_from_group(group, options=told).rows
+    assert row.scores == [0.0, 0.1, 0.0, 0.0, 1.2]
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+@pytest.mark.parametrize("credit", ["per_call", "discounted"])
+@pytest.mark.parametrize("bad", [{"response": []}, {"error": "429"}])
+def test_what_comes_after_a_call_without_an_answer_is_of_the_answer_before(bad, credit, estimator):
+    told = options(credit=credit, estimator=estimator, norm_by_std=False)
+
+    def ended(final):
+        trace = TraceBuilder()
+        first, second, third = conversation(3)
+        trace.call(*first)
+        add_reward(trace, 0.25)
+        trace.call(*second)
+        trace.call(third[0], **bad)
+        add_reward(trace, final)
+        return read_rollout(rollout(), trace.spans, options=told)
+
+    lesson = learn_from_group([ended(1.0), ended(0.0)], options=told)
+    assert [row.scores for row in lesson.rows] == [[0.0, 0.25, 0.0, 0.0, 1.0], [0.0, 0.25, 0.0, 0.0, 0.0]]
+    if estimator == "grpo":
+        good, worse = (row.answers[1].advantage for row in lesson.rows)
+        assert good - worse == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "gae"])
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf, 1e30])
+def test_a_reward_that_is_no_number_is_none_and_the_others_are_learned_from(broken, estimator):
+    told = options(estimator=estimator, norm_by_std=False)
+    group = [scored(broken, told=told), scored(0.0, told=told), scored(1.0, told=told)]
+    lesson = learn_from_group(group, options=told)
+    assert [row.session for row in lesson.rows] == [1, 2]
+    assert all(math.isfinite(score) for row in lesson.rows for score in row.scores)

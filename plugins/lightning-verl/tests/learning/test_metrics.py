@@ -39,6 +39,7 @@ def test_a_step_counts_its_rollouts_and_its_rows():
         "n_unmerged_rollouts": 1,
         "n_triplets_by_turn": 8,
         "reward": pytest.approx(13 / 5),
+        "reward_w_failures": pytest.approx(13 / 5),
         "avg_response_length_by_turn": pytest.approx(15 / 8),
         "max_response_length_by_turn": 4,
         "min_response_length_by_turn": 1,
@@ -109,3 +110,34 @@ def test_a_validation_of_nothing_has_counts_only():
         "val/n_failures": 0.0,
         "val/n_faults": 0.0,
     }
+
+
+def test_what_a_failure_is_worth_is_no_reward_that_an_agent_gave():
+    told = options(on_failure=-1.0)
+    group = [scored(1.0, told=told), scored(0.0, told=told), failed(*conversation(1), told=told)]
+    training = training_metrics([learn_from_group(group, options=told)], options=told)
+    assert (training["training/reward"], training["training/reward_w_failures"]) == (0.5, 0.0)
+    validation = validation_metrics(group)
+    assert (validation["val/reward"], validation["val/reward_w_failures"]) == (0.5, 0.0)
+    only = validation_metrics([failed(*conversation(1), told=told)])
+    assert "val/reward" not in only
+    assert only["val/reward_w_failures"] == -1.0
+
+
+def test_how_often_a_task_is_run_makes_its_reward_no_surer():
+    rewards = (0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
+    once = validation_metrics([scored(reward) for reward in rewards])
+    often = validation_metrics(
+        [scored(reward) for reward in rewards for _ in range(8)],
+        tasks=[task for task in range(len(rewards)) for _ in range(8)],
+    )
+    for name in ("val/reward", "val/reward_low", "val/reward_high"):
+        assert often[name] == once[name]
+    assert often["val/n_rollouts"] == 64
+
+
+def test_each_task_weighs_the_same_in_a_validation_whatever_it_has_lost():
+    ended = [scored(1.0), scored(1.0), scored(0.0), scored(None)]
+    metrics = validation_metrics(ended, tasks=["easy", "easy", "hard", "hard"], sources=["a", "a", "b", "b"])
+    assert metrics["val/reward"] == 0.5
+    assert (metrics["val/a/reward"], metrics["val/b/reward"]) == (1.0, 0.0)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of
 from lightning_verl.learning import as_trajectory_adapter, read_rollout
@@ -117,3 +119,44 @@ def test_an_adapter_that_makes_no_rows_is_refused():
     assert isinstance(as_trajectory_adapter(LlmProxyTraceToTriplet()), TraceToTrajectories)
     with pytest.raises(TypeError, match="a TraceToMessages makes no training rows; use the adapter 'trajectory'"):
         as_trajectory_adapter(TraceToMessages())
+
+
+def test_what_is_emitted_between_two_calls_is_summed():
+    trace = TraceBuilder()
+    add_reward(trace, 9.0)  # of no answer
+    for call in CALLS:
+        trace.call(*call)
+        add_reward(trace, 0.25)
+        add_reward(trace, 0.5)
+    assert read_rollout(rollout(), trace.spans, options=options()).answer_rewards == (0.75, 0.75)
+
+
+def test_rewards_find_their_answers_where_no_store_has_numbered_the_spans():
+    spans = [span.model_copy(update={"sequence_id": 0}) for span in spans_of(CALLS, [0.25, 0.5, 1.0])]
+    assert read_rollout(rollout(), spans, options=options()).answer_rewards == (0.25, 1.5)
+
+
+def test_the_order_of_the_attempt_counts_and_not_that_in_which_spans_came():
+    spans = spans_of(CALLS, [0.25, 0.5, 1.0])
+    assert read_rollout(rollout(), spans[::-1], options=options()).answer_rewards == (0.25, 1.5)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e16])
+def test_a_reward_that_is_no_number_to_learn_from_is_none_and_says_so(value):
+    read = scored(value)
+    assert (read.end, read.reward) == ("unscored", None)
+    assert read.cause == f"a reward is primary {value:g}, which is no number to learn from; finite ones up to 1e15 are"
+
+
+def test_a_sum_of_objectives_that_is_no_number_is_none():
+    told = options(reward_weights={"right": 1.0, "short": 1.0})
+    spans = spans_of(CALLS, [None, {"right": math.inf, "short": -math.inf}])
+    read = read_rollout(rollout(), spans, options=told)
+    assert (read.end, read.reward) == ("unscored", None)
+    assert "right inf, short -inf" in (read.cause or "")
+
+
+def test_an_earlier_reward_that_is_no_number_counts_where_earlier_rewards_do():
+    spans = spans_of(CALLS, [math.nan, 0.5])
+    assert read_rollout(rollout(), spans, options=options()).reward == 0.5
+    assert read_rollout(rollout(), spans, options=options(credit="per_call")).end == "unscored"

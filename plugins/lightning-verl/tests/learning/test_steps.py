@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learning_toys import conversation, judged, options, rollout, scored, spans_of
+from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of
 from lightning_verl.learning import (
     Lesson,
     StepAdvantages,
@@ -28,8 +28,8 @@ def test_an_advantage_stands_at_every_token_of_its_answer_and_nowhere_else():
     told = options(credit="per_call", norm_by_std=False)
     lesson = learn_from_group([judged(0.0, 3.0, told=told), judged(6.0, told=told)], options=told)
     step = taken(lesson, options=told)
-    assert step.advantages == [[-3.0, -3.0, 0.0, 0.0, 0.0], [3.0, 3.0]]
-    assert step.returns == step.advantages
+    assert plain(step.advantages) == [[-3.0, -3.0, 0.0, 0.0, 0.0], [3.0, 3.0]]
+    assert plain(step.returns) == plain(step.advantages)
 
 
 def test_padded_masks_give_padded_advantages():
@@ -41,8 +41,9 @@ def test_padded_masks_give_padded_advantages():
         answers=[lesson.rows[0].packed(), lesson.rows[1].packed(), lesson.rows[0].packed()],
         options=told,
     )
-    assert step.advantages == [[-1.0, -1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0]]
-    assert step.weights == [1.5, 1.5, 0.0]
+    assert plain(step.advantages) == [[-1.0, -1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0]]
+    assert step.weights == [1.0, 1.0, 0.0]
+    assert step.n_rows == 2
 
 
 def test_a_token_that_the_correction_rejected_has_no_advantage():
@@ -50,7 +51,7 @@ def test_a_token_that_the_correction_rejected_has_no_advantage():
     lesson = learn_from_group([scored(1.0), scored(3.0)], options=told)
     answers = [row.packed() for row in lesson.rows]
     step = step_advantages(keys=["u_0_0", "u_1_0"], masks=[[0, 1], [1, 1]], answers=answers, options=told)
-    assert step.advantages == [[0.0, -1.0], [1.0, 1.0]]
+    assert plain(step.advantages) == [[0.0, -1.0], [1.0, 1.0]]
 
 
 def test_a_critic_sees_the_answers_of_a_rollout_as_one_episode_whatever_their_rows():
@@ -71,29 +72,29 @@ def test_what_comes_in_between_is_no_step_for_a_critic():
     step = taken(lesson, options=told, values=[[0.5, 0.25, 99.0, 1.0, 0.75]], gamma=0.9, lam=0.8)
     advantages, returns = gae([0.0, 0.0, 0.0, 2.0], [0.5, 0.25, 1.0, 0.75], gamma=0.9, lam=0.8)
     white = whitened(advantages)
-    assert step.advantages == [[*white[:2], 0.0, *white[2:]]]
-    assert step.returns == [[*returns[:2], 0.0, *returns[2:]]]
+    assert plain(step.advantages) == [[*white[:2], 0.0, *white[2:]]]
+    assert plain(step.returns) == [[*returns[:2], 0.0, *returns[2:]]]
 
 
 def test_discounted_a_critic_is_given_each_reward_where_it_came():
     told = options(estimator="gae", credit="discounted")
     lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
     step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
-    assert step.returns == [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]]
+    assert plain(step.returns) == [[3.0, 3.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]]
 
 
 def test_per_call_each_answer_is_an_episode_of_its_own():
     told = options(estimator="gae", credit="per_call")
     lesson = learn_from_group([judged(1.0, None, 2.0, told=told)], options=told)
     step = taken(lesson, options=told, values=[[0.0] * 8], gamma=1.0, lam=1.0)
-    assert step.returns == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]]
+    assert plain(step.returns) == [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]]
 
 
 def test_a_penalty_is_added_to_the_reward_of_its_token():
     told = options(estimator="gae")
     lesson = learn_from_group([scored(2.0, told=told)], options=told)
     step = taken(lesson, options=told, values=[[0.0, 0.0]], penalties=[[-0.5, -0.25]])
-    assert step.returns == [[1.25, 1.75]]
+    assert plain(step.returns) == [[1.25, 1.75]]
 
 
 def test_the_reward_of_an_answer_that_was_rejected_as_a_whole_is_of_the_one_before():
@@ -101,7 +102,7 @@ def test_the_reward_of_an_answer_that_was_rejected_as_a_whole_is_of_the_one_befo
     lesson = learn_from_group([judged(1.0, 2.0, told=told)], options=told)
     answers = [lesson.rows[0].packed()]
     step = step_advantages(keys=["u_0_0"], masks=[[1, 1, 0, 0, 0]], answers=answers, options=told, values=[[0.0] * 5])
-    assert step.returns == [[3.0, 3.0, 0.0, 0.0, 0.0]]
+    assert plain(step.returns) == [[3.0, 3.0, 0.0, 0.0, 0.0]]
 
 
 def test_a_critic_without_values_and_a_penalty_without_a_critic_are_refused():
@@ -115,7 +116,7 @@ def test_row_by_row_the_advantages_are_left_to_verl_and_the_weights_are_not():
     told = options(advantage="row", estimator="reinforce_plus_plus")
     lesson = learn_from_group([scored(1.0, ([1], [2]), ([7], [8])), scored(3.0, ([1], [2]))], options=told)
     step = taken(lesson, options=told, penalties=[[-0.5]] * 3)
-    assert step.advantages == step.returns == [[0.0], [0.0], [0.0]]
+    assert plain(step.advantages) == plain(step.returns) == [[0.0], [0.0], [0.0]]
     assert step.weights == [0.75, 0.75, 1.5]
 
 
@@ -135,12 +136,13 @@ def test_each_rollout_weighs_the_same_and_each_token_within_it(rollouts, padding
     keys += [f"pad_{place}_0" for place in range(padding)]
     masks += [[0]] * padding
     weights = loss_weights(keys, masks)
+    n_rows = sum(map(any, masks))
     masses: dict[str, float] = {}
     tokens: dict[str, set[float]] = {}
     for key, mask, weight in zip(keys, masks, weights, strict=True):
         if any(mask):
             owner = key.rpartition("_")[0]
-            masses[owner] = masses.get(owner, 0.0) + weight / len(keys)  # the mean over rows of a mean over tokens
+            masses[owner] = masses.get(owner, 0.0) + weight / n_rows  # the mean over rows of a mean over tokens
             tokens.setdefault(owner, set()).add(round(weight / sum(mask), 9))
         else:
             assert weight == 0.0

@@ -1,0 +1,81 @@
+"""What comes of a training: which model it is, where it lies, and how good it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lightning_core.algorithm.base import Reporter
+from lightning_core.types import NamedResources
+from lightning_verl.manager import RolloutManager
+from lightning_verl.serving import Serving
+
+
+class Outcome:
+    """Names the model after each step, has it measured, and reports it. Belongs to the event loop.
+
+    While it is measured, agents call it by what it is: the model that the training began with, the folder of the
+    checkpoint that it was saved in, or `NAME:step-N` where it was not saved.
+
+    Args:
+        manager: Runs the samples.
+        serving: Serves the model.
+        start: The model that the training begins with.
+        folder: Returns where the weights of a step are saved.
+        has_test: Whether there are held-out samples.
+        set_start: Is given the resources that stand for the model at the start.
+        report: Takes metrics, and the resources that stand for the newest model that is saved.
+    """
+
+    def __init__(
+        self,
+        *,
+        manager: RolloutManager,
+        serving: Serving,
+        start: str,
+        folder: Callable[[int], Path],
+        has_test: bool,
+        set_start: Callable[[NamedResources], None],
+        report: Reporter,
+    ) -> None:
+        self._manager = manager
+        self._serving = serving
+        is_local = Path(start).expanduser().is_dir()
+        self._start = str(Path(start).expanduser().absolute()) if is_local else start
+        self._folder = folder
+        self._has_test = has_test
+        self._set_start = set_start
+        self._report = report
+        self._saved: set[int] = set()
+
+    async def begin(self, step: int) -> None:
+        """Say what the training begins with, and measure it on the held-out samples.
+
+        Args:
+            step: Where it begins: not at 0 when it goes on from a checkpoint, before which that was measured.
+        """
+        resources = self._serving.measure(self._start)
+        await self._serving.resources_id(resources)
+        self._set_start(resources)
+        if step:
+            self._saved.add(step)
+        elif self._has_test:
+            self._report({"test_reward_initial": await self._manager.test(resources, step=0)})
+
+    async def validate(self, step: int) -> dict[str, float]:
+        """Run the validation set with the model after a step, and return what it says."""
+        return await self._manager.validate(self._serving.measure(self._model(step)), step=step)
+
+    async def save(self, step: int) -> None:
+        """Say that the model after a step is saved."""
+        self._saved.add(step)
+        self._report({}, best_resources=self._serving.measured(self._model(step)))
+
+    async def end(self, step: int) -> None:
+        """Measure the model after the last step on the held-out samples, and report it."""
+        resources = self._serving.measure(self._model(step))
+        metrics = {"test_reward": await self._manager.test(resources, step=step)} if self._has_test else {}
+        self._report(metrics, best_resources=resources)
+
+    def _model(self, step: int) -> str:
+        if step in self._saved:
+            return str(self._folder(step))
+        return f"{self._serving.name}:step-{step}" if step else self._start
