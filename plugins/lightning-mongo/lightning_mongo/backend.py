@@ -14,6 +14,7 @@ from lightning_core.store.codec.plain import dumped, plain
 from lightning_core.store.codec.spans import encoded
 from lightning_core.store.listeners import Listeners
 from lightning_core.store.query import Query
+from lightning_core.store.run_end import RUN_STATE
 from lightning_core.types import Span
 from lightning_mongo import schema
 from lightning_mongo.address import Address
@@ -24,6 +25,7 @@ from lightning_mongo.errors import explained
 from lightning_mongo.home import Home
 from lightning_mongo.news import News
 from lightning_mongo.rollouts import Rollouts
+from lightning_mongo.run_states import RunStates
 from lightning_mongo.spans import Spans
 
 T = TypeVar("T")
@@ -94,7 +96,8 @@ class MongoBackend(StoreBackend):
         )
         self._listeners = Listeners()
         self._deadlines = Deadlines()
-        self._news = News(self._database, self._listeners, self._deadlines)
+        self._run_states = RunStates()
+        self._news = News(self._database, self._listeners, self._deadlines, self._run_states)
         self._rollouts = Rollouts(self._database, self._listeners, self._deadlines)
         self._spans = Spans(self._database)
         self._documents = Documents(self._database)
@@ -202,12 +205,25 @@ class MongoBackend(StoreBackend):
             InvalidRequest: When the value has something that JSON cannot hold, or is too large.
         """
         own = plain(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
-        written = await self._do(partial(self._documents.put, run_id, kind, key, dumped(own), revision, requests))
+        try:
+            written = await self._do(partial(self._documents.put, run_id, kind, key, dumped(own), revision, requests))
+        finally:
+            if (kind, key) == ("state", RUN_STATE):
+                self._run_states.changed(run_id)
         return Document(key, own, revision + 1, requests) if written else None
 
     async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:
         """Return the document of this key, or None when there is none."""
-        return await self._do(partial(self._documents.get, run_id, kind, key))
+        if (kind, key) != ("state", RUN_STATE):
+            return await self._do(partial(self._documents.get, run_id, kind, key))
+        is_known, document = self._run_states.known(run_id)
+        if is_known:
+            self._home.check_open()
+            return document
+        question = self._run_states.ask()
+        document = await self._do(partial(self._documents.get, run_id, kind, key))
+        self._run_states.answered(run_id, question, document)
+        return document
 
     async def latest_key(self, run_id: str, kind: DocumentKind) -> str | None:
         """Return the key of the document written last, or None when there is none."""
@@ -229,7 +245,10 @@ class MongoBackend(StoreBackend):
             await self._spans.delete_all(run_id)
             await self._documents.delete_all(run_id)
 
-        await self._do(delete)
+        try:
+            await self._do(delete)
+        finally:
+            self._run_states.changed(run_id)
 
     async def count(self, run_id: str) -> dict[str, int]:
         """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""

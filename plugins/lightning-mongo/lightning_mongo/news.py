@@ -16,6 +16,7 @@ from lightning_mongo import schema
 from lightning_mongo.database import Database
 from lightning_mongo.deadlines import Deadlines
 from lightning_mongo.errors import OUT_OF_REACH, UNAUTHORIZED, in_short
+from lightning_mongo.run_states import RunStates
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +48,14 @@ class News:
         database: The database, which is open when this starts.
         listeners: Whom to tell.
         deadlines: What else to tell.
+        run_states: And what to tell of the ends of runs.
     """
 
-    def __init__(self, database: Database, listeners: Listeners, deadlines: Deadlines) -> None:
+    def __init__(self, database: Database, listeners: Listeners, deadlines: Deadlines, run_states: RunStates) -> None:
         self._database = database
         self._listeners = listeners
         self._deadlines = deadlines
+        self._run_states = run_states
         self._task: asyncio.Task[None] | None = None
         self._works: asyncio.Future[None] | None = None
         self._stopping = asyncio.Event()
@@ -258,4 +261,6 @@ class News:
 
     def _tell_of_end(self, key: str) -> None:
         # Whoever waits longest for work is called, finds the run ended, and hands the call on to the next.
-        self._listeners.tell([Change(self._database.run_of(key), "", _QUEUED, None)])
+        run_id = self._database.run_of(key)
+        self._run_states.changed(run_id)
+        self._listeners.tell([Change(run_id, "", _QUEUED, None)])

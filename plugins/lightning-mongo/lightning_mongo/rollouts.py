@@ -238,26 +238,33 @@ class Rollouts:
         )
         answers = [again.get(claim.request_id, []) if claim.request_id is not None else [] for claim in claims]
         open_claims = [number for number, claim in enumerate(claims) if not answers[number] and claim.limit > 0]
+        places: list[set[int]] = [set() for _ in claims]
+        """Which of those that it asks for a claim has got: one that is lost to another process is asked for again."""
         lacking = sum(claims[number].limit for number in open_claims)
         while lacking > 0:
             head = await self._head(run_id, lacking)
             takers = (number for number in open_claims for _ in range(claims[number].limit - len(answers[number])))
-            taken: list[tuple[int, _Write]] = []
-            places = [len(answer) for answer in answers]
+            taken: list[tuple[int, int, _Write]] = []
+            free = [
+                iter([p for p in range(claim.limit) if p not in used])
+                for claim, used in zip(claims, places, strict=True)
+            ]
             for record, number in zip(head, takers, strict=False):
-                request_id = claims[number].request_id
-                claim = None if request_id is None else {"request": request_id, "place": places[number]}
-                places[number] += 1
-                taken.append((number, _Write(record, kept(claims[number].begin(record), record), claim)))
-            written = await self._write_all([write for _, write in taken])
-            for (number, write), is_written in zip(taken, written, strict=True):
+                request_id, place = claims[number].request_id, next(free[number])
+                claim = None if request_id is None else {"request": request_id, "place": place}
+                taken.append((number, place, _Write(record, kept(claims[number].begin(record), record), claim)))
+            written = await self._write_all([write for _, _, write in taken])
+            for (number, place, write), is_written in zip(taken, written, strict=True):
                 if is_written:
+                    places[number].add(place)
                     answers[number].append(write.new.at_revision(write.old.revision + 1))
             if all(written) and len(head) < lacking:
                 break
             if not all(written):
                 # Another process was faster, perhaps with the very request.
-                lost = [claims[number].request_id for (number, _), won in zip(taken, written, strict=True) if not won]
+                lost = [
+                    claims[number].request_id for (number, _, _), won in zip(taken, written, strict=True) if not won
+                ]
                 given = await self._claimed_before(run_id, [each for each in lost if each is not None])
                 for number in open_claims:
                     request_id = claims[number].request_id

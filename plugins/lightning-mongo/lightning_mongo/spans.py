@@ -199,8 +199,14 @@ class Spans:
             "_id": _id(self._database.run_key(run_id), rollout_id, attempt_id, span.span_id),
             "number": SERVER_TIME,
             "written": token,
-            **{name: getattr(span, name) for name in _FIELDS},
             "sequence_id": sequence_id,
+            "trace_id": span.trace_id,
+            "parent_id": span.parent_id,
+            "name": span.name,
+            "start_time": span.start_time,
+            "end_time": span.end_time,
+            "source": span.source,
+            "body": span.body,
         }
         if self._database.settings.keep_seconds is not None:
             document["expires"] = expires_in(self._database.settings.keep_seconds)

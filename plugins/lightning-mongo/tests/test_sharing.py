@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from lightning_mongo import MongoBackend, MongoLightningStore
 from lightning_mongo.testing import Mongod
+from pymongo import MongoClient
 
 from lightning_core.errors import NotFound, RunEnded
-from lightning_core.store import LightningStore
+from lightning_core.lifecycle import RolloutRecord, claim
+from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.served_run import note_served, served_run
 from lightning_core.testing import FakeClock
 from lightning_core.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
@@ -53,6 +55,29 @@ async def test_no_rollout_is_handed_out_twice(mongod: Mongod, partition: str) ->
         await asyncio.gather(*(work(store, f"w-{s}-{n}") for s, store in enumerate(several) for n in range(6)))
         assert sorted(claimed) == sorted(each.rollout_id for each in queued)
         assert (await several[0].statistics())["total_attempts"] == 300
+
+
+async def test_a_claim_that_loses_some_to_others_goes_on_with_the_rest(mongod: Mongod, partition: str) -> None:
+    backend = MongoBackend(mongod.uri, partition_id=partition)
+    store = StoreFacade(backend, run_id="run-1")
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(4)])
+    in_the_way = {queued[1].rollout_id, queued[2].rollout_id}
+
+    with MongoClient[Any](mongod.uri) as client:
+
+        def begin(record: RolloutRecord) -> RolloutRecord:
+            if record.rollout.rollout_id in in_the_way:  # somebody else writes it just now
+                in_the_way.remove(record.rollout.rollout_id)
+                id = {"run": f"{partition}/run-1", "id": record.rollout.rollout_id}
+                client["lightning"]["lightning.rollouts"].update_one({"_id": id}, {"$inc": {"revision": 1}})
+            return claim(record, 1.0, attempt_id=f"at-{record.rollout.input}", worker_id="w")
+
+        claimed = await soon(backend.claim("run-1", 3, begin, request_id="r"))
+        assert sorted(each.rollout.input for each in claimed) == [0, 1, 2]
+        again = await soon(backend.claim("run-1", 3, begin, request_id="r"))
+        assert sorted(each.rollout.input for each in again) == [0, 1, 2]
+        assert [each.rollout.input for each in await backend.claim("run-1", 3, begin, request_id="other")] == [3]
+    await store.aclose()
 
 
 async def test_a_request_that_two_servers_carry_out_together_claims_once(mongod: Mongod, partition: str) -> None:

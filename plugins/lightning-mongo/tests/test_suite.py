@@ -19,6 +19,11 @@ class OnServer(StoreSuite):
         await store.aclose()
         return await self.make_store(clock=clock, run_id=store.run_id)
 
+    @pytest.mark.slow
+    @pytest.mark.timeout(400)
+    async def test_each_of_ten_thousand_rollouts_is_done_once(self, store: LightningStore) -> None:
+        await super().test_each_of_ten_thousand_rollouts_is_done_once(store)
+
 
 class TestOnStandaloneServer(OnServer):
     @pytest.fixture(autouse=True)
