@@ -17,7 +17,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
 from lightning_core.errors import ConfigError
-from lightning_verl.hf.register import NAME
+from lightning_verl.hf import NAME
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from verl.workers.rollout import base
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-NAME = "hf"
+from lightning_verl.hf import NAME
 
 
 def _load() -> type:

@@ -8,7 +8,7 @@ from verl.utils.device import get_device_name, get_visible_devices_keyword
 from verl.workers.rollout.replica import RolloutReplica
 
 from lightning_core.errors import ConfigError
-from lightning_verl.hf.register import NAME
+from lightning_verl.hf import NAME
 from lightning_verl.hf.server import HFServer
 
 
