@@ -314,6 +314,12 @@ async def test_questions_do_not_keep_a_worker_from_beginning(
 
 
 async def test_a_start_that_is_cancelled_leaves_neither_sockets_nor_processes(store: InMemoryLightningStore) -> None:
+    def held() -> set[object]:  # by this process, which may run other tests, too
+        here = psutil.Process()
+        listening = (each.laddr for each in here.net_connections() if each.status == psutil.CONN_LISTEN)
+        return {*listening, *here.children()}
+
+    before = held()
     plan = Plan(2, None, Settings(), Capture(), None, store)
     for turns in range(12):  # of the event loop: the store is served to the workers, and they are started
         pool = WorkerPool(plan, model_list=[], weight_version=None)
@@ -323,9 +329,7 @@ async def test_a_start_that_is_cancelled_leaves_neither_sockets_nor_processes(st
         starting.cancel()
         await asyncio.wait((starting,))
         assert starting.cancelled()
-        here = psutil.Process()
-        assert not [each for each in here.net_connections() if each.status == psutil.CONN_LISTEN]
-        assert not here.children()
+        assert held() <= before
 
 
 async def test_a_refused_call_is_told_to_whoever_asks_any_worker(
