@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from lightning_core.runs.folder import RunFolder
+from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore
 from lightning_core.testing.algorithm import work_of
 from lightning_core.types import AttemptedRollout, Rollout
@@ -150,21 +151,29 @@ def only_run(folder: Path) -> RunFolder:
 
 
 def outcome_of(folder: RunFolder) -> dict[str, Any]:
-    """What came of a run, but for ids and times."""
+    """What came of a run, but for ids, times, and what it used: attempts that were cut off had made calls, too."""
     manifest = folder.manifest()
     assert manifest.result is not None
     result = manifest.result.model_dump(mode="json")
-    del result["duration_seconds"]
+    del result["duration_seconds"], result["usage"]
+    result["metrics"] = without_usage(result["metrics"])
     result["rollouts"].pop("retried")
     return {
         "outcome": manifest.outcome,
         "result": result,
         "best": json.loads(folder.best_file.read_text()),
         "metrics": [
-            {name: value for name, value in json.loads(line).items() if name != "time"}
-            for line in folder.metrics_file.read_text().splitlines()
+            {
+                **{name: value for name, value in each.items() if name != "time"},
+                "metrics": without_usage(each["metrics"]),
+            }
+            for each in map(json.loads, folder.metrics_file.read_text().splitlines())
         ],
     }
+
+
+def without_usage(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name not in USAGE_METRICS}
 
 
 def newest_attempt(rollout: Rollout) -> str:
