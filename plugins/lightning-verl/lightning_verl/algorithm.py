@@ -15,6 +15,7 @@ from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.continued import continued
 from lightning_core.errors import ConfigError
 from lightning_core.proxy import LLMProxy, RemoteProxy
+from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, samples_of
 from lightning_verl.accelerators import check_accelerator
 from lightning_verl.bridge import Bridge
@@ -27,6 +28,9 @@ from lightning_verl.training import Plan, Training
 from lightning_verl.versions import check_versions
 
 logger = logging.getLogger(__name__)
+
+_CHECKPOINTS = "verl/checkpoints"
+"""Under which the store has the folder of the checkpoints of work that has not succeeded yet."""
 
 
 class VERL(Algorithm):
@@ -106,7 +110,8 @@ class VERL(Algorithm):
                 config=self.get_rollout_config(),
                 adapter=self._adapter,
             )
-            checkpoints = self._checkpoints(key)
+            folder = await checkpoint_folder(store, key, of=work)
+            checkpoints = self._checkpoints(folder)
             outcome = Outcome(
                 manager=manager,
                 serving=serving,
@@ -130,7 +135,7 @@ class VERL(Algorithm):
                 manager=manager,
                 serving=serving,
                 outcome=outcome,
-                report=self._told_once(bridge, f"{key}/reported", await store.load_state(f"{key}/reported")),
+                report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
             try:
                 await training.run()
@@ -138,6 +143,7 @@ class VERL(Algorithm):
                 bridge.stop()
                 await manager.aclose()
                 await serving.stop()
+            await store.save_state(_CHECKPOINTS, None)
 
     def _check(self, *, n_train: int, n_val: int | None, n_test: int | None) -> None:
         """Refuse what cannot work, before torch is imported and Ray is started."""
@@ -165,13 +171,20 @@ class VERL(Algorithm):
                 f"llm_proxy has workers={proxy.workers}, and verl's client is in this process alone; leave workers "
                 "out, or set agentlightning.backend=openai"
             )
+        path = str(self.settings.verl.actor_rollout_ref.model.path)
+        named = {str(each.get("model_name")) for each in proxy.model_list} if isinstance(proxy, LLMProxy) else set()
+        if taken := named & {path, Path(path).name}:
+            raise ConfigError(
+                f"llm_proxy has a model {min(taken)!r}, which the model that is trained is called; give the one of "
+                "llm_proxy another model_name"
+            )
 
-    def _checkpoints(self, key: str) -> Path:
+    def _checkpoints(self, name: str) -> Path:
         """Return where this work keeps its checkpoints: a folder of its own, so that no other run continues it."""
         recording = None if self._trainer is None else self.get_trainer().recording
         if recording is not None:
-            return recording.folder.path / "checkpoints" / key
-        return Path(str(self.settings.verl.trainer.default_local_dir)).absolute() / key
+            return recording.folder.path / "checkpoints" / name
+        return Path(str(self.settings.verl.trainer.default_local_dir)).absolute() / name
 
     def _told_once(self, bridge: Bridge, name: str, last: Any) -> Callable[[Mapping[str, Any], int], None]:
         """Return what reports the measurements of a step, in the trainer's thread.
@@ -213,6 +226,23 @@ class RLOO(VERL):
     """`VERL` with the mean of the other rollouts of a group as the baseline."""
 
     _preset = "rloo"
+
+
+async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
+    """Return the name of the folder that this work keeps its checkpoints in, until it has succeeded.
+
+    Unlike the names of its requests, it outlives a failure: what was learned before is not to be learned again.
+
+    Args:
+        store: Where the name is kept.
+        key: The name of a new one.
+        of: Which work it is. Another one has another folder.
+    """
+    kept = await store.load_state(_CHECKPOINTS)
+    if not isinstance(kept, dict) or kept["of"] != of:
+        kept = {"of": of, "folder": key}
+        await store.save_state(_CHECKPOINTS, kept)
+    return str(kept["folder"])
 
 
 def _others(resources: NamedResources | None) -> NamedResources:

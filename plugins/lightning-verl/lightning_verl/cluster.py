@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -100,7 +100,8 @@ def _released() -> Iterator[None]:
             gc.collect()  # an actor without a placement group ends with its last handle, which may be in a cycle
             for name in set(list_named_actors()) - named:
                 if name.startswith(f"{NAME}_server_"):
-                    ray.kill(ray.get_actor(name))  # or this process takes the name for taken
+                    with suppress(ValueError):  # it has ended just now
+                        ray.kill(ray.get_actor(name))  # or this process takes the name for taken
             groups = _groups() - before
             for key in groups:  # and with one, with that
                 remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(key))))

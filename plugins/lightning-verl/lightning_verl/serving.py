@@ -1,6 +1,5 @@
 """The model that is trained, as agents call it: behind the proxy, with new weights after each step."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,8 +11,6 @@ from lightning_core.proxy.tokens import Tokenizer, TokensBackend
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources
 from lightning_verl.engine import LLMClient, VerlEngine
-
-logger = logging.getLogger(__name__)
 
 RESOURCE = "main_llm"
 """What the model is called among the resources, as in agentlightning 0.3."""
@@ -160,11 +157,8 @@ class Serving:
         """Wait until the store has all calls of an attempt that has ended; return why it will not have all of them."""
         try:
             await self._proxy.flush(rollout_id, attempt_id)
-        except CallsLost as exc:
+        except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
             return str(exc)
-        except StoreUnavailable:
-            # They come later, and the rollout is read without them; a store that is gone for good says so itself.
-            logger.warning("lightning_verl.calls_not_stored rollout_id=%s", rollout_id, exc_info=True)
         return None
 
     def _resources_of(self, model: str, partition: str) -> NamedResources:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from lightning_verl import GRPO, PPO, RLOO, VERL
 from lightning_verl.accelerators import has_accelerator
+from lightning_verl.algorithm import checkpoint_folder
 from lightning_verl.bridge import Bridge
 
 from lightning_core.errors import ConfigError
@@ -49,6 +50,13 @@ def refusal(config: dict[str, object], tasks: int, *, test: list[object] | None 
     assert kind == "ConfigError"
     assert heavy == []
     return str(message)
+
+
+async def test_checkpoints_outlive_a_failure_but_not_other_work() -> None:
+    store = InMemoryLightningStore()
+    assert await checkpoint_folder(store, "first", of={"config": "a"}) == "first"
+    assert await checkpoint_folder(store, "after a failure", of={"config": "a"}) == "first"
+    assert await checkpoint_folder(store, "other", of={"config": "b"}) == "other"
 
 
 @pytest.fixture

@@ -69,7 +69,9 @@ def broken(task: dict[str, Any], llm: LLM) -> float:
 
 
 class Told(VERL):
-    """Prints what each step has measured, and which weights are served now."""
+    """Prints what each step has measured, and which weights are served now; fails after a step, where it is to."""
+
+    fail_at: int | None = None
 
     def report(self, metrics: Mapping[str, float | None], **more: Any) -> None:
         import ray
@@ -81,6 +83,8 @@ class Told(VERL):
         sys.stderr.write(f"STEP {json.dumps(line)}\n")  # what the trainer's thread prints is logged instead
         sys.stderr.flush()
         super().report(metrics, **more)
+        if more.get("step") is not None and more["step"] == self.fail_at:
+            raise OSError("the disk is full")
 
 
 def run_dir(root: Path) -> Path | RunFolder:
@@ -95,6 +99,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--agent", default="good", choices=["good", "flaky", "uneven", "broken"])
     parser.add_argument("--preset", default="grpo")
+    parser.add_argument("--fail-at", type=int)
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--val-tasks", type=int, default=0)
     parser.add_argument("--test-tasks", type=int, default=0)
@@ -121,8 +126,10 @@ def main() -> None:
         "trainer.total_training_steps=3",
         *given.overrides,
     ]
+    algorithm = Told(config, preset=given.preset)
+    algorithm.fail_at = given.fail_at
     trainer = Trainer(
-        algorithm=Told(config, preset=given.preset),
+        algorithm=algorithm,
         run_dir=None if given.run is None else run_dir(Path(given.run)),
         **{"n_runners": 16, **json.loads(given.trainer)},
     )

@@ -80,6 +80,17 @@ def test_killed_it_goes_on_from_its_checkpoint_and_runs_no_finished_rollout_agai
     assert ran.left == []
 
 
+def test_after_a_failure_it_goes_on_from_its_checkpoint_too(model: str, tmp_path: Path) -> None:
+    arguments = (model, "trainer.total_training_steps=3", "trainer.save_freq=1", "--run", "runs")
+    failed = train(*arguments, "--fail-at", "2", cwd=tmp_path)
+    assert failed.status not in (0, -signal.SIGKILL)
+    assert "the disk is full" in failed.output
+    assert failed.left == []
+    ran = train(*arguments, cwd=tmp_path)
+    assert ran.status == 0, ran.output[-5000:]
+    assert column(ran, "step") in ([2, 3], [3])
+
+
 def test_runners_in_processes_and_the_trainer_s_proxy(model: str, tmp_path: Path) -> None:
     """With what else a step can have: a reference, verl's correction without the actor, failures that have a value."""
     options = {
