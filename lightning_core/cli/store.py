@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lightning_core.errors import ConfigError, StoreError
 
@@ -96,13 +97,20 @@ def store(
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
     resolve(host, port)  # before a key is asked for, which does not help a name that nobody knows
-    named = {"path": path, "uri": uri, "partition_id": partition_id, "run_id": run_id}
+    named = {"path": path, "partition_id": partition_id, "run_id": run_id}
+    defaults = {}
+    if context.get_parameter_source("uri") is ParameterSource.ENVIRONMENT:
+        defaults["uri"] = uri  # it may be there for another store
+    else:
+        named["uri"] = uri
     options = _options(settings) | {name: value for name, value in named.items() if value is not None}
     show_warnings(context)
 
     async def serve() -> None:
         try:
-            opened = default_registry().build("stores", {"name": backend, **options}, expected=LightningStore)
+            opened = default_registry().build(
+                "stores", {"name": backend, **options}, expected=LightningStore, defaults=defaults
+            )
         except StoreError as exc:  # such as a path that is no database
             raise ConfigError(str(exc)) from exc
         try:

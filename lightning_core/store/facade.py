@@ -126,8 +126,8 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         rollout_ids = ids("rollout_ids", rollout_ids)
         await self._look()
         ended = []
-        for rollout_id in rollout_ids:
-            record = await self._backend.get(self._run_id, rollout_id)
+        records = await self._backend.get_many(self._run_id, rollout_ids)
+        for rollout_id, record in zip(rollout_ids, records, strict=True):
             if record is None:
                 continue
             if record.rollout.status not in lifecycle.ENDED:

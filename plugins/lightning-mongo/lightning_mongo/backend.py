@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _DATABASE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+MAX_KEEP_DAYS = 36_500
 _DOCUMENT_NAMES = {"resources": "resources", "workers": "worker", "state": "state"}
 
 
@@ -74,10 +75,15 @@ class MongoBackend(StoreBackend):
             ("connect_seconds", connect_seconds, 0.001),
             ("retry_seconds", retry_seconds, 0.0),
             ("poll_milliseconds", poll_milliseconds, 1.0),
-            ("keep_days", 1.0 if keep_days is None else keep_days, 0.0),
         ):
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
                 raise InvalidRequest(f"{name} is {value!r}; it is a number from {least:g} on")
+        if keep_days is not None and (
+            isinstance(keep_days, bool) or not isinstance(keep_days, int | float) or not 0 < keep_days <= MAX_KEEP_DAYS
+        ):
+            raise InvalidRequest(
+                f"keep_days is {keep_days!r}; it is a number of more than 0, up to {MAX_KEEP_DAYS:,}, or None for ever"
+            )
         if client_options is not None and not isinstance(client_options, Mapping):
             raise InvalidRequest(
                 f"client_options is a mapping of pymongo's options; got {type(client_options).__name__}"
@@ -94,6 +100,7 @@ class MongoBackend(StoreBackend):
                 client_options=dict(client_options or {}),
             )
         )
+        self._database.new_client(connect=False)  # not connected, so nothing to close: it only checks the options
         self._listeners = Listeners()
         self._deadlines = Deadlines()
         self._run_states = RunStates()

@@ -2,19 +2,21 @@
 
 import asyncio
 import logging
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote_plus
 
 from pymongo import AsyncMongoClient, DeleteMany, InsertOne, UpdateOne
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import AutoReconnect, BulkWriteError
+from pymongo.errors import AutoReconnect, BulkWriteError, ConfigurationError
 
-from lightning_core.errors import StoreUnavailable
+from lightning_core.errors import InvalidRequest, StoreUnavailable
 from lightning_mongo import schema
 from lightning_mongo.address import Address
 from lightning_mongo.errors import OUT_OF_REACH, duplicates, in_short, is_away
@@ -32,6 +34,8 @@ CALL_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0
 _LOGGED_AFTER_SECONDS = 3.0
+_SECRET = re.compile("password|properties|encryption", re.IGNORECASE)
+"""Which options' values are never shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,12 @@ class Database:
         """Whether there are transactions and change streams: in a replica set, or behind a mongos."""
         self._tokens = count(1)
         self._client: AsyncMongoClient[dict[str, Any]] | None = None
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
+        """The attempt that is under way, which all requests share."""
         self._closing = asyncio.Event()
         self._companion: Companion | None = None
         self._server_ahead_seconds = 0.0
+        """Of the monotonic clock, which nobody sets."""
         self._away_since: float | None = None
         self._away_is_logged = False
 
@@ -112,7 +118,7 @@ class Database:
 
     def server_seconds(self) -> float:
         """Return the server's time, about, in seconds since the epoch."""
-        return time.time() + self._server_ahead_seconds
+        return time.monotonic() + self._server_ahead_seconds
 
     @property
     def client(self) -> AsyncMongoClient[dict[str, Any]]:
@@ -136,36 +142,72 @@ class Database:
         """
         if self._companion is not None:
             return
-        async with self._opening:
-            if self._companion is None:
-                await self._open()
-                try:
-                    await companion.start()
-                except BaseException:
-                    await self._close_client()
-                    raise
-                self._companion = companion
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._begin(companion))
+            self._opening.add_done_callback(self._note_opened)
+        await asyncio.shield(self._opening)
+
+    async def _begin(self, companion: Companion) -> None:
+        await self._open()
+        try:
+            await companion.start()
+        except BaseException:
+            await self._close_client()
+            raise
+        self._companion = companion
+
+    def _note_opened(self, attempt: "asyncio.Task[None]") -> None:
+        self._opening = None  # the next request makes another attempt, if this one failed
+        if not attempt.cancelled():
+            attempt.exception()  # whoever asked may be gone
 
     async def _open(self) -> None:
         settings = self.settings
         self._client = self.new_client()
         try:
             try:
-                hello = await self._client.admin.command("hello")
+                hello = await self.hello()
             except OUT_OF_REACH as exc:
                 raise StoreUnavailable(
                     f"no MongoDB answers at {settings.address} within {settings.connect_seconds:g} s: {in_short(exc)}; "
                     "start it, or check the uri"
                 ) from exc
             self.is_replica_set = "setName" in hello or hello.get("msg") == "isdbgrid"
-            self._server_ahead_seconds = hello["localTime"].timestamp() - time.time()
             await schema.prepare(self._client[settings.database], settings.address)
         except BaseException:
             await self._close_client()
             raise
 
+    async def hello(self) -> dict[str, Any]:
+        """Return what the server says of itself, and note what time it has."""
+        hello = await self.client.admin.command("hello")
+        self._server_ahead_seconds = hello["localTime"].timestamp() - time.monotonic()
+        return hello
+
     def new_client(self, **options: Any) -> AsyncMongoClient[dict[str, Any]]:
-        """Return another client, for whoever closes it."""
+        """Return another client, for whoever closes it.
+
+        Raises:
+            InvalidRequest: When the driver does not take the options.
+        """
+        try:
+            return self._new_client(options)
+        except (ConfigurationError, ValueError, TypeError, OSError) as exc:
+            # Not chained: the driver quotes what it does not understand.
+            raise InvalidRequest(
+                f"{self.settings.address} cannot be used with these options{self._why(exc)}; look at client_options "
+                "and at what stands after the ? in the uri"
+            ) from None
+
+    def _why(self, exc: Exception) -> str:
+        uri, said = self.settings.address.uri, in_short(exc)
+        hidden = [str(value) for name, value in self.settings.client_options.items() if _SECRET.search(str(name))]
+        if "@" in uri:
+            password = uri.rpartition("@")[0].partition("://")[2].partition(":")[2]
+            hidden += [*re.split("[:/?#@]", password), unquote_plus(password)]
+        return "" if any(each and each.lower() in said.lower() for each in hidden) else f": {said}"
+
+    def _new_client(self, options: dict[str, Any]) -> AsyncMongoClient[dict[str, Any]]:
         settings = self.settings
         return AsyncMongoClient(
             settings.address.uri,
@@ -252,6 +294,10 @@ class Database:
 
     async def aclose(self) -> None:
         """Let go of the server."""
+        if self._opening is not None:
+            opening = self._opening
+            opening.cancel()
+            await asyncio.wait((opening,))
         if self._companion is not None:
             await self._companion.stop()
         await self._close_client()

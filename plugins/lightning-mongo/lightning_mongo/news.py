@@ -66,6 +66,10 @@ class News:
         """Up to when everything is known, in seconds since the epoch of the server."""
         self._told: dict[str, str] = {}
         """By rollout, the newest write that was told, of those that one looks back at."""
+        self._tells_own = False
+        """Whether to tell of what this store wrote: its answer may have been lost when the server went away."""
+        self._warned_of = ""
+        """The fault that was warned of last, so that one that comes each time is logged once."""
 
     async def start(self) -> None:
         """Begin, and return when nothing is missed any more that is written from now on."""
@@ -110,8 +114,18 @@ class News:
                 await self._bear(exc, works)
             except (PyMongoError, *OUT_OF_REACH) as exc:
                 await self._bear(exc, works)
+            except Exception as exc:  # whoever waits has to hear of what comes after it, too
+                self._warn(exc)
+                await self._bear(exc, works)
+
+    def _warn(self, exc: Exception) -> None:
+        fault = f"{type(exc).__name__}: {exc}"
+        if fault != self._warned_of:
+            self._warned_of = fault
+            logger.warning("lightning.news_interrupted address=%s", self._database.settings.address, exc_info=exc)
 
     async def _bear(self, exc: Exception, works: "asyncio.Future[None]") -> None:
+        self._tells_own = True
         if not works.done():
             works.set_exception(exc)
             works.exception()  # whoever starts this hears of it
@@ -199,8 +213,12 @@ class News:
             works.set_result(None)
         while not self._stopping.is_set():
             await self._pause(self._database.settings.poll_seconds)
+            sweeps = time.monotonic() - swept >= _SWEEP_SECONDS
+            if sweeps:
+                async with asyncio.timeout(_DEAD_SECONDS):
+                    await self._database.hello()
             asked = self._database.server_seconds()
-            if time.monotonic() - swept < _SWEEP_SECONDS:
+            if not sweeps:
                 since = await self._look_at_rollouts(since)
             else:
                 since, swept = await self._look(self._since()), time.monotonic()
@@ -229,6 +247,7 @@ class News:
         for document in ended:
             if not self._database.is_own(document["written"]):
                 self._tell_of_end(document["_id"]["run"])
+        self._tells_own = False
         return newest
 
     async def _look_at_rollouts(self, since: Timestamp, told: dict[str, str] | None = None) -> Timestamp:
@@ -244,7 +263,7 @@ class News:
         for document in found:
             id, token = document["_id"], document["written"]
             name = f"{id['run']}\0{id['id']}"
-            if not self._database.is_own(token) and told.get(name) != token:
+            if (self._tells_own or not self._database.is_own(token)) and told.get(name) != token:
                 self._tell(id, document["status"], document.get("deadline"))
             self._told[name] = token
         return found[-1]["changed"] if found else since

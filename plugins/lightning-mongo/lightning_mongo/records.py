@@ -17,6 +17,12 @@ NOW = {"$type": "timestamp"}
 
 MAX_BYTES = 16 * 1024 * 1024 - 64 * 1024
 """What MongoDB keeps in one document, less what stands beside the texts."""
+MAX_TASK = 14 * 1024 * 1024
+"""Of a rollout's input, metadata and config, so that there is room for what becomes of it."""
+MAX_STATE = 2 * 1024 * 1024 - 256 * 1024
+"""Of a rollout's attempts with their metadata."""
+_STEP = 4 * 1024
+"""By how much the state may grow beyond that with one change: a claim or an end is not refused."""
 
 FIELDS = ("status", "mode", "resources_id", "start_time", "end_time")
 """The fields of a rollout that are fields of the document."""
@@ -42,7 +48,8 @@ def inserted(key: str, record: RolloutRecord, *, token: str, keep_seconds: float
         "task": records.task(rollout),
         "state": records.state(record),
     }
-    check_size(f"rollout {rollout.rollout_id}", len(document["task"]) + len(document["state"]))
+    check_size(_task_of(rollout.rollout_id), len(document["task"]), MAX_TASK)
+    check_size(_state_of(rollout.rollout_id), len(document["state"]), MAX_STATE)
     if rollout.status in lifecycle.QUEUED:
         document["ticket"] = SERVER_TIME
     if due is not None:
@@ -73,7 +80,9 @@ def changed(
         values["attempts"] = len(new.attempts)
     if not records.same_task(rollout, before):
         values["task"] = records.task(rollout)
-    check_size(f"rollout {rollout.rollout_id}", len(values["state"]) + len(values.get("task", b"")))
+        check_size(_task_of(rollout.rollout_id), len(values["task"]), MAX_TASK)
+    if len(values["state"]) > MAX_STATE and len(values["state"]) - len(records.state(old)) > _STEP:
+        check_size(_state_of(rollout.rollout_id), len(values["state"]), MAX_STATE)
     times, gone = {"changed": NOW}, {}
     was_queued, is_queued = before.status in lifecycle.QUEUED, rollout.status in lifecycle.QUEUED
     if is_queued and not was_queued:
@@ -112,14 +121,22 @@ def expires_in(seconds: float) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def check_size(what: str, size: int) -> None:
+def _task_of(rollout_id: str) -> str:
+    return f"the input, metadata and config of rollout {rollout_id}"
+
+
+def _state_of(rollout_id: str) -> str:
+    return f"the attempts of rollout {rollout_id} with their metadata"
+
+
+def check_size(what: str, size: int, most: int = MAX_BYTES) -> None:
     """Check that something fits into one document.
 
     Raises:
         InvalidRequest: When it does not.
     """
-    if size > MAX_BYTES:
+    if size > most:
         raise InvalidRequest(
-            f"{what} takes {size:,} bytes, and MongoDB keeps at most 16 MiB of it; keep large values elsewhere, and "
-            "here where they are"
+            f"{what}: {size:,} bytes, and this store keeps at most {most:,} of it, since MongoDB keeps 16 MiB in a "
+            "document; keep large values elsewhere, and here where they are"
         )

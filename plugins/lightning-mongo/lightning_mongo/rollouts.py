@@ -88,9 +88,10 @@ class Rollouts:
             new = list({each.key: each for each in own if each.key not in present}.values())
             if new and not await self._insert_as_one(new):
                 continue  # somebody else has made one of them since
-            self._announce([each.record for each in new])
             present.update({each.key: each.record for each in new})
-            return [present[each.key] for each in own]
+            answers = [present[each.key] for each in own]
+            self._announce(answers)  # what was there, too: this may have written it, and its answer was lost
+            return answers
 
     async def replace(self, old: RolloutRecord, new: RolloutRecord) -> bool:
         """Write `new` with the next revision if the record still has the revision of `old`."""
@@ -171,9 +172,10 @@ class Rollouts:
         operations = [InsertOne(each.document) for each in new]
         done = await self._database.retried(lambda: self._database.bulk_write(schema.ROLLOUTS, operations))
         made = {each.key: each.record for number, each in enumerate(new) if number not in done.duplicates}
-        self._announce(made.values())
         if done.duplicates:
+            # Or this call has written them, and was repeated after its answer was lost.
             made.update(await self._present([new[number] for number in done.duplicates]))
+        self._announce(made.values())
         return [made[each.key] for each in asked]
 
     async def _insert_as_one(self, new: Sequence[_New]) -> bool:

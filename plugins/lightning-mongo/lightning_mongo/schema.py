@@ -1,5 +1,6 @@
 """The collections, what their indexes are for, and how a database is known to be ours."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pymongo import IndexModel
@@ -23,6 +24,7 @@ DELETIONS = "lightning.deletions"
 DELETIONS_KEPT_SECONDS = 3600
 
 _RUN = "_id.run"
+_OPTIONS = ("unique", "sparse", "expireAfterSeconds", "partialFilterExpression")
 
 
 def _index(name: str, *keys: str, **options: Any) -> IndexModel:
@@ -87,10 +89,19 @@ async def _complete(database: AsyncDatabase[dict[str, Any]], collection: str, in
     there = await database[collection].index_information()
     for index in indexes:
         known = there.get(index.document["name"])
-        if known is not None and known["key"] != list(index.document["key"].items()):
+        if known is None:
+            continue
+        found, wanted = _what_it_does(known), _what_it_does(index.document)
+        if found != wanted:
             raise UnusableDatabase(
-                f"the index {index.document['name']!r} of {database.name}.{collection} is on {known['key']}, and not "
-                f"on {list(index.document['key'].items())}; drop it, and it is made anew"
+                f"the index {index.document['name']!r} of {database.name}.{collection} is {found}, and not {wanted}; "
+                "drop it, and it is made anew"
             )
     if missing := [index for index in indexes if index.document["name"] not in there]:
         await database[collection].create_indexes(missing)
+
+
+def _what_it_does(index: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys and the options that matter, in one form for what we ask for and for what the server says."""
+    does = {"key": list(dict(index["key"]).items())}
+    return does | {name: index[name] for name in _OPTIONS if index.get(name, False) is not False}

@@ -83,6 +83,15 @@ def test_the_address_may_stand_in_a_variable(standalone: Mongod, partition: str)
         assert asyncio.run(use(url)) == 1
 
 
+def test_the_variable_does_not_stop_a_store_that_has_no_address() -> None:
+    async def use(url: str) -> int:
+        async with LightningStoreClient(url) as client:
+            return (await client.query_rollouts()).total
+
+    with serving("--backend", "memory", AGL_STORE_URI="mongodb://db") as url:
+        assert asyncio.run(use(url)) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -91,6 +100,7 @@ def test_the_address_may_stand_in_a_variable(standalone: Mongod, partition: str)
             "no MongoDB answers",
         ),
         (["--mongo-uri", f"mongodb://me:{PASSWORD}@db:port"], "is no address of a MongoDB"),
+        (["--set", "client_options={maxPoolSize: x}"], "The value of maxPoolSize must be an integer"),
         (["--uri", ""], "--uri is empty; give an address, or leave --uri out"),
         (["--partition", "a/b"], "partition_id is 'a/b'"),
         (["--set", f"password={PASSWORD}"], "has no option 'password'"),

@@ -72,12 +72,33 @@ async def test_a_client_is_refused_with_the_way_over() -> None:
         ({"retry_seconds": -1}, "retry_seconds is -1"),
         ({"poll_milliseconds": float("nan")}, "poll_milliseconds is nan"),
         ({"keep_days": "7"}, "keep_days is '7'"),
+        ({"keep_days": 0}, "keep_days is 0; it is a number of more than 0, up to 36,500"),
+        ({"keep_days": 1e9}, "keep_days is 1000000000.0"),
+        ({"client_options": {"maxPoolSize": "x"}}, "with these options: The value of maxPoolSize must be an integer"),
+        ({"client_options": {"tls": True, "tlsCAFile": "no.pem"}}, "No such file or directory: 'no.pem'; look at"),
+        ({"client_options": {"username": "u", "password": 5}}, "with these options: Wrong type for password"),
+        ({"client_options": {"nonsense": 1}}, "with these options: Unknown option: nonsense"),
+        ({"client_options": {1: 1}}, "with these options"),
         ({"client_options": ["tls"]}, "client_options is a mapping of pymongo's options; got list"),
     ],
 )
 def test_a_wrong_option_is_refused_at_once(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         MongoLightningStore(**options)
+
+
+@pytest.mark.parametrize(
+    ("uri", "client_options"),
+    [
+        ("mongodb://db", {"username": "u", "authMechanismProperties": PASSWORD}),
+        (f"mongodb+srv://me:{PASSWORD}:1@db.example.org", {}),
+        (f"mongodb+srv://me:x/{PASSWORD}@db.example.org", {}),
+    ],
+)
+def test_no_refusal_of_an_option_shows_a_password(uri: str, client_options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be used with these options") as caught:
+        MongoLightningStore(uri, client_options=client_options)
+    assert PASSWORD not in "".join(_told(caught.value))
 
 
 def test_names_of_agentlightning_are_taken_with_a_warning() -> None:
@@ -102,6 +123,37 @@ async def test_where_no_server_answers_it_is_said_in_time() -> None:
     assert time.monotonic() - began < 10
     assert PASSWORD not in "".join(_told(caught.value))
     await store.aclose()
+
+
+async def test_requests_share_one_look_for_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MongoLightningStore(f"mongodb://127.0.0.1:{free_port()}", connect_seconds=0.2)
+    database: Any = store._backend._database  # type: ignore[attr-defined]
+    looks = []
+    new_client = database.new_client
+
+    def counted() -> Any:
+        looks.append(1)
+        return new_client()
+
+    monkeypatch.setattr(database, "new_client", counted)
+    asked = [store.get_rollout_by_id("a") for _ in range(10)]
+    for error in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(error, StoreUnavailable)
+    assert len(looks) == 1
+    with pytest.raises(StoreUnavailable):
+        await store.get_rollout_by_id("a")
+    assert len(looks) == 2  # a failure is not kept
+    await store.aclose()
+
+
+async def test_a_close_ends_a_look_for_a_server(monkeypatch: pytest.MonkeyPatch, nothing_left_running: None) -> None:
+    monkeypatch.setattr("lightning_mongo.home.HURRY_SECONDS", 0.1)
+    store = MongoLightningStore(f"mongodb://127.0.0.1:{free_port()}", connect_seconds=1000)
+    asked = asyncio.create_task(store.get_rollout_by_id("a"))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(store.aclose(), 20)
+    with pytest.raises(StoreClosed):
+        await asyncio.wait_for(asked, 20)
 
 
 async def test_a_wrong_password_is_refused_and_never_shown(
@@ -151,6 +203,14 @@ async def test_indexes_are_made_once_and_checked(mongod: Mongod, partition: str)
         rollouts.create_index("other", name="due")
         store = MongoLightningStore(mongod.uri, database=name)
         with pytest.raises(UnusableDatabase, match=r"the index 'due' of .* drop it, and it is made anew"):
+            await store.statistics()
+        await store.aclose()
+        rollouts.drop_index("due")
+        rollouts.drop_index("claimed")
+        keys = [(key, 1) for key in ("_id.run", "claims.request", "claims.place")]
+        rollouts.create_index(keys, name="claimed", partialFilterExpression={"claims": {"$exists": True}})
+        store = MongoLightningStore(mongod.uri, database=name)
+        with pytest.raises(UnusableDatabase, match=r"the index 'claimed' of .* and not .*'unique': True.* drop it"):
             await store.statistics()
         await store.aclose()
         client.drop_database(name)

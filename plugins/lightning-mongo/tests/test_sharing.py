@@ -1,14 +1,18 @@
 """Several stores over one partition, as several processes have them; and partitions beside each other."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 from lightning_mongo import MongoBackend, MongoLightningStore
 from lightning_mongo.testing import Mongod
 from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
 
 from lightning_core.errors import NotFound, RunEnded
 from lightning_core.lifecycle import RolloutRecord, claim
@@ -39,6 +43,24 @@ async def stores(mongod: Mongod, partition: str, count: int = 2, **options: Any)
     finally:
         for store in opened:
             await store.aclose()
+
+
+async def called_only(store: Any) -> asyncio.Task[Any]:
+    """Return a claim that waits, and has looked since it began to: only a call can end that."""
+    claim, empty, looked = store._backend.claim, [], asyncio.Event()
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        got = await claim(*arguments, **options)
+        empty.append(got)
+        if len(empty) == 2:
+            looked.set()
+        return got
+
+    store._backend.claim = counted
+    waiting = asyncio.create_task(store.dequeue_rollout("w", wait_seconds=None))
+    await soon(looked.wait())
+    store._backend.claim = claim
+    return waiting
 
 
 async def test_no_rollout_is_handed_out_twice(mongod: Mongod, partition: str) -> None:
@@ -140,6 +162,82 @@ async def test_a_deadline_of_another_store_is_kept_when_that_store_is_gone(mongo
 
         ended = await soon(one.wait_for_rollouts(rollout_ids=[started.rollout_id]))
         assert [each.status for each in ended] == ["failed"]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "several"])
+async def test_a_waiter_hears_of_a_write_whose_answer_was_lost(
+    mongod: Mongod, partition: str, many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stores(mongod, partition, 1) as (store,):
+        database: Any = store._backend._database  # type: ignore[attr-defined]
+        carried_out = {"bulk_write": database.bulk_write, "as_one": database.as_one}
+        lost = set()
+
+        async def losing(name: str, *arguments: Any, **options: Any) -> Any:
+            answer = await carried_out[name](*arguments, **options)
+            if name == "as_one":  # the driver repeats a transaction whose commit was not answered
+                return await carried_out[name](*arguments, **options)
+            if arguments[0] == "lightning.rollouts" and options.get("session") is None and not lost:
+                lost.add(name)
+                raise AutoReconnect("the answer is lost")
+            return answer
+
+        waiting = await called_only(store)
+        for name in carried_out:
+            monkeypatch.setattr(database, name, partial(losing, name))
+        if many:
+            await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(2)])
+        else:
+            await store.enqueue_rollout(0)
+        assert (await soon(waiting)).input == 0
+        monkeypatch.undo()
+
+
+async def test_a_clock_that_is_set_deafens_nobody(
+    standalone: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stores(standalone, partition) as (one, other):
+        now = time.time
+        monkeypatch.setattr("time.time", lambda: now() + 3600)
+        news: Any = one._backend._news  # type: ignore[attr-defined]
+        look, looks = news._look, threading.Semaphore(0)
+
+        async def counted(since: Any) -> Any:
+            newest = await look(since)
+            looks.release()
+            return newest
+
+        monkeypatch.setattr(news, "_look", counted)
+        waiting = await called_only(one)
+        for _ in range(3):  # the first may have begun before the clock was set
+            assert await asyncio.to_thread(looks.acquire, timeout=PATIENCE_SECONDS)
+        await other.enqueue_rollout("a")
+        assert (await soon(waiting)).input == "a"
+
+
+async def test_an_error_while_news_are_told_ends_nothing(
+    mongod: Mongod, partition: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stores(mongod, partition) as (one, other):
+        news: Any = one._backend._news  # type: ignore[attr-defined]
+        tell, tells, told_again = news._tell, [], threading.Event()
+
+        def failing_once(*change: Any) -> None:
+            tells.append(change)
+            if len(tells) == 1:
+                raise ValueError("cannot be told")
+            tell(*change)
+            told_again.set()
+
+        monkeypatch.setattr(news, "_tell", failing_once)
+        waiting = await called_only(one)
+        await other.enqueue_rollout("a")
+        assert await asyncio.to_thread(told_again.wait, PATIENCE_SECONDS)
+        assert (await soon(waiting)).input == "a"
+    assert tells[0] == tells[1]
+    [record] = [each for each in caplog.records if each.name == "lightning_mongo.news"]
+    assert record.getMessage().startswith("lightning.news_interrupted address=mongodb://127.0.0.1")
+    assert "cannot be told" in caplog.text
 
 
 async def test_stores_number_the_spans_of_an_attempt_together(mongod: Mongod, partition: str) -> None:
