@@ -9,7 +9,10 @@ DEFAULT_PORT = 4749
 
 @click.command()
 @click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
-@click.option("--key", help="The store's key. The variable AGL_KEY is better: a command line can be seen.")
+@click.option(
+    "--key",
+    help="The store's key: the algorithm's, not the runners'. AGL_KEY is better: a command line can be seen.",
+)
 @click.option("--run", "run_id", help="The run; without it, the one that is served there.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=DEFAULT_PORT, show_default=True, help="The port; 0 lets the system choose.")

@@ -315,8 +315,9 @@ def _careful(handle: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, A
     ) -> dict[str, Any]:
         try:
             plain = None if kwargs is None else _plain(kwargs)
-            read = handle(args=args, kwargs=plain, return_value=return_value, span=span)
-            return read | _tool_calls(return_value)
+            answer = _readable(return_value)
+            read = handle(args=args, kwargs=plain, return_value=answer, span=span)
+            return read | _tool_calls(answer)
         except Exception as exc:
             logger.warning("lightning.call_not_read cause=%r; the span of this call lacks what was said", exc)
             return {}
@@ -338,10 +339,16 @@ def _plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _readable(answer: Any) -> Any:
+    """Return what can be read of an answer without reading it in the agent's stead."""
+    if not hasattr(answer, "parse"):
+        return answer
+    # A raw response has its body, and gives the same each time. That of `with_streaming_response` has not.
+    return answer.parse() if type(answer).__name__ == "LegacyAPIResponse" else None
+
+
 def _tool_calls(answer: Any) -> dict[str, str]:
     """Read the tool calls of an answer into attributes. AgentOps makes spans of them, which tell no choice."""
-    if hasattr(answer, "parse"):  # the client's raw response
-        answer = answer.parse()
     found: dict[str, str] = {}
     for choice in getattr(answer, "choices", None) or ():
         calls = [call for call in choice.message.tool_calls or () if getattr(call, "function", None) is not None]

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -11,6 +12,23 @@ from opentelemetry.context import Context
 
 from lightning_core.tracer import Trace, current_trace
 from lightning_core.tracer.routing import RoutingProvider
+
+_FIRST_LOOK = 16
+
+
+@dataclass(slots=True)
+class _Started:
+    """The spans of a trace that are open, and some that have ended since it was last looked."""
+
+    spans: list[otel.Span] = field(default_factory=list)
+    look_at: int = _FIRST_LOOK
+    """When there are so many: each start would otherwise cost as much as there are."""
+
+    def add(self, span: otel.Span) -> None:
+        self.spans.append(span)
+        if len(self.spans) >= self.look_at:
+            self.spans = [each for each in self.spans if each.is_recording()]
+            self.look_at = max(_FIRST_LOOK, 2 * len(self.spans))
 
 
 class AgentOpsProvider(RoutingProvider):
@@ -26,7 +44,7 @@ class AgentOpsProvider(RoutingProvider):
         self._targets: WeakSet[otel.TracerProvider] = WeakSet()
         # Reentrant: the garbage collector may end a stream, and make spans of its tool calls, within these methods.
         self._lock = threading.RLock()
-        self._open: WeakKeyDictionary[Trace, list[otel.Span]] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[Trace, _Started] = WeakKeyDictionary()
 
     def admit(self, provider: otel.TracerProvider) -> None:
         """Let spans go to this provider; until nobody else holds it."""
@@ -55,16 +73,18 @@ class AgentOpsProvider(RoutingProvider):
     def remember(self, span: otel.Span) -> None:
         """Take note of a span that has started."""
         trace = current_trace()
-        if trace is not None and span.is_recording():
-            with self._lock:
-                kept = self._open.get(trace, ())
-                self._open[trace] = [*(each for each in kept if each.is_recording()), span]
+        if trace is None or not span.is_recording():
+            return
+        with self._lock:
+            # A span leads to its trace: what is kept of one that `end_open` has seen last would stay for ever.
+            if not trace.closed:
+                self._open.setdefault(trace, _Started()).add(span)
 
     def end_open(self, trace: Trace) -> None:
         """End the spans of a trace that are open: what they are about was given up, or goes on beyond the trace."""
         with self._lock:
-            left = self._open.pop(trace, [])
-        for span in reversed(left):
+            left = self._open.pop(trace, None)
+        for span in reversed(left.spans if left is not None else ()):
             if span.is_recording():
                 span.end()
 

@@ -4,6 +4,7 @@ import gzip
 import logging
 import threading
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 import requests
 from opentelemetry.context import Context
@@ -45,14 +46,18 @@ class Service:
         exporter_endpoint: Where spans are sent.
 
     Raises:
-        ConfigError: When the key cannot be one.
+        ConfigError: When the key, or an address, cannot be one.
     """
 
     def __init__(self, api_key: str, endpoint: str, exporter_endpoint: str) -> None:
         if not isinstance(api_key, str) or not api_key.strip() or not api_key.isascii() or not api_key.isprintable():
             raise ConfigError("api_key is no key of AgentOps; give the one of your project, or leave api_key out")
         for name, url in (("endpoint", endpoint), ("exporter_endpoint", exporter_endpoint)):
-            if not url.startswith(("http://", "https://")):
+            if isinstance(url, str) and "@" in url:
+                raise ConfigError(
+                    f"{name} has an @; a user and a password in a URL would be logged, and api_key is what is needed"
+                )
+            if not isinstance(url, str) or not url.startswith(("http://", "https://")):
                 raise ConfigError(f"{name} is {url!r}; it is a URL that begins with http:// or https://")
         self._exporter = (api_key.strip(), endpoint.rstrip("/"), exporter_endpoint)
         self._export: SpanExport | None = None
@@ -74,7 +79,8 @@ class _Forwarding(SpanProcessor):
 
     def __init__(self, export: SpanExport) -> None:
         self._export = export
-        self._traces: dict[int, Trace] = {}
+        # Weak: a span that never ends would keep its trace, with all that was said.
+        self._traces: WeakValueDictionary[int, Trace] = WeakValueDictionary()
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
         trace = current_trace()
@@ -104,6 +110,8 @@ class AgentOpsExporter(SpanExporter):
         self._endpoint = endpoint
         self._traces_url = traces_url
         self._session = requests.Session()
+        # Nothing is added to a request: without this, a line of ~/.netrc takes the token's place.
+        self._session.auth = lambda request: request
         self._token: str | None = None
         self._project: str | None = None
         self._over = threading.Event()

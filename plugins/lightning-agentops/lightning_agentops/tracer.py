@@ -10,6 +10,7 @@ from opentelemetry import trace as otel
 from lightning_agentops.library import Instrumentation
 from lightning_agentops.provider import AgentOpsProvider
 from lightning_agentops.service import API_URL, TRACES_URL, Service
+from lightning_core.errors import ConfigError
 from lightning_core.superseded import superseded
 from lightning_core.tracer import OtelTracer, Trace
 from lightning_core.tracer.exclusive import ProcessClaim, claim_process
@@ -35,15 +36,16 @@ class AgentOpsTracer(OtelTracer):
 
     Args:
         api_key: A key of AgentOps' service: then spans go there too. It is never taken from the environment.
-        endpoint: The service's API, where the key becomes a token.
-        exporter_endpoint: Where the service takes spans, by OpenTelemetry's protocol.
+        endpoint: The service's API, where the key becomes a token; None for AgentOps' own.
+        exporter_endpoint: Where the service takes spans, by OpenTelemetry's protocol; None for AgentOps' own.
         export_timeout_seconds: How long the last `teardown` waits for the service, and for an OTLP endpoint.
         store_timeout_seconds: See `OtelTracer`.
         cancelled_store_timeout_seconds: See `OtelTracer`.
         global_provider: See `OtelTracer`.
 
     Raises:
-        ConfigError: When the key cannot be one.
+        ConfigError: When the key, or the service's address, cannot be one, an address is given without a key, or
+            `export_timeout_seconds` is negative.
     """
 
     @superseded(
@@ -57,8 +59,8 @@ class AgentOpsTracer(OtelTracer):
         self,
         *,
         api_key: str | None = None,
-        endpoint: str = API_URL,
-        exporter_endpoint: str = TRACES_URL,
+        endpoint: str | None = None,
+        exporter_endpoint: str | None = None,
         export_timeout_seconds: float = 5.0,
         store_timeout_seconds: float = 30.0,
         cancelled_store_timeout_seconds: float = 1.0,
@@ -71,7 +73,17 @@ class AgentOpsTracer(OtelTracer):
             instrument=(),
             global_provider=global_provider,
         )
-        self._service = None if api_key is None else Service(api_key, endpoint, exporter_endpoint)
+        if export_timeout_seconds < 0:
+            raise ConfigError(f"export_timeout_seconds is 0 or more, got {export_timeout_seconds}")
+        self._service: Service | None = None
+        if api_key is not None:
+            self._service = Service(
+                api_key,
+                API_URL if endpoint is None else endpoint,
+                TRACES_URL if exporter_endpoint is None else exporter_endpoint,
+            )
+        elif endpoint is not None or exporter_endpoint is not None:
+            raise ConfigError("endpoint and exporter_endpoint are for spans that go to a service; give api_key= too")
         self._service_timeout_seconds = export_timeout_seconds
         self._uses = 0
         self._claim: ProcessClaim | None = None
@@ -124,17 +136,20 @@ class AgentOpsTracer(OtelTracer):
         With `api_key`, a span `<name>.session` is around the block: without one the service shows each call alone.
         """
         _instrumentation.catch_up()
-        async with super().trace_context(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id) as trace:
-            label = name or rollout_id or "default"
-            try:
-                if self._service is None:
-                    yield trace
-                else:
-                    attributes = {"agentops.span.kind": "session", "operation.name": label}
-                    with self.operation_context(f"{label}.session", attributes):
+        with ExitStack() as after:
+            async with super().trace_context(name, store=store, rollout_id=rollout_id, attempt_id=attempt_id) as trace:
+                # Once more when it is closed: a thread may have started a span in between.
+                after.callback(_provider.end_open, trace)
+                label = name or rollout_id or "default"
+                try:
+                    if self._service is None:
                         yield trace
-            finally:
-                _provider.end_open(trace)
+                    else:
+                        attributes = {"agentops.span.kind": "session", "operation.name": label}
+                        with self.operation_context(f"{label}.session", attributes):
+                            yield trace
+                finally:
+                    _provider.end_open(trace)
 
 
 _lock = threading.Lock()

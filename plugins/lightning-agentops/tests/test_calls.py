@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 from agentops_parts import CALL, CHAT, USER, Attempt, said
-from lightning_agentops import AgentOpsTracer
+from lightning_agentops import AgentOpsTracer, library
 from opentelemetry import trace as otel
 
 from lightning_core.testing.backend import FakeEngine
@@ -243,3 +243,21 @@ async def test_what_cannot_be_read_of_a_call_costs_the_agent_nothing(
     assert answer.choices[0].message.content == once.choices[0].message.content == "ok"
     assert [span.status.status_code for span in await attempt.chats()] == ["OK", "OK"]
     assert "lightning.call_not_read" in caplog.text
+
+
+@pytest.mark.usefixtures("tracer")
+def test_an_answer_that_the_agent_reads_itself_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    read: list[object] = []
+
+    class AsyncAPIResponse:
+        """Has the parts of what `with_streaming_response` gives."""
+
+        def parse(self) -> object:
+            read.append(self)
+            return self
+
+    handle = library.part(library.STREAMS).handle_chat_attributes
+    asked = {"model": "small", "messages": USER}
+    assert handle(kwargs=asked, return_value=AsyncAPIResponse())["gen_ai.prompt.0.content"] == "hi"
+    assert read == []
+    assert caplog.records == []

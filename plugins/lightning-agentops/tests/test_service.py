@@ -1,10 +1,13 @@
 """With a key, spans go to AgentOps' service too: here to a small server that answers as its API is documented."""
 
 import asyncio
+import gc
 import gzip
 import logging
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,9 +15,12 @@ import pytest
 from agentops_parts import CHAT, USER, Attempt
 from aiohttp import web
 from lightning_agentops import AgentOpsTracer
+from lightning_agentops.service import AgentOpsExporter, _Forwarding
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_core.errors import ConfigError
+from lightning_core.tracer import OtelTracer
+from lightning_core.tracer.export import SpanExport
 
 KEY = "0a1b2c3d-0000-4000-8000-5ec4e75ec4e7"
 
@@ -120,6 +126,39 @@ async def test_a_service_that_is_busy_is_asked_again(
     assert len(service.spans()) == 2
 
 
+async def test_a_password_in_netrc_does_not_take_the_tokens_place(
+    service: FakeService,
+    attempt: Attempt,
+    client: openai.AsyncOpenAI,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login me password mine\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    await trace(tracer_to(service), attempt, client)
+    assert [authorization for authorization, _ in service.requests] == ["Bearer jwt-1"]
+
+
+async def test_a_span_that_never_ends_does_not_keep_its_trace() -> None:
+    forwarding = _Forwarding(SpanExport(AgentOpsExporter("", "http://127.0.0.1:9", "http://127.0.0.1:9")))
+    tracer = OtelTracer(instrument=())
+    with tracer.lifespan():
+        tracer.provider.add_span_processor(forwarding)
+        async with tracer.trace_context() as left:
+            tracer.provider.get_tracer("test").start_span("never ended")
+            assert len(forwarding._traces) == 1
+        async with tracer.trace_context():  # the context has the last trace, for `get_last_trace`
+            pass
+        gone = weakref.ref(left)
+        del left
+        gc.collect()
+        assert gone() is None
+        assert len(forwarding._traces) == 0
+    forwarding._export.close(0)
+
+
 @pytest.mark.parametrize("how", ["refused", "gone"])
 async def test_a_service_that_does_not_take_them_costs_nothing_and_the_key_is_not_told(
     service: FakeService, attempt: Attempt, client: openai.AsyncOpenAI, caplog: pytest.LogCaptureFixture, how: str
@@ -145,6 +184,11 @@ async def test_a_service_that_does_not_take_them_costs_nothing_and_the_key_is_no
         ({"api_key": "k\n"}, "api_key is no key of AgentOps"),
         ({"api_key": KEY, "endpoint": "api.agentops.ai"}, "endpoint is 'api.agentops.ai'; it is a URL"),
         ({"api_key": KEY, "exporter_endpoint": "otlp"}, "exporter_endpoint is 'otlp'; it is a URL"),
+        ({"api_key": KEY, "endpoint": 3}, "endpoint is 3; it is a URL"),
+        ({"api_key": KEY, "endpoint": f"http://user:{KEY}@host"}, "endpoint has an @; a user and a password"),
+        ({"endpoint": "http://host"}, "give api_key= too"),
+        ({"exporter_endpoint": "http://host"}, "give api_key= too"),
+        ({"export_timeout_seconds": -1}, "export_timeout_seconds is 0 or more, got -1"),
     ],
 )
 def test_what_cannot_be_a_key_or_an_address_is_refused(options: dict[str, Any], told: str) -> None:

@@ -1,8 +1,11 @@
 """What a tracer leaves behind: nothing."""
 
 import builtins
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 
 import agentops.instrumentation as instrumentation
@@ -11,6 +14,7 @@ import openai
 import pytest
 from agentops_parts import CHAT, USER, begin
 from lightning_agentops import AgentOpsTracer, library
+from lightning_agentops.tracer import _provider
 from opentelemetry import trace as otel
 from wrapt import FunctionWrapper
 
@@ -110,6 +114,38 @@ async def test_what_outlives_the_tracer_makes_no_span_and_no_error(
     assert (await create(model="small", messages=USER)).choices[0].message.content == "ok"
     assert [span.name for span in await attempt.spans()] == [CHAT]
     assert caplog.records == []
+
+
+async def test_a_span_that_starts_after_its_trace_does_not_keep_it() -> None:
+    tracer = AgentOpsTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context() as left:
+            inside = copy_context()
+        late = inside.run(lambda: _provider.get_tracer("test").start_span("late"))
+        assert late.is_recording()
+        assert left not in _provider._open
+        late.end()
+        async with tracer.trace_context():  # the context has the last trace, for `get_last_trace`
+            pass
+        gone = weakref.ref(left)
+        del left, late, inside
+        gc.collect()
+        assert gone() is None
+
+
+async def test_of_many_spans_only_the_open_ones_are_kept_until_the_trace_ends() -> None:
+    tracer = AgentOpsTracer()
+    with tracer.lifespan():
+        async with tracer.trace_context() as trace:
+            spans = _provider.get_tracer("test")
+            first = spans.start_span("open")
+            for _ in range(100):
+                spans.start_span("ended").end()
+            kept = _provider._open[trace].spans
+            assert first in kept
+            assert len(kept) < 32
+        assert not first.is_recording()
+        assert len(trace.spans) == 101
 
 
 @pytest.mark.usefixtures("whole")

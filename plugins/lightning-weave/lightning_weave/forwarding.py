@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextvars import Context
 from typing import Any
@@ -26,12 +27,15 @@ class Forwarding:
         self._finish = finish
         self._waiting: queue.Queue[tuple[str, Any] | None] = queue.Queue(MAX_WAITING)
         self._dropped = 0
+        self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lightning-weave", daemon=True)
         # Outside of whatever trace this is: what goes to the service is no part of it.
         Context().run(self._thread.start)
 
     def send(self, method: str, request: Any) -> None:
         """Make a request sooner or later. Never waits."""
+        if self._given_up.is_set():
+            return
         try:
             self._waiting.put_nowait((method, request))
         except queue.Full:
@@ -44,13 +48,19 @@ class Forwarding:
                 )
 
     def close(self, timeout_seconds: float) -> None:
-        """Send what is left, for at most so long. What is under way then is given up."""
+        """Send what is left, for at most so long.
+
+        What waits here then is given up. The thread ends when the request that is under way does; what the client has
+        kept back goes before that.
+        """
+        deadline = time.monotonic() + timeout_seconds
         try:
             self._waiting.put(None, timeout=timeout_seconds)
         except queue.Full:
             pass  # the thread is behind, which is told below
-        self._thread.join(timeout_seconds)
+        self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
+            self._given_up.set()  # the thread sees it with whatever it takes next: there is None, or the queue is full
             logger.warning(
                 "lightning.weave_incomplete timeout_seconds=%g; Weave's service did not take all calls in time, the "
                 "store has them",
@@ -60,7 +70,7 @@ class Forwarding:
             logger.warning("lightning.weave_dropped requests=%d", self._dropped)
 
     def _run(self) -> None:
-        while (item := self._waiting.get()) is not None:
+        while (item := self._waiting.get()) is not None and not self._given_up.is_set():
             method, request = item
             self._try(method, getattr(self.remote, method), request)
         if self._finish is not None:

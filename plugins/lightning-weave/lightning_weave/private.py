@@ -59,16 +59,27 @@ def is_disabled() -> bool:
     return should_disable_weave()
 
 
-def make_client(server: Any, entity: str, project: str) -> "WeaveClient":
+HOOKS = ("postprocess_inputs", "postprocess_output", "attributes")
+"""What `weave.init` takes for all calls, and its client has under the same names: perhaps what hides secrets."""
+
+
+def make_client(server: Any, entity: str, project: str, before: "WeaveClient | None" = None) -> "WeaveClient":
     """Make a client that calls its server at once, in the thread and the context of the traced call.
 
     Weave's own pool of threads would take the calls out of their order, and end them after the trace. Its write-ahead
     log would not call the server at all.
+
+    Args:
+        server: What it calls.
+        entity: The entity that it names in its calls.
+        project: The project.
+        before: A client whose `HOOKS` it has, too.
     """
     from weave.trace.weave_client import WeaveClient
 
+    hooks = {} if before is None else {name: getattr(before, name) for name in HOOKS}
     with environment(WEAVE_CLIENT_PARALLELISM="0", WEAVE_ENABLE_WAL="false"):
-        return WeaveClient(entity, project, server, ensure_project_exists=False)
+        return WeaveClient(entity, project, server, ensure_project_exists=False, **hooks)
 
 
 def forget_client(client: "WeaveClient") -> None:
@@ -153,15 +164,35 @@ def end_cancelled_calls() -> Callable[[], None]:
     return end
 
 
-def replace_init(init: "Callable[..., WeaveClient]", finish: Callable[[], None]) -> Callable[[], None]:
-    """Decide what `weave.init` and `weave.finish` do, and return what puts them back."""
-    from weave.trace import weave_init
+def replace_init(
+    init: "Callable[..., WeaveClient]", finish: Callable[[], None], use_settings: Callable[[Any], None]
+) -> Callable[[], None]:
+    """Decide what `weave.init` and `weave.finish` do, and return what puts them back.
 
-    own_init, own_finish = weave_init.init_weave, weave_init.finish
-    weave_init.init_weave, weave_init.finish = init, finish
+    Args:
+        init: Called with the project's name, which is empty where Weave is switched off, and the `HOOKS` by name.
+        finish: Called instead of `weave.finish`.
+        use_settings: Called with the argument `settings` of `weave.init`. Those of Weave are for the whole process, and
+            one of them switches it off.
+    """
+    from weave.trace import api, weave_init
+
+    def init_disabled(**hooks: Any) -> "WeaveClient":
+        return init("", **hooks)
+
+    replaced = (
+        (weave_init, "init_weave", init),
+        (weave_init, "finish", finish),
+        (weave_init, "init_weave_disabled", init_disabled),
+        (api, "replace_settings", use_settings),
+    )
+    own = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    for module, name, value in replaced:
+        setattr(module, name, value)
 
     def end() -> None:
-        weave_init.init_weave, weave_init.finish = own_init, own_finish
+        for module, name, value in own:
+            setattr(module, name, value)
 
     return end
 

@@ -33,6 +33,9 @@ class Session:
 
     def __init__(self, project: str | None, api_key: str | None, timeout_seconds: float) -> None:
         self.project = project
+        """Where calls go besides; None for nowhere."""
+        self.from_application = False
+        """Whether it was `weave.init` that said so."""
         private.import_weave()
         if private.is_disabled():
             raise TracerError("WEAVE_DISABLED is set, so no call would be recorded; unset it")
@@ -48,6 +51,7 @@ class Session:
                         f"weave.init() was called for project {entity}/{name}, and this tracer is for {project}; "
                         "leave one out"
                     )
+                self.project, self.from_application = f"{entity}/{name}", True
                 forwarding = Forwarding(before.server)
             elif project is not None:
                 entity, name, forwarding = _connected(project, api_key)
@@ -58,7 +62,7 @@ class Session:
                 undo.callback(forwarding.close, timeout_seconds)
             self.server = RecordingServer(forwarding)
             undo.callback(self.server.close)
-            client = private.make_client(self.server, entity, name)
+            client = private.make_client(self.server, entity, name, before)
             undo.callback(private.forget_client, client)
             private.set_client(client)
             undo.callback(private.set_client, before)
@@ -67,7 +71,7 @@ class Session:
                 private.patch_libraries()
             undo.callback(private.follow_calls(self.server.entered, self.server.left))
             undo.callback(private.end_cancelled_calls())
-            undo.callback(private.replace_init(_init(client), _finish))
+            undo.callback(private.replace_init(_init(client, before), _finish, _use_settings()))
             self._undo = undo.pop_all()
 
     def close(self) -> None:
@@ -85,10 +89,12 @@ def acquire_session(project: str | None, api_key: str | None, timeout_seconds: f
     with _lock:
         if _session is None:
             _session = Session(project, api_key, timeout_seconds)
-        elif project is not None and project != _session.project:
+        elif project != _session.project and not (project is None and _session.from_application):
+            at_work = "without a project" if _session.project is None else f"for project {_session.project}"
+            asked = "without one" if project is None else f"for project {project}"
             raise TracerError(
-                f"a WeaveTracer for project {_session.project} is at work in this process, and Weave has one client "
-                f"for all; use the same project instead of {project}, or another process"
+                f"a WeaveTracer {at_work} is at work in this process, and Weave has one client for all; give this one, "
+                f"which is {asked}, the same, or use another process"
             )
         _users += 1
         return _session
@@ -120,15 +126,43 @@ def _connected(project: str, api_key: str | None) -> tuple[str, str, Forwarding]
     return entity, name, Forwarding(remote, private.flush)
 
 
-def _init(client: Any) -> Any:
-    def init_weave(project_name: str, *args: Any, **kwargs: Any) -> Any:
+def _init(client: Any, before: Any) -> Any:
+    # What the application hides stays hidden: an agent adds to that, and replaces only what another agent has given.
+    open_hooks = [name for name in private.HOOKS if not getattr(before, name, None)]
+
+    def init_weave(project_name: str, *args: Any, **hooks: Any) -> Any:
         logger.info(
             "lightning.weave_init_skipped project=%s; a WeaveTracer is at work, and calls go where it sends them",
             project_name,
         )
+        for name in private.HOOKS:
+            if hooks.get(name):
+                if name in open_hooks:
+                    setattr(client, name, hooks[name])
+                else:
+                    logger.warning(
+                        "lightning.weave_option_skipped name=%s; the program's own weave.init() has given it", name
+                    )
         return client
 
     return init_weave
+
+
+def _use_settings() -> Any:
+    told: set[str] = set()
+
+    def use_settings(settings: Any = None) -> None:
+        given = settings if isinstance(settings, dict) else getattr(settings, "model_fields_set", ())
+        new = {str(name) for name in given} - told
+        if new:
+            told.update(new)
+            logger.warning(
+                "lightning.weave_settings_skipped names=%s; they are for the whole process, where a WeaveTracer is at "
+                "work: set the WEAVE_ variables of the environment before it",
+                ",".join(sorted(new)),
+            )
+
+    return use_settings
 
 
 def _finish() -> None:

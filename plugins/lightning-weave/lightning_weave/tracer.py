@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from lightning_core.superseded import superseded
@@ -40,7 +40,8 @@ class WeaveTracer(OtelTracer):
         global_provider: See `OtelTracer`.
 
     Raises:
-        ValueError: When `project` is not of the form `entity/project`, or there is a key and no project.
+        ValueError: When `project` is not of the form `entity/project`, the key is empty or without a project, or
+            `service_timeout_seconds` is negative.
     """
 
     @superseded(
@@ -69,10 +70,14 @@ class WeaveTracer(OtelTracer):
             instrument=instrument,
             global_provider=global_provider,
         )
-        if project is not None and not _PROJECT.fullmatch(project):
+        if project is not None and not (isinstance(project, str) and _PROJECT.fullmatch(project)):
             raise ValueError(f"project is 'entity/project', as in the address of Weave's page of it; got {project!r}")
         if api_key is not None and project is None:
             raise ValueError("api_key is for sending calls to a project of Weave's service; give project= too")
+        if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
+            raise ValueError("api_key is empty; give the key of Weave's service, or leave api_key out")
+        if service_timeout_seconds < 0:
+            raise ValueError(f"service_timeout_seconds is 0 or more, got {service_timeout_seconds}")
         self._project = project
         self._api_key = api_key
         self._service_timeout_seconds = service_timeout_seconds
@@ -104,13 +109,12 @@ class WeaveTracer(OtelTracer):
 
     def teardown(self) -> None:
         """Undo one `init`; the last one of the process puts Weave back as it was."""
-        super().teardown()
-        if self._users == 0 and self._claim is not None:
-            claim, self._claim, self._session = self._claim, None, None
-            try:
-                release_session()
-            finally:
-                claim.release()
+        with ExitStack() as undo:
+            if self._users == 1 and self._claim is not None:
+                undo.callback(self._claim.release)
+                undo.callback(release_session)
+                self._claim, self._session = None, None
+            undo.callback(super().teardown)
 
     @asynccontextmanager
     async def trace_context(

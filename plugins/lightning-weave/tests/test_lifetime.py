@@ -5,17 +5,19 @@ import subprocess
 import sys
 import threading
 import warnings
+from typing import Any
 
 import openai
 import pytest
 import weave
 from lightning_weave import WeaveTracer, private, session
-from weave.trace import weave_init
+from weave.trace import api, weave_init
 from weave.trace.context import call_context, weave_client_context
 
 from lightning_core import Trainer
 from lightning_core.errors import TracerError
 from lightning_core.registry import default_registry
+from lightning_core.tracer import OtelTracer
 from lightning_core.tracer.exclusive import claim_process
 
 
@@ -24,6 +26,8 @@ def state() -> dict[str, object]:
         "client": weave.get_client(),
         "init": weave_init.init_weave,
         "finish": weave_init.finish,
+        "init_disabled": weave_init.init_weave_disabled,
+        "settings": api.replace_settings,
         "push": call_context.push_call,
         "pop": call_context.pop_call,
         "coroutines": weave.trace.op._call_async_func,
@@ -97,6 +101,69 @@ async def test_a_client_that_weave_init_made_gets_its_calls_and_is_put_back() ->
         private.forget_client(own)
 
 
+def hidden(inputs: dict[str, object]) -> dict[str, object]:
+    return dict.fromkeys(inputs, "hidden")
+
+
+async def test_what_the_programs_own_init_hides_is_hidden_at_the_service_and_in_the_store(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[str] = []
+
+    class Service:
+        def call_start(self, request: object) -> None:
+            sent.append(str(request))
+
+        call_end = call_start
+
+        def file_create(self, request: object) -> None:
+            """Take the source of an op."""
+
+        obj_create = file_create
+
+    own = private.make_client(Service(), "team", "project")
+    own.postprocess_inputs, own.postprocess_output = hidden, lambda output: "hidden"
+    own.attributes = {"stage": "test"}
+    private.set_client(own)
+    try:
+        tracer = WeaveTracer()
+        with tracer.lifespan():
+            async with tracer.trace_context() as trace:
+                weave.init("team/project", postprocess_inputs=lambda inputs: inputs)  # an agent cannot lay it open
+                weave.op(lambda password: password, name="login")("s3cret")
+    finally:
+        private.set_client(None)
+        private.forget_client(own)
+    assert len(sent) == 2
+    assert "s3cret" not in "".join(sent)
+    (span,) = trace.spans
+    assert span.attributes["agentlightning.operation.input.password"] == "hidden"
+    assert span.attributes["agentlightning.operation.output"] == "hidden"
+    assert span.attributes["weave.attributes.stage"] == "test"
+    assert "lightning.weave_option_skipped name=postprocess_inputs" in caplog.text
+
+
+async def test_what_an_agents_init_hides_is_hidden(tracer: WeaveTracer) -> None:
+    async with tracer.trace_context() as trace:
+        weave.init("team/project", postprocess_inputs=hidden)
+        weave.op(lambda password: 1, name="login")("s3cret")
+    assert trace.spans[0].attributes["agentlightning.operation.input.password"] == "hidden"
+
+
+async def test_an_agent_cannot_switch_weave_off_for_the_process(
+    tracer: WeaveTracer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = weave.get_client()
+    async with tracer.trace_context() as trace:
+        for _ in range(2):
+            assert weave.init("team/anything", settings={"disabled": True}) is ours
+        weave.op(lambda: 1, name="one")()
+    assert [span.name for span in trace.spans] == ["one"]
+    assert weave.get_client() is ours
+    assert not private.is_disabled()
+    assert caplog.text.count("lightning.weave_settings_skipped names=disabled") == 1
+
+
 async def test_an_agent_may_call_weave_init_and_finish(tracer: WeaveTracer) -> None:
     ours = weave.get_client()
     async with tracer.trace_context() as trace:
@@ -119,9 +186,38 @@ def test_agentops_in_the_same_process_is_refused_and_named() -> None:
 
 
 def test_a_second_project_in_one_process_is_refused() -> None:
-    with WeaveTracer().lifespan(), pytest.raises(TracerError, match="a WeaveTracer for project None is at work"):
+    with WeaveTracer().lifespan(), pytest.raises(TracerError, match="a WeaveTracer without a project is at work"):
         WeaveTracer(project="team/project", api_key="k").init()
     assert weave_client_context.get_weave_client() is None
+
+
+def test_a_tracer_without_a_project_is_refused_beside_one_with_a_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "connect", lambda entity, name, key: (object(), name))
+    monkeypatch.setattr(private, "flush", lambda remote: None)
+    with (
+        WeaveTracer(project="team/project", api_key="k").lifespan(),
+        pytest.raises(TracerError, match=r"for project team/project is at work .* which is without one, the same"),
+    ):
+        WeaveTracer().init()
+    assert session._users == 0
+
+
+def test_a_tracer_that_fails_to_end_lets_weave_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state()
+    tracer = WeaveTracer()
+    tracer.init()
+    own = OtelTracer.teardown
+
+    def fail(self: OtelTracer) -> None:
+        own(self)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(OtelTracer, "teardown", fail)
+    with pytest.raises(ZeroDivisionError):
+        tracer.teardown()
+    monkeypatch.undo()
+    assert state() == before
+    claim_process("anything", not_beside={"weave": "nobody is there"}).release()
 
 
 def test_weave_that_is_switched_off_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +236,17 @@ def test_settings_of_the_user_are_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert "WEAVE_PRINT_CALL_LINK" not in os.environ
 
 
-@pytest.mark.parametrize("project", ["project", "a/b/c", "", "team/", "my team/project"])
-def test_a_project_without_its_entity_is_refused(project: str) -> None:
+@pytest.mark.parametrize("project", ["project", "a/b/c", "", "team/", "my team/project", 3])
+def test_a_project_without_its_entity_is_refused(project: Any) -> None:
     with pytest.raises(ValueError, match="project is 'entity/project'"):
         WeaveTracer(project=project)
+
+
+def test_an_empty_key_and_a_wait_below_zero_are_refused() -> None:
+    with pytest.raises(ValueError, match="api_key is empty"):
+        WeaveTracer(project="a/b", api_key=" ")
+    with pytest.raises(ValueError, match="service_timeout_seconds is 0 or more, got -1"):
+        WeaveTracer(service_timeout_seconds=-1)
 
 
 def test_a_key_without_a_project_is_refused_and_not_shown() -> None:

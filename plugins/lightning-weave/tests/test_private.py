@@ -17,7 +17,7 @@ import sentry_sdk
 import weave
 from lightning_weave import private
 from weave.telemetry import trace_sentry
-from weave.trace import weave_init
+from weave.trace import api, weave_init
 from weave.trace.call import Call
 
 
@@ -184,19 +184,45 @@ async def test_a_cancelled_coroutine_ends_its_call(service: Service) -> None:
     assert "CancelledError" in ended["end"]["exception"]
 
 
-def test_init_and_finish_can_be_replaced(service: Service) -> None:
-    own = (weave_init.init_weave, weave_init.finish)
+def test_init_and_finish_can_be_replaced(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def names() -> tuple[object, ...]:
+        return weave_init.init_weave, weave_init.finish, weave_init.init_weave_disabled, api.replace_settings
+
+    own = names()
     finished: list[bool] = []
+    given: list[tuple[Any, ...]] = []
     client = private.current_client()
     assert client is not None
-    end = private.replace_init(lambda *args, **kwargs: client, lambda: finished.append(True))
+
+    def init(project: str, **hooks: Any) -> Any:
+        given.append((project, hooks["attributes"]))
+        return client
+
+    end = private.replace_init(init, lambda: finished.append(True), lambda settings: given.append((settings,)))
     try:
-        assert weave.init("team/project") is client
+        assert weave.init("team/project", settings={"disabled": True}) is client
+        assert not private.is_disabled()
+        monkeypatch.setenv("WEAVE_DISABLED", "true")
+        assert weave.init("team/project", attributes={"one": 1}) is client
         weave.finish()
     finally:
         end()
+    assert given == [({"disabled": True},), ("team/project", None), (None,), ("", {"one": 1})]
     assert finished == [True]
-    assert (weave_init.init_weave, weave_init.finish) == own
+    assert names() == own
+
+
+def test_a_client_has_the_hooks_of_the_one_before() -> None:
+    one = private.make_client(Service(), "local", "one")
+    for number, name in enumerate(private.HOOKS):
+        assert hasattr(one, name)
+        setattr(one, name, {"number": number})
+    other = private.make_client(Service(), "local", "other", one)
+    try:
+        assert [getattr(other, name) for name in private.HOOKS] == [{"number": number} for number in range(3)]
+    finally:
+        private.forget_client(one)
+        private.forget_client(other)
 
 
 def test_libraries_are_patched_and_unpatched_as_a_whole() -> None:

@@ -149,3 +149,25 @@ def test_more_than_fits_is_dropped_and_told(monkeypatch: pytest.MonkeyPatch, cap
     assert made == [0, 1, 2]
     assert caplog.text.count("lightning.weave_behind") == 1
     assert "lightning.weave_dropped requests=3" in caplog.text
+
+
+def test_what_waits_is_given_up_with_the_wait_and_the_thread_ends() -> None:
+    gate, began = threading.Event(), threading.Event()
+    made: list[object] = []
+
+    class Remote:
+        def call_start(self, request: int) -> None:
+            began.set()
+            gate.wait(20)
+            made.append(request)
+
+    forwarding = Forwarding(Remote(), lambda remote: made.append("finished"))
+    for number in range(3):
+        forwarding.send("call_start", number)
+    assert began.wait(20)
+    forwarding.close(0)
+    forwarding.send("call_start", 3)
+    gate.set()
+    forwarding._thread.join(20)
+    assert not forwarding._thread.is_alive()
+    assert made == [0, "finished"]
