@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace import Span as SdkSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from lightning_core.errors import ConfigError
+from lightning_core.logs.secrets import hide_in_text
 from lightning_core.tracer import Trace, current_trace
 from lightning_core.tracer.export import SpanExport
 
@@ -134,7 +135,7 @@ class AgentOpsExporter(SpanExporter):
             level,
             "lightning.agentops_not_reached spans=%d cause=%s; the store has these spans, AgentOps does not",
             len(spans),
-            failure,
+            hide_in_text(failure),
         )
         return SpanExportResult.FAILURE
 

@@ -177,6 +177,19 @@ async def test_a_service_that_does_not_take_them_costs_nothing_and_the_key_is_no
     assert KEY not in repr(tracer) + repr(vars(tracer))
 
 
+async def test_a_password_in_a_program_s_own_address_is_not_logged(
+    service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.statuses = [400]
+    address = f"{service.url.replace('://', '://user:hunter2@')}/v1/traces"
+    exporter = AgentOpsExporter("", service.url, address)
+    await asyncio.to_thread(exporter.export, ())
+    exporter.shutdown()
+    assert "://***@127.0.0.1" in caplog.text
+    assert "answers 400" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
