@@ -37,3 +37,4 @@ def test_its_sizes_fit_together_and_the_data(samples: str, monkeypatch: pytest.M
     verl_config.check_settings(algorithm.settings, n_train=7273, n_val=200, n_test=1319)
     assert algorithm.settings.verl.actor_rollout_ref.rollout.name == "vllm"
     assert algorithm.settings.learning.level == "trajectory"
+    assert algorithm.settings.verl.trainer.max_actor_ckpt_to_keep == 2, "all of them would be hundreds of gigabytes"

@@ -29,7 +29,7 @@ class Curve:
     rewards: dict[int, float] = field(default_factory=dict)
     """The mean reward of a step's rollouts: problems to learn from, with tokens drawn."""
     accuracies: dict[int, Accuracy] = field(default_factory=dict)
-    """On problems with other numbers."""
+    """On problems with other pairs of numbers."""
 
     @classmethod
     def of(cls, reports: Sequence[Report]) -> "Curve":
@@ -75,7 +75,9 @@ def draw(curve: Curve, path: Path, *, before: Estimate | None = None, after: Est
     axes.plot(*_columns(curve.rewards), color="0.7", linewidth=1, label="reward in training")
     steps = sorted(curve.accuracies)
     found = [curve.accuracies[step] for step in steps]
-    axes.plot(steps, [each.value for each in found], color="tab:blue", marker="o", label="accuracy, other numbers")
+    axes.plot(
+        steps, [each.value for each in found], color="tab:blue", marker="o", label="accuracy, other pairs of numbers"
+    )
     axes.fill_between(
         steps, [each.low for each in found], [each.high for each in found], color="tab:blue", alpha=0.15, linewidth=0
     )

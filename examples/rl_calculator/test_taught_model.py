@@ -55,7 +55,7 @@ def test_demonstrations_are_the_text_of_the_chat_template_and_survive_the_tokeni
         ]
 
 
-def test_demonstrations_leave_the_held_out_numbers_out_and_know_nothing_of_the_question() -> None:
+def test_demonstrations_leave_the_held_out_pairs_out_and_know_nothing_of_the_question() -> None:
     _, held_out = split_pairs(0)
     lot = random.Random(1)
     for _ in range(2000):

@@ -7,7 +7,7 @@ from word_problems import EXPRESSIONS, Pair, make_problems, split_pairs
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_held_out_numbers_are_others_than_those_to_learn_from(seed: int) -> None:
+def test_held_out_pairs_of_numbers_are_others_than_those_to_learn_from(seed: int) -> None:
     learned, held_out = split_pairs(seed)
     assert (len(learned), len(held_out)) == (48, 15)
     assert not set(learned) & set(held_out)

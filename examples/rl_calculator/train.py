@@ -11,7 +11,7 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Problems. Those that are not for training have numbers that neither teaching nor training has."""
+    """Problems. Those that are not for training have pairs of numbers that neither teaching nor training has."""
 
     train: list[Problem]
     val: list[Problem]
@@ -75,11 +75,7 @@ def algorithm(model: Path, *, steps: int, seed: int) -> dict[str, Any]:
             },
             "actor_rollout_ref": {
                 "model": {"path": str(model)},
-                "actor": {
-                    "optim": {"lr": 5e-4},
-                    "ppo_mini_batch_size": BATCH,
-                    "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]},
-                },
+                "actor": {"optim": {"lr": 5e-4}, "ppo_mini_batch_size": BATCH},
                 "rollout": {
                     "n": GROUP,
                     "seed": seed,
@@ -124,7 +120,7 @@ class Steps:
 
 def main() -> int:
     """Do all of it; return the exit status."""
-    given = _arguments()
+    given = arguments()
     console, began = plain_console(), time.monotonic()
     try:
         with PeakMemory() as memory:
@@ -191,14 +187,14 @@ def _show(result: FitResult, trainer: Trainer, console: Console) -> None:
     assert trainer.recording is not None  # it has a run_dir
     folder = trainer.recording.folder
     curve = Curve.of(read_metrics(folder.metrics_file))
-    console.print("\n3. What has come of it: the accuracy on problems with other numbers")
+    console.print("\n3. What has come of it: the accuracy on problems with other pairs of numbers")
     for line in curve.lines():
         console.print(f"   {line}")
     comparison = result.comparison
     if comparison is not None:
         console.print(f"   held-out problems, before: {comparison.before}")
         console.print(f"   held-out problems, after:  {comparison.after}")
-        console.print(f"   the same ones, in pairs:   {comparison.difference}")
+        console.print(f"   problem by problem:        {comparison.difference}")
         draw(curve, folder.path / "curve.png", before=comparison.before, after=comparison.after)
         console.print(f"   the curve  {folder.path / 'curve.png'}")
     for resource in (result.best_resources or {}).values():
@@ -208,15 +204,21 @@ def _show(result: FitResult, trainer: Trainer, console: Console) -> None:
 
 
 def _say_how_to_resume(given: argparse.Namespace, trainer: Trainer, console: Console) -> None:
-    if trainer.recording is None:
-        return
-    command = [sys.executable, sys.argv[0], f"--steps={given.steps}", f"--teaching-steps={given.teaching_steps}"]
-    command += [f"--seed={given.seed}", *(["--coin"] if given.coin else [])]
-    command += [] if given.runs_dir is None else [f"--runs-dir={given.runs_dir}"]
-    console.print(f"   go on with it: {shlex.join([*command, f'--resume={trainer.recording.folder.run_id}'])}")
+    if trainer.recording is not None:
+        options = options_to_resume(given, trainer.recording.folder.run_id)
+        console.print(f"   go on with it: {shlex.join([sys.executable, sys.argv[0], *options])}")
 
 
-def _arguments() -> argparse.Namespace:
+def options_to_resume(given: argparse.Namespace, run_id: str) -> list[str]:
+    """Return the options that go on with a run that had these."""
+    options = [f"--steps={given.steps}", f"--teaching-steps={given.teaching_steps}", f"--seed={given.seed}"]
+    options += ["--coin"] if given.coin else []
+    options += [] if given.runs_dir is None else [f"--runs-dir={given.runs_dir}"]
+    return [*options, f"--resume={run_id}"]
+
+
+def arguments(options: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read options, those of the command line unless others are given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=30, help="of the training (default: 30)")
     parser.add_argument("--teaching-steps", type=int, default=600, help="before it (default: 600)")
@@ -226,7 +228,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resume", metavar="RUN", help="go on with a run that was killed; give the other options again"
     )
-    given = parser.parse_args()
+    given = parser.parse_args(options)
     for name in ("steps", "teaching_steps"):
         if getattr(given, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(given, name)}; it has to be 1 or more")

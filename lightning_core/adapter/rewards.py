@@ -1,6 +1,7 @@
 """Which reward is of which model call."""
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from lightning_core.adapter.tree import TraceTree
 from lightning_core.emitter import NamedReward, get_rewards_from_span
 from lightning_core.semconv import AGL_OPERATION, AGL_REWARD, LightningSpanAttributes
 from lightning_core.types import Span
+
+_LATE_SECONDS = 10.0
 
 Rewards = tuple[NamedReward, ...]
 """The rewards of one span, the primary one first."""
@@ -66,7 +69,9 @@ def match_in_turn(moments: Iterable[Moment]) -> dict[int, Rewards]:
     return matched
 
 
-def match_by_sequence(calls: Mapping[int, Span], spans: Sequence[Span]) -> dict[int, Rewards]:
+def match_by_sequence(
+    calls: Mapping[int, Span], spans: Sequence[Span], *, heeds_clocks: bool = False
+) -> dict[int, Rewards]:
     """Give each reward to the latest call with a smaller `sequence_id` that has none yet.
 
     Where no span has been numbered by a store, their order counts instead.
@@ -74,6 +79,7 @@ def match_by_sequence(calls: Mapping[int, Span], spans: Sequence[Span]) -> dict[
     Args:
         calls: By key, the span that says where a call stands; one of `spans`.
         spans: The spans of the attempt, in its order.
+        heeds_clocks: Whether a call that `began_after` the reward is none before it, although it was numbered first.
 
     Returns:
         The key of each call that has a reward, and the reward.
@@ -81,12 +87,29 @@ def match_by_sequence(calls: Mapping[int, Span], spans: Sequence[Span]) -> dict[
     numbered = any(span.sequence_id for span in spans)
     place = {id(span): span.sequence_id if numbered else position for position, span in enumerate(spans)}
     moments = [Moment(place[id(span)], place[id(span)] + 1, key) for key, span in calls.items()]
+    ordered = sorted(calls.values(), key=lambda span: place[id(span)])
+    places = [place[id(span)] for span in ordered]
     for span in spans:
         rewards = rewards_of(span)
         if rewards:
-            moments.append(Moment(place[id(span)], place[id(span)], rewards=rewards))
+            at, before = place[id(span)], bisect_left(places, place[id(span)])
+            while heeds_clocks and before > 0 and began_after(ordered[before - 1], span):
+                before -= 1
+                at = places[before]
+            moments.append(Moment(at, at, rewards=rewards))
     # A call comes before a reward of the same place, which is not its own: it has not ended yet.
     return match_in_turn(moments)
+
+
+def began_after(call: Span, reward: Span) -> bool:
+    """Whether a call began after a reward was given, and the store only numbered them the other way round.
+
+    It numbers a call when that begins, and a reward when it gets it, a moment later. Where the clocks are more than ten
+    seconds apart they disagree, and the numbers decide.
+    """
+    if call.start_time is None or reward.end_time is None:
+        return False
+    return 0.0 < call.start_time - reward.end_time <= _LATE_SECONDS
 
 
 def match_in_tree(policy: RewardMatchPolicy, tree: TraceTree, calls: Mapping[int, int]) -> dict[int, Rewards]:

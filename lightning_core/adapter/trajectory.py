@@ -144,7 +144,7 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
             return Trajectories((), (), None)
         spans = in_order(source)
         calls = calls_of([selected.spans for selected in self._selector.select(self._selector.tree(spans))])
-        rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, spans)
+        rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, spans, heeds_clocks=True)
         rows, refused = merge_calls(calls, rewards)
         return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans))
 

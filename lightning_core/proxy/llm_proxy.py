@@ -329,9 +329,14 @@ class LLMProxy:
             self._running.ask_now(lambda proxy: proxy.update_model_list(entries))
         self.model_list = entries
 
-    async def pause(self) -> None:
-        """Let new calls wait, for new weights. Those under way go on: see `drain`. Twice is as once."""
-        await self._known().ask(lambda proxy: proxy.pause())
+    async def pause(self, seconds: float | None = None) -> None:
+        """Let new calls wait, for new weights. Those under way go on: see `drain`. Twice is as once.
+
+        Args:
+            seconds: How long a call that comes from now on waits for `resume` until it is refused; None for
+                `pause_seconds`.
+        """
+        await self._known().ask(lambda proxy: proxy.pause(seconds))
 
     async def resume(self) -> None:
         """Let calls in again."""

@@ -17,8 +17,12 @@ class Steering(ABC):
     """Steers a proxy: that of this event loop, the workers of one, or from a worker all of them."""
 
     @abstractmethod
-    async def pause(self) -> None:
-        """Let no new call in. Twice is as once."""
+    async def pause(self, seconds: float | None = None) -> None:
+        """Let no new call in. Twice is as once.
+
+        Args:
+            seconds: How long a call that comes from now on waits for the end; None for as long as usual.
+        """
 
     @abstractmethod
     async def resume(self) -> None:

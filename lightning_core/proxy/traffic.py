@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
-from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.refusals import Refused, proxy_stopped
 from lightning_core.store.clock import Clock
 
 _ABORT_SECONDS = 5.0
 """How long to wait for the end of calls that were cut off."""
+
+_entered: ContextVar[object] = ContextVar("the call that this task makes", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class Traffic:
         max_calls: How many may be under way at once.
         max_waiting: How many may wait for their turn; one more is refused at once.
         queue_seconds: How long one waits for its turn.
-        pause_seconds: How long one waits for the end of a pause.
+        pause_seconds: How long one waits for the end of a pause, unless who pauses says it.
     """
 
     def __init__(
@@ -39,13 +42,14 @@ class Traffic:
         self._max_calls = max_calls
         self._max_waiting = max_waiting
         self._queue_seconds = queue_seconds
-        self._pause_seconds = pause_seconds
+        self._usual_pause_seconds = self._pause_seconds = pause_seconds
         self._aborts: dict[object, Callable[[str], None]] = {}
         self._queue: dict[asyncio.Future[None], None] = {}
         self._promised = 0
         self._waiting = 0
         self._resumed: asyncio.Future[None] | None = None
         self._idle: asyncio.Future[None] | None = None
+        self._is_closed = False
 
     @property
     def in_flight(self) -> int:
@@ -62,17 +66,29 @@ class Traffic:
         """Whether new calls wait."""
         return self._resumed is not None
 
-    def pause(self) -> None:
-        """Let no new call in. Twice is as once."""
+    def pause(self, seconds: float | None = None) -> None:
+        """Let no new call in. Twice is as once.
+
+        Args:
+            seconds: How long a call that comes from now on waits for the end; None for as long as usual.
+        """
+        self._pause_seconds = self._usual_pause_seconds if seconds is None else seconds
         if self._resumed is None:
             self._resumed = asyncio.get_running_loop().create_future()
 
     def resume(self) -> None:
         """Let calls in again."""
         resumed, self._resumed = self._resumed, None
-        if resumed is not None:
+        if resumed is not None and not resumed.done():
             resumed.set_result(None)
             self._let_next_in()
+
+    def close(self) -> None:
+        """Let nobody in any more, neither those who wait. Calls under way go on."""
+        self._is_closed = True
+        for waiting in (self._resumed, *self._queue):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
 
     async def drain(self, timeout: float | None) -> Drained:
         """Wait until no call is under way; cut off those that are when the time is over.
@@ -100,9 +116,10 @@ class Traffic:
             abort: Cuts it off, with the reason.
 
         Raises:
-            Refused: When it had to wait for too long, or too many wait.
+            Refused: When it had to wait for too long, too many wait, or the proxy stops.
         """
-        if self._resumed is None and self._has_room() and not self._queue:
+        _entered.set(call)
+        if self._resumed is None and self._has_room() and not self._queue and not self._is_closed:
             self._aborts[call] = abort
             return
         if self._waiting >= self._max_waiting:
@@ -119,6 +136,21 @@ class Traffic:
             self._waiting -= 1
         self._aborts[call] = abort
 
+    async def come_again(self) -> None:
+        """Return when the call of this task, which was let in and has to be made again, may go on.
+
+        While it waits for the end of a pause it is not under way: no backend is at it.
+
+        Raises:
+            Refused: As of `enter`.
+        """
+        call = _entered.get()
+        if self._resumed is None or call not in self._aborts:
+            return
+        abort = self._aborts[call]
+        self.leave(call)
+        await self.enter(call, abort)
+
     def leave(self, call: object) -> None:
         """Take note that a call has ended. One that was not let in is ignored."""
         if self._aborts.pop(call, None) is None:
@@ -132,18 +164,20 @@ class Traffic:
         return len(self._aborts) + self._promised < self._max_calls
 
     async def _wait(self) -> None:
-        while True:
+        while not self._is_closed:
             if (resumed := self._resumed) is not None:
-                if not await self._clock.wait(resumed, self._pause_seconds):
+                seconds = self._pause_seconds
+                if not await self._clock.wait(resumed, seconds):
                     raise Refused(
                         503,
                         "proxy_paused",
-                        f"the proxy is paused for new weights, for more than {self._pause_seconds:g} s by now; "
+                        f"the proxy is paused for new weights, for more than {seconds:g} s by now; "
                         "try again in a moment",
                         retry_after=1.0,
                     )
             elif self._has_room() or await self._came_to_its_turn():
                 return
+        raise proxy_stopped()
 
     async def _came_to_its_turn(self) -> bool:
         """Wait for a place; False when a pause began meanwhile."""
@@ -165,11 +199,13 @@ class Traffic:
                 f"{self._max_calls} calls are under way, and none ended within {self._queue_seconds:g} s; try again",
                 retry_after=1.0,
             )
+        if self._is_closed:
+            return False
         self._promised -= 1
         return self._resumed is None
 
     def _let_next_in(self) -> None:
-        while self._resumed is None and self._queue and self._has_room():
+        while self._resumed is None and self._queue and self._has_room() and not self._is_closed:
             turn = next(iter(self._queue))
             del self._queue[turn]
             self._promised += 1

@@ -26,8 +26,8 @@ STATE = "lightning_core.budget"
 SAVE_SECONDS = 1.0
 """What was used in so much time before a kill may not be known afterwards."""
 
-END_SECONDS = 5.0
-"""How long an algorithm may take to end once it is told: a plain one by itself, an async one that is cancelled."""
+_INTERRUPTED_SECONDS = 1.5
+"""How long it may take when it is interrupted while it ends."""
 
 _TWICE = "budget is given to the trainer and to its llm_proxy; say it in one place"
 
@@ -167,12 +167,13 @@ class BudgetOfRun:
         async with self._elsewhere.watching(self._end_elsewhere):
             yield
 
-    async def spend(self, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool) -> None:
+    async def spend(self, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool, end_seconds: float) -> None:
         """Do a piece of work until it comes to its end, or the budget to its own.
 
         Args:
             work: Does it.
             can_be_cancelled: Whether it is told so by a cancellation. If not, it is given time to find out by itself.
+            end_seconds: How long it may take to end once it is told.
 
         Raises:
             BudgetExhausted: When the budget has ended it.
@@ -202,14 +203,19 @@ class BudgetOfRun:
         if has_succeeded and can_be_cancelled and not self._was_ended_elsewhere:
             return  # it did not need the call that was refused
         self.ended_by = self._used_up.result()
-        await self._end(task, can_be_cancelled=can_be_cancelled)
+        try:
+            await self._end(task, can_be_cancelled=can_be_cancelled, end_seconds=end_seconds)
+        except asyncio.CancelledError:  # in the time that it was given
+            task.cancel()
+            await asyncio.wait({task}, timeout=_INTERRUPTED_SECONDS)
+            raise
         raise BudgetExhausted(str(self.use))
 
-    async def _end(self, task: "asyncio.Task[None]", *, can_be_cancelled: bool) -> None:
+    async def _end(self, task: "asyncio.Task[None]", *, can_be_cancelled: bool, end_seconds: float) -> None:
         if not can_be_cancelled:
-            await asyncio.wait({task}, timeout=END_SECONDS)
+            await asyncio.wait({task}, timeout=end_seconds)
         task.cancel()
-        await asyncio.wait({task}, timeout=END_SECONDS)
+        await asyncio.wait({task}, timeout=end_seconds)
         if not task.done():
             logger.error(
                 "lightning.algorithm_abandoned; it does not let itself be cancelled, and the budget is used up"

@@ -209,7 +209,8 @@ class Run:
 
     async def _do(self, part: str, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool = True) -> None:
         """Do a part of the run, as far as the budget goes, unless it was done before the run was taken up again."""
-        spend = partial(self._budget.spend, work, can_be_cancelled=can_be_cancelled)
+        end_seconds = self._algorithm.end_seconds
+        spend = partial(self._budget.spend, work, can_be_cancelled=can_be_cancelled, end_seconds=end_seconds)
         if self._recording is None:
             await spend()
         else:

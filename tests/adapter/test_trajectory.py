@@ -166,6 +166,23 @@ def test_each_call_of_a_row_keeps_its_rewards_its_part_and_its_spans():
     assert result.final_reward == 1.0
 
 
+def test_a_reward_that_was_numbered_after_the_next_call_began_is_of_the_call_before():
+    trace = TraceBuilder()
+    trace.call([1], [2], start=100.0, sequence_id=1)
+    trace.call([7], [8], start=101.004, sequence_id=2)
+    trace.reward(0.25, start=101.002, end=101.002, sequence_id=3)
+    trace.reward(0.5, start=102.0, sequence_id=4)
+    assert [row.rewards for row in adapted(trace.spans).rows] == [(0.25,), (0.5,)]
+
+
+def test_clocks_that_are_far_apart_do_not_move_a_reward():
+    trace = TraceBuilder()
+    trace.call([1], [2], start=100.0, sequence_id=1)
+    trace.call([7], [8], start=101.0, sequence_id=2)
+    trace.reward(0.25, start=60.0, end=60.0, sequence_id=3)
+    assert [row.rewards for row in adapted(trace.spans).rows] == [(None,), (0.25,)]
+
+
 def test_of_spans_that_no_store_has_numbered_the_times_decide_about_rewards():
     trace = TraceBuilder()
     trace.call([1], [2], sequence_id=0)

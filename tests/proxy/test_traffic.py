@@ -97,6 +97,48 @@ async def test_a_pause_that_lasts_gives_a_retryable_answer(traffic: Traffic, clo
     assert refused.value.status == 503
 
 
+async def test_nobody_is_let_in_any_more_once_it_is_closed(traffic: Traffic, clock: FakeClock) -> None:
+    await traffic.enter("a", lambda _: None)
+    await traffic.enter("b", lambda _: None)
+    queued = enter(traffic, "c")
+    await clock.until_waiting()
+    traffic.pause()
+    paused = enter(traffic, "d")
+    await clock.until_waiting(2)
+    traffic.close()
+    traffic.leave("a")
+    traffic.resume()
+    for call in (queued, paused, enter(traffic, "e")):
+        with pytest.raises(Refused, match="the proxy was stopped"):
+            await call
+    assert (traffic.in_flight, traffic.waiting) == (1, 0)
+
+
+async def test_a_call_that_is_made_again_waits_for_the_end_of_a_pause_and_keeps_no_drain_waiting(
+    traffic: Traffic, clock: FakeClock
+) -> None:
+    again, came = asyncio.Event(), asyncio.Event()
+
+    async def call() -> None:
+        await traffic.enter("a", lambda _: None)
+        await traffic.come_again()  # no pause, no wait
+        came.set()
+        await again.wait()
+        await traffic.come_again()
+
+    task = asyncio.create_task(call())
+    await came.wait()
+    traffic.pause()
+    draining = asyncio.create_task(traffic.drain(5))
+    await clock.until_waiting()
+    again.set()
+    assert await draining == Drained(finished=1, aborted=0)
+    assert not task.done()
+    traffic.resume()
+    await task
+    assert traffic.in_flight == 1
+
+
 async def test_draining_waits_for_what_is_under_way(traffic: Traffic, clock: FakeClock) -> None:
     assert await traffic.drain(0) == Drained(0, 0)
     for name in "ab":
@@ -192,3 +234,32 @@ async def test_draining_does_not_wait_for_ever_for_what_it_has_cut_off(traffic: 
     await clock.advance(5)
     assert draining.done()
     assert await draining == Drained(finished=0, aborted=1)
+
+
+async def test_a_call_is_not_tried_again_while_new_weights_come(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, first_retry_seconds=0.001)
+    agent = Agent(http, proxy, attempt)
+    proxy.set_weight_version(1)
+    engine.hold = asyncio.Event()
+    engine.replies = ["ok"]
+    real = engine._fail
+
+    async def fail_held(request: Any, fields: Any, fault: Any) -> Any:
+        if fault is not None and engine.hold is not None:
+            await engine.hold.wait()
+        return await real(request, fields, fault)
+
+    engine._fail = fail_held  # type: ignore[method-assign]
+    engine.faults = [503]
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    await proxy.pause()
+    engine.hold.set()
+    assert await proxy.drain(timeout=10) == Drained(finished=1, aborted=0)
+    assert len(engine.received) == 1
+    proxy.set_weight_version(2)
+    await proxy.resume()
+    assert (await call).status == 200
+    assert (await agent.span()).attributes["agentlightning.weight_version"] == "2"

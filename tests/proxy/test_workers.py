@@ -119,14 +119,14 @@ async def test_a_budget_is_counted_across_workers_and_never_exceeded(
 async def test_a_pause_holds_on_every_worker_and_new_weights_are_known_to_all(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, workers=2)
+    proxy = await make_proxy(engine, workers=2, pause_seconds=0.001)
     agent = Agent(http, proxy, attempt)
     await on_each_worker(proxy, agent)
     engine.hold = asyncio.Event()
     engine.received.clear()
     running = [asyncio.create_task(say(agent)) for _ in range(10)]
     await has_received(engine, 10)
-    await proxy.pause()
+    await proxy.pause(60)
     waiting = [asyncio.create_task(say(agent)) for _ in range(10)]
 
     async def all_wait() -> bool:
@@ -251,7 +251,7 @@ async def test_a_worker_that_dies_is_replaced_and_what_it_lost_is_told(
     http: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    proxy = await make_proxy(engine, workers=2)
+    proxy = await make_proxy(engine, workers=2, pause_seconds=0.001)
     unlucky = Agent(http, proxy, await store.start_rollout({}))
     lucky = Agent(http, proxy, await store.start_rollout({}))
     await on_each_worker(proxy, lucky)
@@ -268,6 +268,7 @@ async def test_a_worker_that_dies_is_replaced_and_what_it_lost_is_told(
         await calling
     engine.hold.set()
     assert {await say(lucky) for _ in range(10)} == {200}  # the other one goes on
+    await proxy.pause(60)
 
     async def is_replaced() -> bool:
         return bool((await proxy.status())["worker_restarts"])
@@ -276,7 +277,16 @@ async def test_a_worker_that_dies_is_replaced_and_what_it_lost_is_told(
     status = await proxy.status()
     assert len(status["workers"]) == 2
     assert len(set(status["workers"]) & set(before)) == 1
-    assert [each["weight_version"] for each in await statuses(proxy)] == ["5", "5"]
+    told = [(each["weight_version"], each["is_paused"]) for each in await statuses(proxy)]
+    assert told == [("5", True), ("5", True)]
+    waiting = [asyncio.create_task(say(lucky)) for _ in range(10)]
+
+    async def all_wait() -> bool:
+        return bool((await proxy.status())["waiting"] == 10)
+
+    await until(all_wait)
+    await proxy.resume()
+    assert set(await asyncio.gather(*waiting)) == {200}
     with pytest.raises(CallsLost, match="a worker of the proxy has died with calls of attempt"):
         await unlucky.spans()
     assert await lucky.spans()

@@ -192,7 +192,7 @@ async def test_an_error_of_its_own_fails_an_algorithm_also_when_the_budget_is_us
 
 
 async def test_an_algorithm_that_refuses_to_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgeting, "END_SECONDS", 0.1)
+    monkeypatch.setattr(Algorithm, "end_seconds", 0.1)
     over = asyncio.Event()
 
     @algo
@@ -207,6 +207,52 @@ async def test_an_algorithm_that_refuses_to_end_is_left_behind(monkeypatch: pyte
     assert result.status == "budget"
     over.set()
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("end_seconds", "saved"), [(5.0, 1.0), (0.01, None)])
+async def test_an_algorithm_that_saves_at_the_end_is_given_its_time(end_seconds: float, saved: float | None) -> None:
+    is_written = asyncio.Event()
+
+    class Saving(Algorithm):
+        async def run(self, *_: Any, **__: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await is_written.wait()
+                self.report({"saved": 1.0})
+
+    Saving.end_seconds = end_seconds
+    if saved:
+        asyncio.get_running_loop().call_later(0.2, is_written.set)
+    result = await Trainer(algorithm=Saving(), budget={"seconds": 0.05}).fit_async(solve)
+    assert (result.status, result.metrics.get("saved")) == ("budget", saved)
+    is_written.set()
+    await asyncio.sleep(0)
+
+
+async def test_an_algorithm_that_saves_at_the_end_can_be_interrupted() -> None:
+    saves = asyncio.Event()
+    cut_off = asyncio.Event()
+
+    class Slow(Algorithm):
+        end_seconds = 3600.0
+
+        async def run(self, *_: Any, **__: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                saves.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    cut_off.set()
+
+    run = asyncio.create_task(Trainer(algorithm=Slow(), budget={"seconds": 0.05}).fit_async(solve))
+    await asyncio.wait_for(saves.wait(), 10)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(run, 10)
+    assert cut_off.is_set()
 
 
 async def test_a_reward_of_an_agent_that_bears_a_refusal_is_none(engine: FakeEngine) -> None:

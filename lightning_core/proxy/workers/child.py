@@ -105,7 +105,7 @@ class Worker:
     async def _adopt(self, service: ProxyService, state: State) -> None:
         await self._update(service, state.model_list, state.list_version)
         await service.set_weight_version(state.weight_version)
-        await (service.pause() if state.is_paused else service.resume())
+        await (service.pause(state.pause_seconds) if state.is_paused else service.resume())
         for value, owner in state.bound.items():
             await service.bind(value, owner)
 
@@ -164,8 +164,8 @@ class _Above(Steering):
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def pause(self) -> None:
-        await self._channel.ask("pause")
+    async def pause(self, seconds: float | None = None) -> None:
+        await self._channel.ask("pause", seconds)
 
     async def resume(self) -> None:
         await self._channel.ask("resume")

@@ -227,9 +227,9 @@ class WorkerPool(Serving):
 
     # Steering
 
-    async def pause(self) -> None:
-        self._state.is_paused = True
-        await self._all("pause")
+    async def pause(self, seconds: float | None = None) -> None:
+        self._state.is_paused, self._state.pause_seconds = True, seconds
+        await self._all("pause", seconds)
 
     async def resume(self) -> None:
         self._state.is_paused = False

@@ -31,4 +31,6 @@ class State:
     list_version: int = 1
     weight_version: str | None = None
     is_paused: bool = False
+    pause_seconds: float | None = None
+    """How long calls wait for the end of the pause; None for as long as usual."""
     bound: dict[str, Owner] = field(default_factory=dict)

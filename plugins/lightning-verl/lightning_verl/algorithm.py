@@ -5,6 +5,7 @@ import hashlib
 import logging
 import numbers
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -19,7 +20,9 @@ from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, samples_of
 from lightning_verl.accelerators import check_accelerator
 from lightning_verl.bridge import Bridge
+from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
+from lightning_verl.ending import Ending
 from lightning_verl.learning import as_trajectory_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
@@ -56,6 +59,7 @@ class VERL(Algorithm):
     """
 
     measures_held_out = True
+    end_seconds = 600.0
     _preset: ClassVar[Literal["grpo", "ppo", "rloo"] | None] = None
 
     def __init__(
@@ -85,7 +89,7 @@ class VERL(Algorithm):
             n_val=None if val_dataset is None else len(val),
             n_test=None if test_dataset is None else len(test),
         )
-        work = {"config": _digest(settings), "train": len(train), "val": len(val)}
+        work = work_of(settings, n_train=len(train), n_val=len(val))
         async with continued(store, "verl", of=work) as key:
             bridge = Bridge(asyncio.get_running_loop())
             serving = Serving(
@@ -112,9 +116,11 @@ class VERL(Algorithm):
             )
             folder = await checkpoint_folder(store, key, of=work)
             checkpoints = self._checkpoints(folder)
+            ending = Ending()
             outcome = Outcome(
                 manager=manager,
                 serving=serving,
+                ending=ending,
                 start=str(settings.verl.actor_rollout_ref.model.path),
                 folder=lambda step: checkpoints / f"global_step_{step}" / settings.weights_folder,
                 has_test=bool(test),
@@ -135,6 +141,9 @@ class VERL(Algorithm):
                 manager=manager,
                 serving=serving,
                 outcome=outcome,
+                schedule=Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
+                ending=ending,
+                is_spent=self._is_spent,
                 report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
             try:
@@ -144,6 +153,11 @@ class VERL(Algorithm):
                 await manager.aclose()
                 await serving.stop()
             await store.save_state(_CHECKPOINTS, None)
+
+    def _is_spent(self) -> bool:
+        """Whether the budget has ended the run: a call was refused, or the time is over."""
+        budget = self.get_budget()
+        return budget is not None and (budget.refused is not None or budget.reached == "seconds")
 
     def _check(self, *, n_train: int, n_val: int | None, n_test: int | None) -> None:
         """Refuse what cannot work, before torch is imported and Ray is started."""
@@ -187,9 +201,10 @@ class VERL(Algorithm):
         return Path(str(self.settings.verl.trainer.default_local_dir)).absolute() / name
 
     def _told_once(self, bridge: Bridge, name: str, last: Any) -> Callable[[Mapping[str, Any], int], None]:
-        """Return what reports the measurements of a step, in the trainer's thread.
+        """Return what reports the measurements of a step, in the trainer's thread; of step 0 before the training.
 
-        A step that a killed run takes again from its checkpoint was reported before, and is not again.
+        A step that a killed run takes again, from its checkpoint or from the start, was reported before, and is not
+        again.
 
         Args:
             bridge: To the store.
@@ -199,13 +214,12 @@ class VERL(Algorithm):
 
         def tell(metrics: Mapping[str, Any], step: int) -> None:
             nonlocal last
-            if step and last is not None and step <= last:
+            if last is not None and step <= last:
                 return
             numbers_only = {name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real)}
             self.report(numbers_only, step=step or None)
-            if step:
-                last = step
-                bridge.call(self.get_store().save_state(name, step))
+            last = step
+            bridge.call(self.get_store().save_state(name, step))
 
         return tell
 
@@ -226,6 +240,20 @@ class RLOO(VERL):
     """`VERL` with the mean of the other rollouts of a group as the baseline."""
 
     _preset = "rloo"
+
+
+def work_of(settings: Settings, *, n_train: int, n_val: int) -> dict[str, Any]:
+    """Return what tells a training from another one, as JSON has it: the same is gone on with.
+
+    Args:
+        settings: Its config. Where this says that nothing is to be gone on with, each training is another one.
+        n_train: How many samples it has.
+        n_val: How many to validate on.
+    """
+    work = {"config": _digest(settings), "train": n_train, "val": n_val}
+    if settings.verl.trainer.resume_mode == "disable":
+        work["anew"] = secrets.token_hex(8)
+    return work
 
 
 async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:

@@ -3,8 +3,8 @@
 import gc
 import logging
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Set
+import threading
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -17,22 +17,20 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
 from lightning_core.errors import ConfigError
-from lightning_verl.hf import NAME
+from lightning_verl.run_queue import check_queue
+from lightning_verl.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 """What is told to Ray unless the config says otherwise. Workers' logs stand in Ray's session folder."""
 
-_QUEUE = ("TransferQueueController", "transfer_queue")
-"""The actor that every user of TransferQueue in a cluster finds, and its namespace."""
-
 _POOL = "verl_group_"
 """What the names of verl's placement groups have in them."""
 
+_IN_PROCESS = threading.Lock()
 _RELEASE_SECONDS = 10.0
 _SETTLE_SECONDS = 3.0
-_LOOK_SECONDS = 0.05
 
 
 @contextmanager
@@ -46,82 +44,85 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
     Raises:
         ConfigError: When the cluster cannot be reached, or has too little.
     """
-    if ray.is_initialized():
-        _check_environment()
-        _check_resources(config)
-        check_queue()
-        with _released():
+    with _alone():
+        if ray.is_initialized():
+            _check_environment()
+            _check_resources(config)
+            check_queue()
+            with _released(servers=f"{config.actor_rollout_ref.rollout.name}_server_"):
+                yield
+            return
+        logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
+        try:
+            ray.init(**_arguments(config))
+        except (ConnectionError, ValueError) as exc:
+            raise ConfigError(f"Ray does not start: {exc}; see ray_kwargs.ray_init of verl's config") from exc
+        try:
+            _check_resources(config)
+            check_queue()
             yield
-        return
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread before it is told to
-    try:
-        ray.init(**_arguments(config))
-    except (ConnectionError, ValueError) as exc:
-        raise ConfigError(f"Ray does not start: {exc}; see ray_kwargs.ray_init of verl's config") from exc
-    try:
-        _check_resources(config)
-        check_queue()
-        yield
-    finally:
-        ray.shutdown()
-
-
-def check_queue() -> None:
-    """Refuse a cluster in which somebody uses TransferQueue.
-
-    It has one for all: two trainings would take each other's rows, and the first to end would close it for both.
-
-    Raises:
-        ConfigError: When there is one.
-    """
-    if _has_queue():
-        raise ConfigError(
-            "another training runs in this cluster of Ray (its TransferQueue is there), and each would take the rows "
-            "of the other; wait for its end, or give this one a Ray of its own"
-        )
-
-
-def _has_queue() -> bool:
-    try:
-        ray.get_actor(_QUEUE[0], namespace=_QUEUE[1])
-    except ValueError:
-        return False
-    return True
+        finally:
+            ray.shutdown()
 
 
 @contextmanager
-def _released() -> Iterator[None]:
-    """Give back at the end of the block what verl took in it: this Ray goes on."""
-    before, named = _groups(), set(list_named_actors())
+def _alone() -> Iterator[None]:
+    """Have the process without another training during the block: Ray and TransferQueue know one for each."""
+    if not _IN_PROCESS.acquire(timeout=_RELEASE_SECONDS):  # one that was interrupted just now ends in a moment
+        raise ConfigError("another training runs in this process; wait for its end, or start this one in another")
+    try:
+        yield
+    finally:
+        _IN_PROCESS.release()
+
+
+@contextmanager
+def _released(servers: str) -> Iterator[None]:
+    """Give back at the end of the block what verl took in it: this Ray goes on.
+
+    Args:
+        servers: What the names of verl's rollout servers begin with.
+    """
+    before = _groups()
     try:
         yield
     finally:
         if ray.is_initialized():
-            gc.collect()  # an actor without a placement group ends with its last handle, which may be in a cycle
-            for name in set(list_named_actors()) - named:
-                if name.startswith(f"{NAME}_server_"):
-                    with suppress(ValueError):  # it has ended just now
-                        ray.kill(ray.get_actor(name))  # or this process takes the name for taken
+            gc.collect()  # an actor that nobody knows of ends with its last handle, which may be in a cycle
+            for name in list_named_actors():
+                if name.startswith(servers):
+                    _kill_own(name)  # or this process takes the name for taken
             groups = _groups() - before
-            for key in groups:  # and with one, with that
+            for key in groups:
                 remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(key))))
-            if not _wait_until(partial(_is_released, groups), _RELEASE_SECONDS):
+            if not wait_until(partial(_is_released, groups), timeout_seconds=_RELEASE_SECONDS):
                 logger.warning("lightning_verl.ray_not_released has=%s", ray.available_resources())
 
 
+def _kill_own(name: str) -> None:
+    with suppress(ValueError):  # it has ended just now
+        actor = ray.get_actor(name)
+        if actor._actor_id.hex().endswith(_job()):
+            ray.kill(actor)
+
+
 def _is_released(groups: Set[str]) -> bool:
-    """Whether no node keeps anything for these placement groups, and the queue is gone."""
-    return not _has_queue() and not any(key in name for name in ray.cluster_resources() for key in groups)
+    """Whether no node keeps anything for these placement groups."""
+    return not any(key in name for name in ray.cluster_resources() for key in groups)
 
 
 def _groups() -> set[str]:
-    """Return verl's placement groups that this process has made, by their ids, which end with that of its job."""
-    job = ray.get_runtime_context().get_job_id()
+    """Return verl's placement groups that this process has made, by their ids."""
     return {
         key
         for key, group in placement_group_table().items()
-        if key.endswith(job) and _POOL in group["name"] and group["state"] != "REMOVED"
+        if key.endswith(_job()) and _POOL in group["name"] and group["state"] != "REMOVED"
     }
+
+
+def _job() -> str:
+    """Return what the ids of all that this process has made in Ray end with."""
+    return str(ray.get_runtime_context().get_job_id())
 
 
 def _free(name: str) -> float:
@@ -130,16 +131,6 @@ def _free(name: str) -> float:
 
 def _has_free(name: str, count: float) -> bool:
     return _free(name) >= count
-
-
-def _wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Wait for what Ray's nodes tell each other a few times in a second; return whether it has come."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True
 
 
 def _arguments(config: DictConfig) -> dict[str, Any]:
@@ -196,7 +187,7 @@ def _check_resources(config: DictConfig) -> None:
             "ray_kwargs.ray_init.num_cpus, which is a count for scheduling and may be more than there are"
         )
     for what, count in ((name, needed), ("CPU", cpus)):
-        if not _wait_until(partial(_has_free, what, count), _SETTLE_SECONDS):
+        if not wait_until(partial(_has_free, what, count), timeout_seconds=_SETTLE_SECONDS):
             raise ConfigError(
                 f"Ray's cluster has {_free(what):g} of {what} free, of {total.get(what, 0):g}, and the run needs "
                 f"{count}; end what holds them, or give the run a Ray of its own"

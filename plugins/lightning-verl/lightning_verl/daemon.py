@@ -7,10 +7,11 @@ import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
-from lightning_core.errors import AlgorithmError, ConfigError
+from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
 from lightning_core.proxy import LLMProxy
+from lightning_core.proxy.steering import CallsLost
 from lightning_core.registry import did_you_mean
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
@@ -21,6 +22,7 @@ from lightning_verl.learning import (
     LearningOptions,
     Lesson,
     Level,
+    as_fault,
     learn_from_group,
     padded_batch,
     read_rollout,
@@ -44,6 +46,15 @@ _TRACE_AGGREGATOR = (
 )
 _SET_UP_SECONDS = 300.0
 _NO_LIMIT = 2**63
+
+
+class _Recorded(NamedTuple):
+    """A rollout that has ended, and its record."""
+
+    rollout: Rollout
+    spans: Sequence[Span] = ()
+    lost: str | None = None
+    """Why the record is not whole; None where it is."""
 
 
 class AgentModeDaemon:
@@ -122,7 +133,7 @@ class AgentModeDaemon:
         self._is_own = llm_proxy is None
         self._groups: list[list[Rollout]] = []
         self._sources: list[str | None] = []
-        self._ended: list[list[tuple[Rollout, Sequence[Span]]]] | None = None
+        self._ended: list[list[_Recorded]] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="AgentModeDaemon", daemon=True)
         self._thread.start()
@@ -277,23 +288,31 @@ class AgentModeDaemon:
         self._groups = [list(rollouts[start : start + times]) for start in range(0, len(rollouts), times)]
         self._sources = [task.get("data_source") for task in tasks]
 
-    async def _wait(self) -> list[list[tuple[Rollout, Sequence[Span]]]]:
+    async def _wait(self) -> list[list[_Recorded]]:
         groups = []
         for group in self._groups:
             ended = await self.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in group])
-            groups.append([(rollout, await self._spans(rollout)) for rollout in ended])
+            groups.append([await self._record_of(rollout) for rollout in ended])
         return groups
 
-    async def _spans(self, rollout: Rollout) -> Sequence[Span]:
+    async def _record_of(self, rollout: Rollout) -> _Recorded:
         if isinstance(rollout, AttemptedRollout) and self.llm_proxy.is_running():
-            await self.llm_proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
-        return await self.store.query_spans(rollout.rollout_id, "latest")
+            try:
+                await self.llm_proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
+            except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
+                return _Recorded(rollout, lost=str(exc))
+        return _Recorded(rollout, await self.store.query_spans(rollout.rollout_id, "latest"))
 
     def _read(self, options: LearningOptions) -> list[list[EndedRollout]]:
         if self._ended is None:
             raise AlgorithmError("the rollouts have not ended; call run_until_all_finished")
         return [
-            [read_rollout(rollout, spans, options=options, adapter=self.adapter) for rollout, spans in group]
+            [
+                read_rollout(each.rollout, each.spans, options=options, adapter=self.adapter)
+                if each.lost is None
+                else as_fault(each.rollout.rollout_id, each.lost)
+                for each in group
+            ]
             for group in self._ended
         ]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -14,7 +14,6 @@ from lightning_core.types import (
     NamedResources,
     Rollout,
     RolloutConfig,
-    Span,
 )
 from lightning_verl.bridge import Bridge
 from lightning_verl.learning import (
@@ -23,7 +22,8 @@ from lightning_verl.learning import (
     LearnedRow,
     LearningOptions,
     Lesson,
-    RolloutRows,
+    as_fault,
+    group_of,
     learn_from_group,
     read_rollout,
     training_metrics,
@@ -39,17 +39,13 @@ logger = logging.getLogger(__name__)
 Partition = Literal["train", "val", "test"]
 """Which samples; also the mode of their rollouts."""
 
-_VERSION = "agentlightning.weight_version"
-
 
 class RowSink(Protocol):
     """Where groups go; see `TransferQueueRows`."""
 
     def begin(self, uid: str, *, partition: str) -> None: ...
 
-    def end(
-        self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int, versions: tuple[int, int]
-    ) -> None: ...
+    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int) -> None: ...
 
 
 class Group(NamedTuple):
@@ -106,7 +102,7 @@ class RolloutManager:
         self._config = config
         self._adapter = adapter
         self._fruitless = _Fruitless(batch_size, is_sync=is_sync)
-        self._lessons: list[Lesson] = []
+        self._lessons: dict[str, Lesson] = {}
         self._failures = FailureWatch()
         self._running: set[asyncio.Task[None]] = set()
         self._unfinished: set[str] = set()
@@ -128,10 +124,26 @@ class RolloutManager:
 
     # In the event loop
 
-    def take_metrics(self) -> dict[str, float]:
-        """Return what there is to say of the groups that ended since the last time."""
-        lessons, self._lessons = self._lessons, []
-        return training_metrics(lessons, options=self._options) if lessons else {}
+    async def take_metrics(self, keys: Iterable[str], *, waiting: Container[str]) -> dict[str, float]:
+        """Return what there is to say of a step.
+
+        It is of the groups that it learned from, and of those dropped since the last one, each told of once. A group
+        that verl gave up by itself is forgotten: verl counts those.
+
+        Args:
+            keys: Of the rows that the step learned from.
+            waiting: The groups that a later step may learn from, by `uid`.
+        """
+        learned = {group_of(key) for key in keys}
+        told: list[Lesson] = []
+        kept: dict[str, Lesson] = {}
+        for uid, lesson in self._lessons.items():
+            if uid in learned or lesson.dropped is not None:
+                told.append(lesson)
+            elif uid in waiting:
+                kept[uid] = lesson
+        self._lessons = kept
+        return training_metrics(told, options=self._options) if told else {}
 
     async def validate(self, resources: NamedResources, *, step: int) -> dict[str, float]:
         """Run the validation set, and return what it says.
@@ -234,45 +246,42 @@ class RolloutManager:
 
     async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:
-            ended, versions = await self._ended(rollouts)
+            ended = await self._ended(rollouts)
             lesson = await asyncio.to_thread(learn_from_group, ended, options=self._options)
-            self._lessons.append(lesson)
+            self._lessons[group.uid] = lesson
             if lesson.dropped is not None:
                 logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
             if (warning := self._failures.see([lesson])) is not None:
                 logger.warning("lightning_verl.failures_depend_on_task %s", warning)
             self._fruitless.take(lesson, step=step)
-            if lesson.rows and not versions:
+            if any(row.versions is None for row in lesson.rows):
                 raise AlgorithmError(
                     f"step {step}: the calls of task {group.task} do not say with which weights they were answered; "
                     "agents have to call the proxy of this run"
                 )
-            span = (min(versions), max(versions)) if versions else (step - 1, step - 1)  # of rows that there are not
-            await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step, versions=span)
+            await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step)
         except Exception as exc:
             self._bridge.stop(exc)
         else:
             self._bridge.tell()
 
-    async def _ended(self, rollouts: Sequence[Rollout]) -> tuple[list[EndedRollout], list[int]]:
-        """Wait for rollouts, and read how they went, and with which weights."""
+    async def _ended(self, rollouts: Sequence[Rollout]) -> list[EndedRollout]:
+        """Wait for rollouts, and read how they went."""
         ids = [rollout.rollout_id for rollout in rollouts]
         self._unfinished.update(ids)
         ended: list[EndedRollout] = []
-        versions: list[int] = []
         for rollout in await self._store.wait_for_rollouts(rollout_ids=ids):
             if isinstance(rollout, AttemptedRollout):
                 lost = await self._serving.flush(rollout.rollout_id, rollout.attempt.attempt_id)
                 if lost is not None:
-                    ended.append(EndedRollout(rollout.rollout_id, "fault", None, lost, RolloutRows()))
+                    ended.append(as_fault(rollout.rollout_id, lost))
                     continue
             spans = await self._store.query_spans(rollout.rollout_id, "latest")
-            versions += _versions(spans)
             ended.append(
                 await asyncio.to_thread(read_rollout, rollout, spans, options=self._options, adapter=self._adapter)
             )
         self._unfinished.difference_update(ids)
-        return ended, versions
+        return ended
 
     async def _measured(
         self, partition: Partition, resources: NamedResources, *, step: int, what: str
@@ -285,7 +294,7 @@ class RolloutManager:
             resources_id=await self._serving.resources_id(resources),
             request_id=f"{self._key}/{partition}/{step}",
         )
-        ended, _ = await self._ended([rollout for members in rollouts for rollout in members])
+        ended = await self._ended([rollout for members in rollouts for rollout in members])
         if not any(each.was_scored for each in ended):
             raise NoRewards(f"{what}: {_no_rewards(ended)}")
         return ended
@@ -334,11 +343,6 @@ def _rollouts(lessons: Iterable[Lesson]) -> list[EndedRollout]:
 def _no_rewards(ended: Sequence[EndedRollout]) -> str:
     cause = next((rollout.cause for rollout in ended if rollout.cause), "there was nothing to run")
     return f"none of {len(ended)} rollouts gave a reward; the first: {cause}"
-
-
-def _versions(spans: Sequence[Span]) -> list[int]:
-    found = (span.attributes.get(name) for span in spans for name in (_VERSION, f"{_VERSION}.end"))
-    return [int(version) for version in found if isinstance(version, str) and version.isdecimal()]
 
 
 def _source(task: Any) -> str | None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lightning_core.algorithm.base import Reporter
 from lightning_core.types import NamedResources
+from lightning_verl.ending import Ending
 from lightning_verl.manager import RolloutManager
 from lightning_verl.serving import Serving
 
@@ -18,6 +19,7 @@ class Outcome:
     Args:
         manager: Runs the samples.
         serving: Serves the model.
+        ending: Says when there is nothing more to measure; then `begin`, `validate` and `end` raise `Enough`.
         start: The model that the training begins with.
         folder: Returns where the weights of a step are saved.
         has_test: Whether there are held-out samples.
@@ -30,6 +32,7 @@ class Outcome:
         *,
         manager: RolloutManager,
         serving: Serving,
+        ending: Ending,
         start: str,
         folder: Callable[[int], Path],
         has_test: bool,
@@ -38,6 +41,7 @@ class Outcome:
     ) -> None:
         self._manager = manager
         self._serving = serving
+        self._ending = ending
         is_local = Path(start).expanduser().is_dir()
         self._start = str(Path(start).expanduser().absolute()) if is_local else start
         self._folder = folder
@@ -58,11 +62,12 @@ class Outcome:
         if step:
             self._saved.add(step)
         elif self._has_test:
-            self._report({"test_reward_initial": await self._manager.test(resources, step=0)})
+            self._report({"test_reward_initial": await self._test(resources, 0)})
 
     async def validate(self, step: int) -> dict[str, float]:
         """Run the validation set with the model after a step, and return what it says."""
-        return await self._manager.validate(self._serving.measure(self._model(step)), step=step)
+        resources = self._serving.measure(self._model(step))
+        return await self._ending.unless(self._manager.validate(resources, step=step))
 
     async def save(self, step: int) -> None:
         """Say that the model after a step is saved."""
@@ -72,8 +77,12 @@ class Outcome:
     async def end(self, step: int) -> None:
         """Measure the model after the last step on the held-out samples, and report it."""
         resources = self._serving.measure(self._model(step))
-        metrics = {"test_reward": await self._manager.test(resources, step=step)} if self._has_test else {}
-        self._report(metrics, best_resources=resources)
+        self._report({}, best_resources=resources)
+        if self._has_test:
+            self._report({"test_reward": await self._test(resources, step)})
+
+    async def _test(self, resources: NamedResources, step: int) -> float:
+        return await self._ending.unless(self._manager.test(resources, step=step))
 
     def _model(self, step: int) -> str:
         if step in self._saved:

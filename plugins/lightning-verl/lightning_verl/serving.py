@@ -34,6 +34,8 @@ class Policy:
     """The model that it began with."""
     sampling: Mapping[str, Mapping[str, Any]]
     """By partition, how tokens are drawn."""
+    chat_template: Mapping[str, Any]
+    """Options of the tokenizer's chat template."""
     max_response_tokens: int
     max_context_tokens: int
 
@@ -66,7 +68,7 @@ class Serving:
         self._store = store
         self._is_own = proxy is None
         if proxy is None:
-            proxy = LLMProxy(store=store, key="", budget=budget, pause_seconds=_PAUSE_SECONDS)
+            proxy = LLMProxy(store=store, key="", budget=budget)
         self._proxy = proxy
         self._backend = backend
         self._key = key
@@ -125,8 +127,10 @@ class Serving:
         """Stop serving; a proxy of the trainer's goes on, with what it had."""
         if self._is_own:
             await self._proxy.stop()
-        else:
-            self._proxy.update_model_list(self._others)
+            return
+        self._proxy.update_model_list(self._others)
+        if self._proxy.is_running():  # and may be paused, where the run ended while the model learned
+            await self._proxy.resume()
 
     async def resources_id(self, resources: NamedResources) -> str:
         """Return the id of what agents are given, in the store."""
@@ -141,7 +145,7 @@ class Serving:
     async def pause(self) -> None:
         """Let calls wait: the weights are about to change."""
         if self._proxy.is_running():
-            await self._proxy.pause()
+            await self._proxy.pause(_PAUSE_SECONDS)
 
     async def resume(self, version: int) -> None:
         """Let calls in again, for new weights.
@@ -198,5 +202,7 @@ class Serving:
                 max_context_tokens=policy.max_context_tokens,
             )
             self._engines.append(engine)
-            self._backends[partition] = TokensBackend(engine, policy.tokenizer)
+            self._backends[partition] = TokensBackend(
+                engine, policy.tokenizer, chat_template_kwargs=policy.chat_template
+            )
         return [{"model_name": name, "backend": self._backends[partition]}]

@@ -1,8 +1,10 @@
 """verl's trainer, with rollouts from the store and advantages for whole rollouts."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
@@ -12,10 +14,13 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
 
 from lightning_verl.bridge import Bridge
+from lightning_verl.checkpoints import Schedule, remove_older
+from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import LearningOptions, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
@@ -53,6 +58,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         manager: Runs rollouts.
         serving: Serves the policy.
         outcome: Measures the policy, and knows where it is saved.
+        schedule: After which steps it is saved, too.
+        ending: Says when no further step is to be learned from.
         options: What is learned, and how.
         report: Is told what each step has measured.
     """
@@ -67,6 +74,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         manager: RolloutManager,
         serving: Serving,
         outcome: Outcome,
+        schedule: Schedule,
+        ending: Ending,
         options: LearningOptions,
         report: Report,
     ) -> None:
@@ -74,6 +83,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._manager = manager
         self._serving = serving
         self._outcome = outcome
+        self._schedule = schedule
+        self._ending = ending
         self._options = options
         self._report = report
         self._is_training = False
@@ -83,15 +94,24 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._n_rows = 0
         self.learned_steps = 0
         """How many steps the policy has learned from."""
+        self._saved_step = 0
+        self._loader_state: Mapping[str, Any] = {}
         self._is_separate = config.trainer.v1.trainer_mode == "separate_async"
+        self._is_async = config.trainer.v1.trainer_mode != "sync"
         super().__init__(config=config)
 
     def workers(self) -> list[Any]:
         """Return the actors of Ray that it has started so far and knows of."""
         groups = [getattr(self, name, None) for name in ("actor_rollout_wg", "critic_wg", "ref_policy_wg")]
-        found = [worker for group in groups if group is not None for worker in group.workers]
-        servers = getattr(self, "llm_server_manager", None)
-        return [*found, *(getattr(servers, "server_handles", None) or ())]
+        managers = self._rollout_server_managers()
+        replicas = [replica for manager in managers for replica in manager.get_replicas()]
+        rewards = getattr(self, "reward_loop_manager", None)
+        return [
+            *(worker for group in groups if group is not None for worker in group.workers),
+            *(server for replica in replicas for server in replica.servers),
+            *(manager.global_load_balancer for manager in managers),
+            *(rewards.reward_loop_workers if rewards is not None else ()),
+        ]
 
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
@@ -100,6 +120,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _wait_for_groups(self, partition_id: str, last_debug_time: float) -> float:
         self._bridge.wait(_POLL_SECONDS)
+        if self._ending.is_asked:
+            raise Enough(f"step {self.global_steps} is not to be learned from")
         return last_debug_time
 
     def _init_resource_pool_mgr(self) -> None:
@@ -132,15 +154,45 @@ class LightningMixin(_Base):  # type: ignore[misc]
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
         self._saved_step = self.global_steps
+        self._schedule.saved()
         self._bridge.call(self._outcome.save(self.global_steps))
+        trainer = self.config.trainer
+        keep = [trainer.max_actor_ckpt_to_keep, trainer.max_critic_ckpt_to_keep]
+        if self._schedule.seconds is not None and all(number is not None and number > 0 for number in keep):
+            remove_older(Path(trainer.default_local_dir), keep=max(keep))
 
     def on_train_end(self) -> None:
         """Save what the last epoch has come to: verl saves the last step by itself where it knew that it was that."""
         super().on_train_end()
-        if self.config.trainer.save_freq > 0 and self._saved_step != self.learned_steps:
-            after, self.global_steps = self.global_steps, self.learned_steps
-            self._save_checkpoint()
-            self.global_steps = after
+        if self._is_unsaved:
+            self._save_learned()
+
+    @property
+    def has_more_to_keep(self) -> bool:
+        """Whether a step was learned from that is not saved yet, or not reported. May be read in any thread."""
+        return self._is_unsaved or (self._is_training and self.learned_steps == self.global_steps)
+
+    def keep_learned(self) -> None:
+        """Save what was learned and is not saved yet, in the middle of a step that does not come to its end."""
+        if not self._is_unsaved:
+            return
+        if not self._is_separate:
+            self.checkpoint_manager.abort_replicas()
+            self.checkpoint_manager.sleep_replicas()  # as whenever verl saves: they leave room for it
+        elif self.current_mode.value == "rollout":
+            self.switch_to_trainer()
+        if not self._is_async:  # tasks that were fetched since are not learned from, and no queue keeps them
+            self.train_dataloader = _Fetched(self._loader_state)
+        self._save_learned()
+
+    @property
+    def _is_unsaved(self) -> bool:
+        return bool(self.config.trainer.save_freq > 0 and self._saved_step != self.learned_steps)
+
+    def _save_learned(self) -> None:
+        after, self.global_steps = self.global_steps, self.learned_steps
+        self._save_checkpoint()
+        self.global_steps = after
 
     # When weights change
 
@@ -153,16 +205,30 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def on_train_begin(self) -> None:
         self._is_training = True
+        self._schedule.begin()
         super().on_train_begin()
+
+    def on_step_begin(self) -> None:
+        if self._ending.is_asked:
+            raise Enough(f"step {self.global_steps} is not to be learned from")
+        super().on_step_begin()
 
     def on_sample_end(self) -> None:
         if not self._is_separate:  # there, weights change beside the training
             self._bridge.call(self._serving.pause())
         super().on_sample_end()
 
-    def on_step_end(self) -> None:
-        super().on_step_end()
+    def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> "KVBatchMeta":
+        batch = super().step(metrics, timing_raw)
         self.learned_steps = self.global_steps
+        return batch
+
+    def on_step_end(self) -> None:
+        self._loader_state = copy.deepcopy(self.train_dataloader.state_dict())
+        if self._schedule.is_due() and self._is_unsaved:
+            with marked_timer("save_checkpoint", self.timing_raw, color="green"):
+                self._save_checkpoint()
+        super().on_step_end()
         self._bridge.call(self._serving.resume(self.global_steps))
 
     # Which rows the optimiser sees together
@@ -243,7 +309,12 @@ class LightningMixin(_Base):  # type: ignore[misc]
     # What is measured
 
     def _validate(self) -> dict[str, float]:
-        metrics = self._bridge.call(self._outcome.validate(self.global_steps))
+        try:
+            metrics = self._bridge.call(self._outcome.validate(self.global_steps))
+        except Enough:
+            if self._is_training:  # what the step has measured besides is told before the end
+                return {}
+            raise
         if not self._is_training:  # later, they are among those of the step
             self._report(metrics, self.global_steps)
         return metrics
@@ -252,7 +323,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self, batch: "KVBatchMeta", metrics: dict[str, Any], timing_raw: dict[str, float], global_steps: int, epoch: int
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
-        metrics.update(self._manager.take_metrics())
+        entries = (tq.kv_list(batch.partition_id) or {}).get(batch.partition_id, {})
+        metrics.update(self._bridge.call(self._manager.take_metrics(batch.keys, waiting=entries)))
         self._report(metrics, global_steps)
 
 
@@ -264,6 +336,15 @@ def make_trainer_class(mode: str) -> type[LightningMixin]:
 
 AgentLightningTrainer = make_trainer_class("sync")
 """agentlightning 0.3's name of the trainer; `VERL` makes one of the mode that the config names."""
+
+
+class _Fetched(NamedTuple):
+    """Which tasks were fetched by the end of a step: what a checkpoint keeps of the loader."""
+
+    state: Mapping[str, Any]
+
+    def state_dict(self) -> Mapping[str, Any]:
+        return self.state
 
 
 class _Rows:

@@ -15,6 +15,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lightning_core.errors import ConfigError
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_verl.bridge import Bridge
+from lightning_verl.checkpoints import Schedule
+from lightning_verl.config.context import context_length
+from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import LearningOptions
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
@@ -55,6 +58,9 @@ class Training:
         manager: Runs rollouts.
         serving: Serves the policy.
         outcome: Measures the policy, and knows where it is saved.
+        schedule: After which steps it is saved, besides those that verl's config names.
+        ending: Lets the trainer's thread end, and keep what it has learned.
+        is_spent: Whether the run's budget is used up, so that cancelling `run` is no interruption.
         report: Is told of each step's measurements; called in the trainer's thread.
     """
 
@@ -66,6 +72,9 @@ class Training:
         manager: RolloutManager,
         serving: Serving,
         outcome: Outcome,
+        schedule: Schedule,
+        ending: Ending,
+        is_spent: Callable[[], bool],
         report: Callable[[Mapping[str, float], int], None],
     ) -> None:
         self._plan = plan
@@ -73,21 +82,31 @@ class Training:
         self._manager = manager
         self._serving = serving
         self._outcome = outcome
+        self._schedule = schedule
+        self._ending = ending
+        self._is_spent = is_spent
         self._report = report
         self._trainer: Any = None
         self._killing = threading.Lock()
 
     async def run(self) -> None:
-        """Train to the end. Cancelling it kills the workers."""
+        """Train to the end. Cancelling it kills the workers; when the budget is used up, what was learned is kept."""
         thread = in_daemon_thread(self._work, name="verl")
         try:
             await asyncio.shield(thread)
         except asyncio.CancelledError:
-            self._bridge.stop()
-            await asyncio.to_thread(self._kill_workers)
-            await asyncio.wait((thread,), timeout=_END_SECONDS)
-            if thread.done() and not thread.cancelled():
-                thread.exception()  # seen: it was interrupted
+            try:
+                trainer = self._trainer  # of its thread, which may take it away at any moment
+                if self._is_spent() and trainer is not None and trainer.has_more_to_keep:
+                    self._ending.ask()
+                    self._bridge.tell()
+                    await asyncio.shield(thread)
+            finally:
+                self._bridge.stop()
+                await asyncio.to_thread(self._kill_workers)
+                await asyncio.wait((thread,), timeout=_END_SECONDS)
+                if thread.done() and not thread.cancelled():
+                    thread.exception()  # seen: it was interrupted
             raise
 
     # In its thread
@@ -103,14 +122,13 @@ class Training:
                     self._train(config)
                 finally:
                     self._serving.close()
-                    with self._killing:
-                        self._trainer = None  # Ray ends next, and who killed a worker then would start it again
+                    self._kill_workers(is_last=True)
 
     def _train(self, config: DictConfig) -> None:
-        import transfer_queue as tq
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
 
+        from lightning_verl.run_queue import own_queue
         from lightning_verl.trainer import make_trainer_class
         from lightning_verl.transfer import TransferQueueRows
 
@@ -119,26 +137,30 @@ class Training:
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         OmegaConf.resolve(config)
-        tq.init(config.transfer_queue)
-        self._manager.write_to(TransferQueueRows())
-        try:
+        with own_queue(config.transfer_queue):
+            self._manager.write_to(TransferQueueRows())
             self._trainer = make_trainer_class(config.trainer.v1.trainer_mode)(
                 config,
                 bridge=self._bridge,
                 manager=self._manager,
                 serving=self._serving,
                 outcome=self._outcome,
+                schedule=self._schedule,
+                ending=self._ending,
                 options=self._plan.options,
                 report=self._report,
             )
             self._trainer.init()
             self._bridge.call(self._serving.start(self._policy(config)))
-            self._bridge.call(self._outcome.begin(self._trainer.learned_steps))
-            self._trainer.fit(self._manager)
-            self._bridge.call(self._manager.cancel_rest())
-            self._bridge.call(self._outcome.end(self._trainer.learned_steps))
-        finally:
-            tq.close()
+            try:
+                self._bridge.call(self._outcome.begin(self._trainer.learned_steps))
+                self._trainer.fit(self._manager)
+                self._bridge.call(self._manager.cancel_rest())
+                self._bridge.call(self._outcome.end(self._trainer.learned_steps))
+            except Enough as exc:
+                logger.info("lightning_verl.ended_early learned=%d: %s", self._trainer.learned_steps, exc)
+                self._bridge.call(self._manager.cancel_rest())
+                self._trainer.keep_learned()
 
     def _complete(self, config: DictConfig) -> None:
         """Put in what only the run knows."""
@@ -171,6 +193,7 @@ class Training:
             tokenizer=self._trainer.tokenizer,
             path=path,
             sampling={"train": train, "val": val},
+            chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
             max_context_tokens=rollout.max_model_len or self._longest(config),
         )
@@ -183,15 +206,18 @@ class Training:
 
     # In any thread
 
-    def _kill_workers(self) -> None:
-        """Kill the workers, so that the trainer's thread does not wait for them."""
+    def _kill_workers(self, *, is_last: bool = False) -> None:
+        """Kill the workers: nobody waits for them any more, and a Ray that goes on keeps none of them."""
         with self._killing:
             if self._trainer is None:
                 return
             import ray
 
-            for worker in self._trainer.workers():
-                ray.kill(worker)
+            if ray.is_initialized():
+                for worker in self._trainer.workers():
+                    ray.kill(worker)
+            if is_last:
+                self._trainer = None  # Ray ends next, and who killed a worker then would start it again
 
 
 def _context(model: DictConfig) -> int | None:
@@ -200,8 +226,8 @@ def _context(model: DictConfig) -> int | None:
         return None
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code)
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+    told = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).to_dict()
+    return context_length(told, model.override_config)
 
 
 def _choose_platform(device: str) -> None:

@@ -21,18 +21,17 @@ class TransferQueueRows:
         """Say that the rollouts of a group run."""
         tq.kv_put(key=uid, partition_id=partition, tag={"status": "running"})
 
-    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int, versions: "Versions") -> None:
-        """Put the rows of a group, and then say that it has ended.
+    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int) -> None:
+        """Put the rows of a group, and then say that it has ended. Each row has its versions.
 
         One without rows is a failure: verl leaves it out, or asks for another one, where it is told to; of what is
         finished it wants to know the reward.
         """
         if rows:
-            oldest, newest = versions
             tq.kv_batch_put(
                 keys=[f"{uid}_{row.session}_{row.index}" for row in rows],
                 partition_id=partition,
-                fields=list_of_dict_to_tensordict([_fields(uid, row, step, versions) for row in rows]),
+                fields=list_of_dict_to_tensordict([_fields(uid, row, step) for row in rows]),
                 tags=[
                     {
                         "status": "success",
@@ -40,8 +39,7 @@ class TransferQueueRows:
                         "response_len": len(row.response_ids),
                         "seq_len": len(row.prompt_ids) + len(row.response_ids),
                         "global_steps": step,
-                        "min_global_steps": oldest,
-                        "max_global_steps": newest,
+                        **_age(row),
                     }
                     for row in rows
                 ],
@@ -49,11 +47,13 @@ class TransferQueueRows:
         tq.kv_put(key=uid, partition_id=partition, tag={"status": "finished" if rows else "failure"})
 
 
-Versions = tuple[int, int]
-"""The oldest and the newest weights that a group was sampled with, by the step that made them."""
+def _age(row: LearnedRow) -> dict[str, int]:
+    """Return with which weights a row was sampled, as verl names them."""
+    assert row.versions is not None
+    return dict(zip(("min_global_steps", "max_global_steps"), row.versions, strict=True))
 
 
-def _fields(uid: str, row: LearnedRow, step: int, versions: Versions) -> dict[str, Any]:
+def _fields(uid: str, row: LearnedRow, step: int) -> dict[str, Any]:
     prompts = torch.tensor(row.prompt_ids, dtype=torch.int64)
     responses = torch.tensor(row.response_ids, dtype=torch.int64)
     mask = torch.tensor(row.mask, dtype=torch.int64)
@@ -72,7 +72,7 @@ def _fields(uid: str, row: LearnedRow, step: int, versions: Versions) -> dict[st
         "num_turns": row.num_turns,
         "answers": row.packed(),
         "multi_modal_inputs": {},
-        "extra_fields": {"min_global_steps": versions[0], "max_global_steps": versions[1]},
+        "extra_fields": _age(row),
     }
     if row.logprobs is not None:
         fields["rollout_log_probs"] = torch.tensor(row.logprobs, dtype=torch.float32)

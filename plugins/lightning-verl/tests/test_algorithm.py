@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from lightning_verl import GRPO, PPO, RLOO, VERL
 from lightning_verl.accelerators import has_accelerator
-from lightning_verl.algorithm import checkpoint_folder
+from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.bridge import Bridge
+from lightning_verl.config import load_settings
 
 from lightning_core.errors import ConfigError
 from lightning_core.proxy import LLMProxy, RemoteProxy
@@ -57,6 +58,17 @@ async def test_checkpoints_outlive_a_failure_but_not_other_work() -> None:
     assert await checkpoint_folder(store, "first", of={"config": "a"}) == "first"
     assert await checkpoint_folder(store, "after a failure", of={"config": "a"}) == "first"
     assert await checkpoint_folder(store, "other", of={"config": "b"}) == "other"
+
+
+def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_off() -> None:
+    def work(*config: str) -> dict[str, object]:
+        return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
+
+    assert work() == work()
+    assert work() == work("agentlightning.checkpoint_minutes=1")
+    assert work() != work("actor_rollout_ref.rollout.n=8")
+    disabled = "trainer.resume_mode=disable"
+    assert work(disabled) != work(disabled)
 
 
 @pytest.fixture
@@ -149,11 +161,11 @@ async def test_a_step_that_is_taken_again_after_a_kill_is_not_reported_again() -
     algorithm.set_store(store)
     algorithm.set_reporter(lambda metrics, *, step=None, best_resources=None: told.append(step))
     bridge = Bridge(asyncio.get_running_loop())
-    for steps in ((0, 1, 2), (2, 3)):
+    for steps in ((0,), (0, 1, 2), (0, 1, 2, 3), (2, 3, 4)):  # killed before a checkpoint, and after one
         tell = algorithm._told_once(bridge, "k/reported", await store.load_state("k/reported"))
         for step in steps:
             await asyncio.to_thread(tell, {"training/reward": 1.0}, step)
-    assert told == [None, 1, 2, 3]
+    assert told == [None, 1, 2, 3, 4]
 
 
 def test_an_unknown_key_names_the_nearest_one() -> None:

@@ -1,4 +1,4 @@
-"""A Ray that runs already is left as it was."""
+"""A Ray that runs already is left as it was, or refused."""
 
 import json
 import os
@@ -7,24 +7,63 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightning_verl import cluster
 from lightning_verl.testing import make_tiny_model
+from omegaconf import DictConfig
+
+from lightning_core.errors import ConfigError
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),  # of verl
+]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_one_ray_serves_one_training_after_another_and_keeps_nothing_of_them(tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "model")
-    script = Path(__file__).with_name("twice.py")
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What `twice.py` prints."""
+    folder = tmp_path_factory.mktemp("twice")
     ran = subprocess.run(
-        [sys.executable, str(script), str(model)],
-        cwd=tmp_path,
+        [sys.executable, str(Path(__file__).with_name("twice.py")), str(make_tiny_model(folder / "model"))],
+        cwd=folder,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert ran.returncode == 0, ran.stderr[-5000:]
-    left = [json.loads(line.removeprefix("LEFT ")) for line in ran.stdout.splitlines() if line.startswith("LEFT ")]
-    assert left == [["succeeded", ["REMOVED"], {"GPU": 1.0, "CPU": 6.0}, ["Kept"], 7]] * 2
-    (held,) = [line for line in ran.stdout.splitlines() if line.startswith("HELD ")]
+    return ran.stdout.splitlines()
+
+
+def said(told: list[str], what: str) -> list[str]:
+    return [line.removeprefix(f"{what} ") for line in told if line.startswith(f"{what} ")]
+
+
+def test_one_ray_serves_one_training_after_another_and_keeps_nothing_of_them(told: list[str]) -> None:
+    failed, succeeded = said(told, "ENDED")
+    assert "succeeded" in succeeded
+    assert "NoRewards" in failed
+    left = [json.loads(each) for each in said(told, "LEFT")]
+    assert left == [[["REMOVED"], {"GPU": 1.0, "CPU": 6.0}, ["Kept"], 7]] * 2
+
+
+def test_when_all_agents_fail_the_run_ends_with_the_first_cause(told: list[str]) -> None:
+    cause = "NoRewards: step 1: none of 4 rollouts gave a reward; the first: RuntimeError: the agent broke"
+    assert cause in said(told, "ENDED")[0]
+
+
+def test_a_ray_that_has_too_little_is_refused(told: list[str]) -> None:
+    small, held = said(told, "REFUSED")
+    assert (
+        "Ray's cluster has 1 of GPU, the run needs 2 (trainer.nnodes=1 times trainer.n_gpus_per_node=2); start it "
+        "with --num-gpus" in small
+    )
     assert "has 4 of CPU free, of 6, and the run needs 5; end what holds them" in held
+
+
+def test_a_process_has_one_training_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_RELEASE_SECONDS", 0.01)
+    refused = pytest.raises(ConfigError, match="another training runs in this process")
+    with cluster._alone(), refused, cluster.ray_cluster(DictConfig({})):
+        pass

@@ -9,7 +9,8 @@ from lightning_verl import AgentModeDaemon
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError, ConfigError
+from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
+from lightning_core.proxy.steering import CallsLost
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
 
@@ -75,6 +76,26 @@ async def test_seven_rollouts_of_two_turns_are_validated_each_once() -> None:
         daemon.clear_data_and_server()
         with pytest.raises(AlgorithmError, match="have not ended"):
             daemon.get_test_metrics()
+
+    await run(loop)
+
+
+@pytest.mark.parametrize("error", [CallsLost("a worker of the proxy died"), StoreUnavailable("the store is away")])
+async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_batch_goes_on(error: Exception) -> None:
+    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
+        flush, lost = daemon.llm_proxy.flush, [error]
+
+        async def lose_one(rollout_id: str, attempt_id: str) -> None:
+            await flush(rollout_id, attempt_id)
+            if lost:
+                raise lost.pop()
+
+        daemon.llm_proxy.flush = lose_one  # type: ignore[method-assign]
+        daemon.set_up_data_and_server({"question": ["a", "b", "c"], "reward": [1, 2, 3]}, address, is_train=False)
+        daemon.run_until_all_finished()
+        metrics = daemon.get_test_metrics()
+        assert (metrics["val/n_rollouts"], metrics["val/n_faults"]) == (3, 1)
+        assert metrics["val/reward"] == 2.5
 
     await run(loop)
 

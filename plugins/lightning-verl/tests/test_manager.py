@@ -12,7 +12,7 @@ from lightning_verl.learning import LearnedRow, LearningOptions
 from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.serving import Policy, Serving
 
-from lightning_core import LLM, Trainer, rollout
+from lightning_core import LLM, Trainer, emit_reward, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, NoRewards
 from lightning_core.store import InMemoryLightningStore
@@ -40,9 +40,11 @@ class Client:
 
     def __init__(self) -> None:
         self.temperatures: list[float] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         self.temperatures.append(sampling_params["temperature"])
+        self.meanwhile()
         return SimpleNamespace(token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed")
 
 
@@ -51,7 +53,7 @@ class Queue:
 
     def __init__(self, groups: int) -> None:
         self.begun: list[str] = []
-        self.ended: dict[str, tuple[list[LearnedRow], int, tuple[int, int]]] = {}
+        self.ended: dict[str, tuple[list[LearnedRow], int]] = {}
         self._missing = groups
         self.is_full = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -59,13 +61,15 @@ class Queue:
     def begin(self, uid: str, *, partition: str) -> None:
         self.begun.append(uid)
 
-    def end(
-        self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int, versions: tuple[int, int]
-    ) -> None:
-        self.ended[uid] = (list(rows), step, versions)
+    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int) -> None:
+        self.ended[uid] = (list(rows), step)
         self._missing -= 1
         if not self._missing:
             self._loop.call_soon_threadsafe(self.is_full.set)
+
+    def keys(self, *uids: str) -> list[str]:
+        """Return the keys of the rows of these groups, or of all, as verl has them."""
+        return [f"{uid}_{row.session}_{row.index}" for uid in uids or self.ended for row in self.ended[uid][0]]
 
 
 class Driven(Algorithm):
@@ -78,12 +82,14 @@ class Driven(Algorithm):
         key: str = "k",
         size: int = 2,
         batch_size: int | None = None,
+        is_sync: bool = True,
         options: LearningOptions = OPTIONS,
     ) -> None:
         self.drive = drive
         self.key = key
         self.size = size
         self.batch_size = batch_size
+        self.is_sync = is_sync
         self.options = options
         self.client = Client()
         self.asked: list[int] = []
@@ -99,6 +105,7 @@ class Driven(Algorithm):
             tasks=tasks,
             group_size={"train": self.size, "val": 1},
             batch_size=self.batch_size or len(train_dataset),
+            is_sync=self.is_sync,
             options=self.options,
             key=self.key,
         )
@@ -108,6 +115,7 @@ class Driven(Algorithm):
             addresses=(),
             tokenizer=Letters(),
             path="/models/tiny",
+            chat_template={},
             sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
             max_response_tokens=8,
             max_context_tokens=100,
@@ -149,6 +157,20 @@ async def agent(task: dict[str, Any], llm: LLM) -> float | None:
 
 
 @rollout
+async def judging(task: dict[str, Any], llm: LLM) -> float:
+    """Say of each of three calls how good it was, and call again at once."""
+    import aiohttp
+
+    async with aiohttp.ClientSession() as http:
+        for number in range(3):
+            asked = {"model": llm.model, "messages": [{"role": "user", "content": f"{task['say']}{number}"}]}
+            async with http.post(f"{llm.endpoint}/chat/completions", json=asked) as response:
+                await response.read()
+            emit_reward(float(number))
+    return 10.0
+
+
+@rollout
 async def hanging(task: dict[str, Any], llm: LLM) -> float:
     """Never come to an end."""
     await asyncio.Event().wait()
@@ -166,8 +188,9 @@ async def test_each_rollout_whose_turns_continue_is_one_row_of_exact_tokens() ->
         await driven.ask(["u0", "u1"])
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert queue.begun == ["u0", "u1"]
-        for rows, step, versions in queue.ended.values():
-            assert (step, versions) == (4, (3, 3))
+        for rows, step in queue.ended.values():
+            assert step == 4
+            assert [row.versions for row in rows] == [(3, 3)] * 2
             assert [(row.session, row.index) for row in rows] == [(0, 0), (1, 0)]
             for row in rows:
                 assert row.logprobs is not None
@@ -175,9 +198,8 @@ async def test_each_rollout_whose_turns_continue_is_one_row_of_exact_tokens() ->
                 assert [t for t, m in zip(row.response_ids, row.mask, strict=True) if m] == [111, 107] * 2
                 assert sum(row.scores) == 1.0
         assert driven.client.temperatures == [1.0] * 8
-        metrics = driven.manager.take_metrics()
+        metrics = await driven.manager.take_metrics(queue.keys(), waiting=())
         assert (metrics["training/n_rollouts"], metrics["training/n_triplets_learned"]) == (4, 4)
-        assert driven.manager.take_metrics() == {}
 
     await fit(Driven(drive), [{"say": "a"}, {"say": "b"}])
 
@@ -190,7 +212,7 @@ async def test_a_group_without_two_rewards_gives_no_rows_and_the_others_go_on() 
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert queue.ended["u0"][0] == []
         assert len(queue.ended["u1"][0]) == 2
-        assert driven.manager.take_metrics()["training/n_groups_dropped"] == 1
+        assert (await driven.manager.take_metrics(queue.keys(), waiting=()))["training/n_groups_dropped"] == 1
 
     await fit(Driven(drive), [{"raises": "no luck"}, {"say": "b"}])
 
@@ -243,7 +265,7 @@ async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() 
         await driven.ask(["u0"])
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert len(queue.ended["u0"][0]) == 2
-        assert driven.manager.take_metrics()["training/n_faults"] == 1
+        assert (await driven.manager.take_metrics(queue.keys(), waiting=()))["training/n_faults"] == 1
 
     await fit(Driven(drive, size=3), [{"say": "a"}])
 
@@ -258,6 +280,78 @@ async def test_calls_that_do_not_say_which_weights_answered_them_end_the_run() -
 
     with pytest.raises(AlgorithmError, match="step 4: the calls of task 0 do not say with which weights"):
         await fit(Driven(drive), [{"say": "a"}])
+
+
+async def test_each_row_has_the_weights_that_its_own_calls_were_answered_with() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.client.meanwhile = lambda: driven.serving._proxy.set_weight_version(4)
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        await driven.ask(["u0"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert [row.versions for row in queue.ended["u0"][0]] == [(3, 4), (4, 4)]
+
+    options = replace(OPTIONS, level="transition", estimator="gae")
+    await fit(Driven(drive, size=1, options=options), [{"say": "a"}])
+
+
+async def test_each_reward_is_of_the_call_that_it_was_given_for() -> None:
+    async def drive(driven: Driven) -> None:
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        await driven.ask(["u0"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        rewards = [[answer.reward for answer in row.answers] for row in queue.ended["u0"][0]]
+        assert rewards == [[0.0], [1.0], [12.0]] * 4
+
+    driven = Driven(drive, size=4, options=replace(OPTIONS, credit="per_call"))
+    await Trainer(algorithm=driven, n_runners=4).fit_async(judging, [{"say": "a"}])
+
+
+async def test_a_step_is_told_of_the_groups_that_it_learned_from_and_of_those_dropped_each_once() -> None:
+    async def drive(driven: Driven) -> None:
+        queue = Queue(4)
+        driven.manager.write_to(queue)
+        await driven.ask(["1-0", "1-1", "1-2", "1-3"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+
+        async def of(*uids: str, waiting: Sequence[str]) -> tuple[float | None, ...]:
+            keys = [*queue.keys(*uids), "pad0_0_0"]
+            metrics = await driven.manager.take_metrics(keys, waiting=waiting)
+            return tuple(metrics.get(f"training/{name}") for name in ("n_groups", "n_groups_dropped", "reward"))
+
+        # 1-1 is dropped, and verl gives up 1-3
+        assert await of("1-2", waiting=["1-0"]) == (2, 1, 4.0)
+        assert await of("1-0", waiting=["1-0"]) == (1, 0, 2.0)
+        assert await driven.manager.take_metrics(queue.keys(), waiting=queue.ended) == {}
+
+    tasks = [{"say": "a", "reward": 2.0}, {"raises": "no luck"}, {"say": "b", "reward": 4.0}, {"say": "c"}]
+    await fit(Driven(drive), tasks)
+
+
+async def one_by_one(driven: Driven) -> None:
+    """Ask for a group for each task, each in a step of its own, when the one before has ended."""
+    for task in driven.asked:
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        await driven.ask([f"{task}-0"], step=task + 1, tasks=[task])
+        await asyncio.to_thread(driven.bridge.wait, 20)
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+
+
+async def test_asynchronously_groups_without_a_reward_end_the_run_whatever_their_steps() -> None:
+    driven = Driven(one_by_one, batch_size=2, is_sync=False)
+    driven.asked = [0, 1, 2, 3]
+    tasks = [{"say": "a"}, {"raises": "no luck"}, {"raises": "no more"}, {"say": "b"}]
+    with pytest.raises(NoRewards, match="step 3: none of 4 rollouts gave a reward; the first: RuntimeError: no luck"):
+        await fit(driven, tasks)
+
+
+async def test_asynchronously_a_group_with_a_reward_begins_the_count_anew() -> None:
+    driven = Driven(one_by_one, batch_size=2, is_sync=False)
+    driven.asked = [0, 1, 2, 3]
+    await fit(driven, [{"raises": "no luck"}, {"say": "a"}, {"raises": "no luck"}, {"say": "b"}])
+    assert len(driven.client.temperatures) == 8
 
 
 async def test_groups_without_a_reward_in_two_steps_are_no_whole_batch() -> None:
@@ -281,7 +375,7 @@ async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -
         driven.manager.write_to(queue)
         await driven.ask(["1-0", "1-1"])
         await asyncio.wait_for(queue.is_full.wait(), 20)
-        assert all(len(rows) == 2 for rows, *_ in queue.ended.values())
+        assert all(len(rows) == 2 for rows, _ in queue.ended.values())
 
     tasks = [{"say": "a"}, {"say": "b"}]
     calls = []

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from lightning_verl.ending import Ending, Enough
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.serving import RESOURCE, Serving
@@ -48,9 +49,11 @@ class Told:
         self.serving = Served()
         self.start: NamedResources = {}
         self.reports: list[tuple[dict[str, float | None], str | None]] = []
+        self.ending = Ending()
         self.outcome = Outcome(
             manager=cast(RolloutManager, Measures()),
             serving=cast(Serving, self.serving),
+            ending=self.ending,
             start=start,
             folder=lambda step: Path(f"/run/{step}"),
             has_test=has_test,
@@ -72,7 +75,12 @@ async def test_the_model_is_measured_before_and_after_under_the_names_of_what_it
     await told.outcome.validate(2)
     await told.outcome.end(2)
     assert told.serving.names == ["owner/model", "tiny:step-1", "/run/2", "/run/2"]
-    assert told.reports == [({"test_reward_initial": 0.0}, None), ({}, "/run/2"), ({"test_reward": 2.0}, "/run/2")]
+    assert told.reports == [
+        ({"test_reward_initial": 0.0}, None),
+        ({}, "/run/2"),
+        ({}, "/run/2"),
+        ({"test_reward": 2.0}, None),
+    ]
     assert isinstance(told.start[RESOURCE], LLM)
     assert told.start[RESOURCE].model == "owner/model"
 
@@ -81,7 +89,7 @@ async def test_one_that_goes_on_from_a_checkpoint_is_not_measured_as_the_one_at_
     told = Told("owner/model")
     await told.outcome.begin(4)
     await told.outcome.end(4)  # there was nothing left to learn
-    assert told.reports == [({"test_reward": 4.0}, "/run/4")]
+    assert told.reports == [({}, "/run/4"), ({"test_reward": 4.0}, None)]
 
 
 @pytest.mark.parametrize("has_test", [False, True])
@@ -89,7 +97,8 @@ async def test_one_that_is_not_saved_has_a_name_of_its_own(has_test: bool) -> No
     told = Told("owner/model", has_test=has_test)
     await told.outcome.begin(0)
     await told.outcome.end(3)
-    assert told.reports[-1] == ({"test_reward": 3.0} if has_test else {}, "tiny:step-3")
+    assert ({}, "tiny:step-3") in told.reports
+    assert (({"test_reward": 3.0}, None) in told.reports) is has_test
 
 
 async def test_a_model_in_a_folder_is_called_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +107,15 @@ async def test_a_model_in_a_folder_is_called_by_its_whole_path(tmp_path: Path, m
     told = Told("tiny")  # as the policy itself is called
     await told.outcome.begin(0)
     assert told.serving.names == [str(tmp_path / "tiny")]
+
+
+async def test_the_newest_model_is_reported_where_nothing_can_be_measured_any_more() -> None:
+    told = Told("owner/model")
+    await told.outcome.begin(0)
+    await told.outcome.save(2)
+    told.ending.ask()
+    with pytest.raises(Enough):
+        await told.outcome.validate(2)
+    with pytest.raises(Enough):
+        await told.outcome.end(2)
+    assert told.reports[-1] == ({}, "/run/2")

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pytest
 import ray
 import transfer_queue as tq
-from lightning_verl.cluster import check_queue
+from lightning_verl.cluster import ray_cluster
 from lightning_verl.learning import LearnedRow
+from lightning_verl.run_queue import check_queue, own_queue
 from lightning_verl.transfer import TransferQueueRows
 from omegaconf import OmegaConf
 
@@ -18,6 +19,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),  # of verl
 ]
 
+QUEUE = OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
@@ -26,16 +29,16 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def queue(cluster: None) -> Iterator[None]:
     check_queue()
-    tq.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
-    yield
-    tq.close()
+    with own_queue(QUEUE):
+        yield
+    check_queue()
 
 
 def row(session: int, score: float) -> LearnedRow:
-    return LearnedRow(session, 0, [1, 2], [3, 4], [1, 1], [-0.5, -0.5], [0.0, score], (), 1)
+    return LearnedRow(session, 0, [1, 2], [3, 4], [1, 1], [-0.5, -0.5], [0.0, score], (), 1, (0, session))
 
 
 def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: None) -> None:
@@ -45,8 +48,8 @@ def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: None
         tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "pending", "global_steps": 1})
     rows = TransferQueueRows()
     rows.begin("1-0", partition="train")
-    rows.end("1-0", [], partition="train", step=1, versions=(0, 0))
-    rows.end("1-1", [row(0, 0.0), row(1, 1.0)], partition="train", step=1, versions=(0, 0))
+    rows.end("1-0", [], partition="train", step=1)
+    rows.end("1-1", [row(0, 0.0), row(1, 1.0)], partition="train", step=1)
     buffer = ReplayBuffer(
         "sync",
         OmegaConf.create({}),
@@ -60,9 +63,28 @@ def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: None
     )
     batch, _ = buffer.sample(1, "train", 2)
     assert sorted(batch.keys) == ["1-1_0_0", "1-1_1_0"]
-    assert [tag["max_global_steps"] for tag in batch.tags] == [0, 0]
+    assert [(tag["min_global_steps"], tag["max_global_steps"]) for tag in batch.tags] == [(0, 0), (0, 1)]
 
 
-def test_two_trainings_do_not_share_a_queue(queue: None) -> None:
+@ray.remote(num_cpus=0)
+def begin_another() -> None:
+    """Begin as one does who had looked a moment before there was a queue."""
+    with own_queue(QUEUE):
+        raise AssertionError("it took the queue of another training for its own")
+
+
+def test_a_second_training_is_refused_also_at_the_same_moment_and_the_first_keeps_its_queue(queue: None) -> None:
+    tq.kv_put(key="mine", partition_id="first", tag={"step": 1})
     with pytest.raises(ConfigError, match="another training runs in this cluster of Ray"):
         check_queue()
+    with pytest.raises(ConfigError, match="another training runs in this cluster of Ray"):
+        ray.get(begin_another.remote())
+    assert tq.kv_list("first")["first"]["mine"] == {"step": 1}
+
+
+def test_a_ray_that_runs_for_something_else_is_refused(cluster: None) -> None:
+    refused = pytest.raises(
+        ConfigError, match="this process has started Ray already, whose workers lack what verl needs"
+    )
+    with refused, ray_cluster(OmegaConf.create({})):
+        pass

@@ -36,16 +36,7 @@ _OTHERS = {
 }
 
 
-_WITHOUT_EFFECT = {
-    "data.custom_cls.path": "samples are those of the dataset that the run is given",
-    "data.val_max_samples": "the whole validation dataset is run; give a shorter one",
-    "reward.custom_reward_function.path": "the agent gives the reward",
-    "trainer.validation_data_dir": "the store has every rollout: agl runs show",
-    "trainer.log_val_generations": "the store has every rollout: agl runs show",
-}
-"""What somebody who sets it would miss: it is not used, and why."""
-
-_NOTHING = (None, 0, -1, "")
+_RESUME_MODES = ("auto", "disable")
 
 
 def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
@@ -60,11 +51,17 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
     yield from _estimator(config, own)
     yield from _loss(config, given, own)
     yield from _mode(config, own)
-    for key, why in _WITHOUT_EFFECT.items():
-        if given.get(key) not in _NOTHING:
-            yield f"{given.where(tuple(key.split('.')))}{key} has no effect: {why}; leave it out"
-    if config.reward.reward_model.enable or config.reward_model.enable:
-        yield "reward.reward_model.enable is true; the agent gives the reward, also one that asks a model"
+    yield from _checkpoints(config, given, own)
+    if config.distillation.enabled:
+        yield (
+            "distillation.enabled is true; what the teacher says is collected by verl's own agents, not here; leave it "
+            "out"
+        )
+    if config.actor_rollout_ref.rollout.enable_rollout_routing_replay:
+        yield (
+            "actor_rollout_ref.rollout.enable_rollout_routing_replay is true, and the rollouts do not record which "
+            "experts have answered; leave it out"
+        )
 
 
 def is_loss_by_rollout(given: Given, own: Own) -> bool:
@@ -115,10 +112,39 @@ def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
 
 def _mode(config: DictConfig, own: Own) -> Iterator[str]:
     mode = config.trainer.v1.trainer_mode
+    if own.backend == "openai" and config.data.apply_chat_template_kwargs:
+        yield (
+            f"data.apply_chat_template_kwargs has no effect with {PREFIX}.backend=openai: the agent says it in its "
+            "calls, as chat_template_kwargs; leave it out"
+        )
     if own.backend == "openai" and mode != "sync":
         yield (
             f"{PREFIX}.backend is 'openai', and trainer.v1.trainer_mode is {mode!r}, which cuts answers short when "
             f"weights change; only {PREFIX}.backend=tokens goes on with them"
+        )
+
+
+def _checkpoints(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
+    mode, frequency = config.trainer.resume_mode, given.get("trainer.save_freq")
+    if mode == "resume_path":
+        yield (
+            "trainer.resume_mode is 'resume_path', and a run goes on from the newest checkpoint of its own (auto); to "
+            "begin with what another one has learned, set actor_rollout_ref.model.path to the folder "
+            "actor/huggingface of its checkpoint"
+        )
+    elif mode not in _RESUME_MODES:
+        yield (
+            f"trainer.resume_mode is {mode!r}; there are: {', '.join(_RESUME_MODES)}{did_you_mean(mode, _RESUME_MODES)}"
+        )
+    if config.trainer.del_local_ckpt_after_load:
+        yield (
+            "trainer.del_local_ckpt_after_load is true, and what was learned would be gone if the run ended before its "
+            "next checkpoint; leave it out"
+        )
+    if frequency is not None and "checkpoint_minutes" in own.model_fields_set:
+        yield (
+            f"{PREFIX}.checkpoint_minutes is {own.checkpoint_minutes:g}, and trainer.save_freq is {frequency!r}, which "
+            "says it in steps; set one of the two"
         )
 
 

@@ -1,6 +1,7 @@
 """Whether a configuration fits its model and its data, before anything is started."""
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,19 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightning_core.errors import ConfigError
+from lightning_verl.config.context import context_length
+from lightning_verl.config.own import PREFIX
 from lightning_verl.config.settings import Settings, updates_per_step
 
+logger = logging.getLogger(__name__)
+
+_CONFIG = "config.json"
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _TOKENIZER = "tokenizer_config.json"
 
 
 def check_settings(settings: Settings, *, n_train: int, n_val: int | None, n_test: int | None = None) -> None:
-    """Check what can be known of a run before it starts.
+    """Check what can be known of a run before it starts; warn of a model whose context is less than a row.
 
     Args:
         settings: What `load_settings` gave.
@@ -27,7 +33,7 @@ def check_settings(settings: Settings, *, n_train: int, n_val: int | None, n_tes
     Raises:
         ConfigError: Says all that does not fit.
     """
-    faults = [*_data(settings.verl, n_train, n_val, n_test), *_sizes(settings), *_model(settings.verl)]
+    faults = [*_data(settings.verl, n_train, n_val, n_test), *_sizes(settings), *_model(settings)]
     if len(faults) == 1:
         raise ConfigError(faults[0])
     if faults:
@@ -132,15 +138,17 @@ def _indivisible(name: str, value: int, divisor_name: str, divisor: int) -> str:
     return f"{name} is {value}, which is no multiple of {divisor_name}, {divisor}"
 
 
-def _model(config: DictConfig) -> Iterator[str]:
-    model = config.actor_rollout_ref.model
+def _model(settings: Settings) -> Iterator[str]:
+    model = settings.verl.actor_rollout_ref.model
     folder = _found("actor_rollout_ref.model.path", str(model.path))
     if isinstance(folder, str):
         yield folder
         return
-    if folder is not None and not (folder / "config.json").is_file():
-        yield f"actor_rollout_ref.model.path is {model.path!r}, a folder without a config.json; it is no model"
+    if folder is not None and not (folder / _CONFIG).is_file():
+        yield f"actor_rollout_ref.model.path is {model.path!r}, a folder without a {_CONFIG}; it is no model"
         return
+    if folder is not None:
+        yield from _context(settings, folder)
     if model.tokenizer_path is not None:
         folder = _found("actor_rollout_ref.model.tokenizer_path", str(model.tokenizer_path))
         if isinstance(folder, str):
@@ -150,6 +158,36 @@ def _model(config: DictConfig) -> Iterator[str]:
         yield (
             f"the tokenizer in {str(folder)!r} has no chat template, so it cannot be told what an agent says; take a "
             "model that was taught to chat, or set actor_rollout_ref.model.custom_chat_template"
+        )
+
+
+def _context(settings: Settings, folder: Path) -> Iterator[str]:
+    """Compare rows with what the model can have before it: there a conversation ends, however long a row may be."""
+    model, asked = settings.verl.actor_rollout_ref.model, settings.verl.actor_rollout_ref.rollout.max_model_len
+    context = context_length(_read(folder / _CONFIG), model.override_config)
+    if context is not None and asked is not None and asked > context:
+        yield (
+            f"actor_rollout_ref.rollout.max_model_len is {asked}, and the model can have {context} tokens before it; "
+            f"set it to {context} or less, or leave it out"
+        )
+    limit = min((each for each in (context, asked) if each is not None), default=None)
+    prompt, response = settings.learning.max_prompt_length, settings.learning.max_response_length
+    is_trajectory = settings.learning.level == "trajectory"
+    inside = f"{PREFIX}.trace_aggregator.trajectory_" if is_trajectory else "data."
+    is_default = is_trajectory and "trajectory_max_prompt_length" not in settings.own.trace_aggregator.model_fields_set
+    if limit is not None and prompt > limit and not is_default:
+        whose = "actor_rollout_ref.rollout.max_model_len is" if limit == asked else "the model can have"
+        yield (
+            f"{inside}max_prompt_length is {prompt}, and {whose} {limit} tokens, prompt and answer together; set it to "
+            f"less than {limit}"
+        )
+    elif context is not None and asked is None and prompt + response > context:
+        logger.warning(
+            "lightning_verl.context_is_short row=%d context=%d; %smax_prompt_length and max_response_length are more "
+            "than the model can have before it, so conversations end there",
+            prompt + response,
+            context,
+            inside,
         )
 
 
@@ -184,10 +222,15 @@ def _cached(name: str, repo: str) -> Path | str | None:
 def _has_chat_template(folder: Path) -> bool:
     if any((folder / name).is_file() for name in _TEMPLATES):
         return True
+    path = folder / _TOKENIZER
+    return path.exists() and bool(_read(path).get("chat_template"))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        told: Any = json.loads((folder / _TOKENIZER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return False
+        told: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"cannot read {folder / _TOKENIZER}: {exc}") from exc
-    return bool(told.get("chat_template"))
+        raise ConfigError(f"cannot read {path}: {exc}") from exc
+    if not isinstance(told, dict):
+        raise ConfigError(f"{path} is no configuration of a model: it has to be a JSON object")
+    return told

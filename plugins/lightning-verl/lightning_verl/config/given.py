@@ -42,6 +42,12 @@ class Given:
             inside = inside.get(key) if isinstance(inside, dict) else None
         return inside
 
+    def has(self, path: str) -> bool:
+        """Whether something was set at `a.b.c`, be it null."""
+        *parents, key = path.split(".")
+        inside: Any = self.get(".".join(parents)) if parents else self.values
+        return isinstance(inside, dict) and key in inside
+
 
 def read_given(source: Source) -> Given:
     """Read what was given.

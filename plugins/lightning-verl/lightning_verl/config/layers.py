@@ -8,11 +8,12 @@ ALWAYS: dict[str, Any] = {
     # For the difference to what the actor says, and the correction of it
     "actor_rollout_ref.rollout.calculate_log_probs": True,
     "actor_rollout_ref.rollout.name": "vllm",
+    "reward.num_workers": 0,  # the agent gives the reward
     "critic.model.path": "${actor_rollout_ref.model.path}",
     "critic.model.tokenizer_path": "${actor_rollout_ref.model.tokenizer_path}",
     "critic.model.trust_remote_code": "${actor_rollout_ref.model.trust_remote_code}",
     "trainer.logger": [],
-    # What was learned is kept: verl saves the last step, too, where it saves any
+    # What was learned is kept: verl saves the last step, too, where it saves any; the others are saved by time
     "trainer.save_freq": 1_000_000_000,
     "trainer.default_local_dir": "checkpoints",
 }
@@ -39,12 +40,9 @@ ON_CPU: dict[str, Any] = {
     "actor_rollout_ref.rollout.name": "hf",
     "actor_rollout_ref.rollout.dtype": "float32",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-    "actor_rollout_ref.rollout.agent.num_workers": 1,
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "actor_rollout_ref.actor.use_torch_compile": False,
     "critic.strategy": "fsdp2",
-    "data.dataloader_num_workers": 0,
-    "reward.num_workers": 0,
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     **{f"{model}.use_remove_padding": False for model in _MODELS},  # needs flash-attn
     **{f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS},

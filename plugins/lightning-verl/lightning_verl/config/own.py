@@ -67,6 +67,8 @@ class Own(BaseModel):
     """Whether a rollout or a row is a sample; None for the rollout where that is known for the estimator."""
     loss: Literal["rollout", "verl"] | None = None
     """Whether rollouts weigh the same in the loss; None for that, unless `actor.loss_agg_mode` is set."""
+    checkpoint_minutes: Annotated[_Number, Field(gt=0)] = 10.0
+    """How long after a checkpoint the next one is written, where `trainer.save_freq` does not say it in steps."""
     port: int | None = None
     """Of agentlightning 0.3; has no effect."""
 

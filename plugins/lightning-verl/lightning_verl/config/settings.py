@@ -15,10 +15,16 @@ from lightning_verl.config.keys import faults_of_keys
 from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.packaged import packaged_defaults
+from lightning_verl.config.without_effect import faults_of_effect
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
 
 _HF = "hf_model"
 _SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
+_SAVE_FREQ = "trainer.save_freq"
+
+_KEPT = 2
+"""How many checkpoints are kept, of those that are written by time. With one, verl removes the last good one before the
+next is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,8 @@ class Settings:
     """What is set under `agentlightning`."""
     learning: LearningOptions
     """How it is learned."""
+    checkpoint_seconds: float | None
+    """How long after a checkpoint the next one is written; None where `trainer.save_freq` says it in steps."""
 
     @property
     def device(self) -> str | None:
@@ -80,6 +88,7 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
         faults.append(f"model_engine is {engine!r}; on a CPU it is dp: the other engines need an accelerator")
         engine = "dp"
     defaults = packaged_defaults(engine)
+    without_effect = list(faults_of_effect(given, defaults))
     _lay(defaults, ALWAYS)
     _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
@@ -88,7 +97,7 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
     _refuse([*faults, *faults_of_keys(given, defaults)])
     try:
         merged = cast(DictConfig, OmegaConf.merge(defaults, given.values))
-        _refuse(faults_of_conflicts(merged, given, own))
+        _refuse([*faults_of_conflicts(merged, given, own), *without_effect])
         _let_loss_correct(merged, given)
         learning = _learning(merged, given, own)
         if learning.loss == "rollout":
@@ -98,7 +107,8 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
     OmegaConf.set_struct(merged, True)
     warn_of_superseded(own)
-    return Settings(merged, own, learning)
+    by_time = given.get(_SAVE_FREQ) is None
+    return Settings(merged, own, learning, own.checkpoint_minutes * 60 if by_time else None)
 
 
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
@@ -119,6 +129,10 @@ def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
             config.ray_kwargs.ray_init.num_gpus = devices
     if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
         trainer.total_epochs = trainer.total_training_steps  # each has a step at least
+    if given.get(_SAVE_FREQ) is None:
+        for name in ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"):
+            if not given.has(f"trainer.{name}"):
+                trainer[name] = _KEPT
     if given.get(_SAVED) is None and engine == "dp" and not _has_lora(config):
         actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
 

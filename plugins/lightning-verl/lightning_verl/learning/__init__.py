@@ -8,13 +8,20 @@ from lightning_verl.learning.groups import LearnedRow, Lesson, learn_from_group
 from lightning_verl.learning.metrics import training_metrics, validation_metrics
 from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
 from lightning_verl.learning.options import OWN_ESTIMATORS, Credit, LearningOptions, Level, weights_go_in
-from lightning_verl.learning.outcomes import End, EndedRollout, as_trajectory_adapter, combined, read_rollout
+from lightning_verl.learning.outcomes import (
+    End,
+    EndedRollout,
+    as_fault,
+    as_trajectory_adapter,
+    combined,
+    read_rollout,
+)
 from lightning_verl.learning.padding import (
     get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask,
 )
 from lightning_verl.learning.rows import Answer, RolloutRows, Row, make_rows
-from lightning_verl.learning.steps import StepAdvantages, loss_weights, step_advantages
+from lightning_verl.learning.steps import StepAdvantages, group_of, loss_weights, step_advantages
 
 __all__ = [
     "OWN_ESTIMATORS",
@@ -31,12 +38,14 @@ __all__ = [
     "RolloutRows",
     "Row",
     "StepAdvantages",
+    "as_fault",
     "as_trajectory_adapter",
     "combined",
     "failures_depend_on_group",
     "gae",
     "get_left_padded_ids_and_attention_mask",
     "get_right_padded_ids_and_attention_mask",
+    "group_of",
     "grpo_advantages",
     "learn_from_group",
     "loss_weights",

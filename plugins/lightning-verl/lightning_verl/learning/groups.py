@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from lightning_verl.learning.baselines import grpo_advantages, rloo_advantages
 from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.outcomes import EndedRollout
-from lightning_verl.learning.rows import Answer, Row
+from lightning_verl.learning.rows import Answer, Row, Versions
 
 WHOLE = -1
-"""The key of a reward that is the whole rollout's rather than one answer's."""
+"""The key of a reward that is the whole rollout's rather than one call's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,9 @@ class LearnedRow:
     """The rewards, each at the last token of what it is for, else 0.0. verl calls them `rm_scores`."""
     answers: tuple[Answer, ...]
     num_turns: int
-    """How many answers the rollout has in all its rows."""
+    """How many calls the rollout has in all its rows."""
+    versions: Versions | None
+    """The weights that its answers were sampled with; None where one of their calls does not say."""
 
     def packed(self) -> list[tuple[int, int, int, float | None, float | None]]:
         """Return the answers as plain tuples, which can travel without this package."""
@@ -69,26 +71,25 @@ def learn_from_group(rollouts: Sequence[EndedRollout], *, options: LearningOptio
     rows: list[LearnedRow] = []
     for session, rollout in enumerate(ended):
         if rewards[session]:
-            credited = _answers(rollout, rewards[session], advantages[session], options)
-            rows += _learned_rows(rollout, session, credited, options)
+            rows += _learned_rows(rollout, session, rewards[session], advantages[session], options)
     spread = {reward for each in rewards for reward in each.values()}
     why = None if rows else "none of its rollouts has a row that fits"
     return Lesson(ended, tuple(rows), why, has_spread=len(spread) > 1)
 
 
 def _rewards(rollout: EndedRollout, options: LearningOptions) -> dict[int, float]:
-    """Return the rewards of a rollout, by answer; none for one that is left out.
+    """Return the rewards of a rollout, by call; none for one that is left out.
 
-    One that is of no answer counts among those of the group under `WHOLE`, whatever the credit is.
+    One that is of no call counts among those of the group under `WHOLE`, whatever the credit is.
     """
     if rollout.reward is None:
         return {}
     if options.credit == "final":
         return {WHOLE: rollout.reward}
-    own = {order: reward for order, reward in enumerate(rollout.answer_rewards) if reward is not None}
-    last = len(rollout.answer_rewards) - 1
+    own = {order: reward for order, reward in enumerate(rollout.call_rewards) if reward is not None}
+    last = len(rollout.call_rewards) - 1
     if last >= 0 and (rollout.end == "failure" or (not own and options.credit == "discounted")):
-        own[last] = rollout.reward  # a failure is what the last answer came to
+        own[last] = rollout.reward  # a failure is what the last call came to
     return own or {WHOLE: rollout.reward}
 
 
@@ -104,22 +105,68 @@ def _advantages(rewards: Sequence[dict[int, float]], options: LearningOptions) -
     return [dict(zip(each, values, strict=True)) for each, values in zip(rewards, found, strict=True)]
 
 
-def _answers(
-    rollout: EndedRollout, rewards: dict[int, float], advantages: dict[int, float], options: LearningOptions
+def _learned_rows(
+    rollout: EndedRollout,
+    session: int,
+    rewards: Mapping[int, float],
+    advantages: Mapping[int, float],
+    options: LearningOptions,
+) -> list[LearnedRow]:
+    rows = rollout.made.rows
+    learned: list[LearnedRow] = []
+    for sample in ([row] for row in rows) if options.advantage == "row" else [rows]:
+        credited = _credited(sample, len(rollout.call_rewards), rewards, advantages, options)
+        for row in sample:
+            answers = tuple(
+                answer._replace(reward=credited[answer.order][0], advantage=credited[answer.order][1])
+                for answer in row.answers
+            )
+            mask = _mask(row, rewards, options)
+            if any(mask):
+                learned.append(
+                    LearnedRow(
+                        session=session,
+                        index=len(learned),
+                        prompt_ids=row.prompt_ids,
+                        response_ids=row.response_ids,
+                        mask=mask,
+                        logprobs=row.logprobs,
+                        scores=_scores(rollout, row, answers, options),
+                        answers=answers,
+                        num_turns=len(rollout.call_rewards),
+                        versions=row.versions,
+                    )
+                )
+    return learned
+
+
+def _credited(
+    rows: Sequence[Row],
+    n: int,
+    rewards: Mapping[int, float],
+    advantages: Mapping[int, float],
+    options: LearningOptions,
 ) -> dict[int, tuple[float | None, float | None]]:
-    """Return the reward and the advantage of each answer, by its order."""
-    n = len(rollout.answer_rewards)
-    kept = sorted(answer.order for row in rollout.made.rows for answer in row.answers)
+    """Return what the calls of rows that are one sample are given: of each its reward and its advantage.
+
+    Args:
+        rows: All of the rollout, or one of them.
+        n: How many calls the rollout has.
+        rewards: By call.
+        advantages: By call; none where they are found out later.
+        options: The credit.
+    """
+    kept = sorted({answer.order for row in rows for answer in row.answers})
     if options.credit == "final":
         return {order: (rewards[WHOLE] if order == kept[-1] else None, advantages.get(WHOLE)) for order in kept}
     if options.credit == "per_call" or WHOLE in rewards:
         return {order: (rewards.get(order), advantages.get(order)) for order in kept}
     sums = _discounted(advantages, n, options.call_discount)
-    return {order: (reward, sums.get(order)) for order, reward in _moved(rewards, kept).items()}
+    return {order: (reward, sums.get(order)) for order, reward in _moved(rewards, kept, options.call_discount).items()}
 
 
 def _discounted(advantages: Mapping[int, float], n: int, discount: float) -> dict[int, float]:
-    """Return of each answer the sum of its own advantage and the later ones; nothing where there is none."""
+    """Return of each call the sum of its own advantage and the later ones; nothing where there is none."""
     sums: dict[int, float] = {}
     later = 0.0
     for order in range(n - 1, -1, -1):
@@ -129,58 +176,37 @@ def _discounted(advantages: Mapping[int, float], n: int, discount: float) -> dic
     return sums
 
 
-def _moved(rewards: Mapping[int, float], kept: Sequence[int]) -> dict[int, float | None]:
-    """Return the reward of each answer that is kept; that of one that is not is of the last one kept before it."""
+def _moved(rewards: Mapping[int, float], kept: Sequence[int], discount: float) -> dict[int, float | None]:
+    """Return the reward of each call that is kept; that of one that is not is of the last one kept before it."""
     moved: dict[int, float | None] = dict.fromkeys(kept)
     for order, reward in rewards.items():
         place = bisect_right(kept, order) - 1
         if place >= 0:
-            moved[kept[place]] = (moved[kept[place]] or 0.0) + reward
+            last = kept[place]
+            moved[last] = (moved[last] or 0.0) + discount ** (order - last) * reward
     return moved
 
 
-def _learned_rows(
-    rollout: EndedRollout,
-    session: int,
-    credited: dict[int, tuple[float | None, float | None]],
-    options: LearningOptions,
-) -> list[LearnedRow]:
-    learned: list[LearnedRow] = []
-    for row in rollout.made.rows:
-        answers = tuple(
-            answer._replace(reward=credited[answer.order][0], advantage=credited[answer.order][1])
-            for answer in row.answers
-        )
-        mask = _mask(row, answers, options)
-        if any(mask):
-            learned.append(
-                LearnedRow(
-                    session=session,
-                    index=len(learned),
-                    prompt_ids=row.prompt_ids,
-                    response_ids=row.response_ids,
-                    mask=mask,
-                    logprobs=row.logprobs,
-                    scores=_scores(rollout, row, answers, options),
-                    answers=answers,
-                    num_turns=len(rollout.answer_rewards),
-                )
-            )
-    return learned
-
-
-def _mask(row: Row, answers: Sequence[Answer], options: LearningOptions) -> list[int]:
-    """Return the mask without the answers that nobody judged."""
-    if options.credit == "final" or options.advantage == "row":
-        return row.mask
+def _mask(row: Row, rewards: Mapping[int, float], options: LearningOptions) -> list[int]:
+    """Return the mask without the answers that nobody judged; where a row is a sample, it is judged as a whole."""
+    judged = [_is_judged(answer.order, rewards, options) for answer in row.answers]
+    if options.advantage == "row":
+        judged = [any(judged)] * len(judged)
     mask = list(row.mask)
-    for answer in answers:
-        judged = answer.advantage is not None
-        if options.estimator == "gae":
-            judged = answer.reward is not None or options.credit == "discounted"
-        if not judged:
+    for answer, counts in zip(row.answers, judged, strict=True):
+        if not counts:
             mask[answer.start : answer.stop] = [0] * (answer.stop - answer.start)
     return mask
+
+
+def _is_judged(order: int, rewards: Mapping[int, float], options: LearningOptions) -> bool:
+    match options.credit:
+        case "final":
+            return True
+        case "per_call":
+            return order in rewards
+        case "discounted":
+            return order <= max(rewards)
 
 
 def _scores(rollout: EndedRollout, row: Row, answers: Sequence[Answer], options: LearningOptions) -> list[float]:

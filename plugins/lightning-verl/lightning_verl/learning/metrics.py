@@ -103,7 +103,7 @@ def validation_metrics(
 
 
 def _validation(prefix: str, rollouts: Sequence[EndedRollout], tasks: Sequence[Hashable]) -> dict[str, float]:
-    traced = [rollout.answer_lengths for rollout in rollouts if rollout.answer_lengths]
+    traced = [rollout for rollout in rollouts if rollout.answer_lengths]
     metrics: dict[str, float] = {
         "n_rollouts": len(rollouts),
         "n_rollouts_w_trace": sum(rollout.n_trajectories > 0 for rollout in rollouts),
@@ -117,9 +117,9 @@ def _validation(prefix: str, rollouts: Sequence[EndedRollout], tasks: Sequence[H
         if found is not None and found.low is not None and found.high is not None:
             metrics |= {"reward_low": found.low, "reward_high": found.high}
     if traced:
-        metrics["mean_response_length"] = fmean(fmean(lengths) for lengths in traced)
-        metrics["sum_response_length"] = fmean(sum(lengths) for lengths in traced)
-        metrics["turn_count"] = fmean(len(lengths) for lengths in traced)
+        metrics["mean_response_length"] = fmean(fmean(rollout.answer_lengths) for rollout in traced)
+        metrics["sum_response_length"] = fmean(sum(rollout.answer_lengths) for rollout in traced)
+        metrics["turn_count"] = fmean(len(rollout.call_rewards) for rollout in traced)
     return {f"{prefix}/{name}": float(value) for name, value in metrics.items()}
 
 

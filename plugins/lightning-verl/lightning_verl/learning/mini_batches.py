@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from lightning_verl.learning.steps import rollout_of
 
@@ -66,8 +67,8 @@ def make_mini_batches(
     """Cut the rows of a step into mini-batches.
 
     A step has as many updates as its config says, however many rows the rollouts have: so a mini-batch is a number of
-    rollouts, and never almost only padding. Where there are fewer rollouts than updates, there are as many updates as
-    rollouts.
+    rollouts, as many as the others have, give or take one. A model that is to be updated more often than there are
+    rollouts is updated as often as there are.
 
     Args:
         keys: Of each row, `<group>_<session>_<index>`. There is a row.
@@ -78,17 +79,22 @@ def make_mini_batches(
     rows_of: dict[str, list[str]] = {}
     for key in keys:
         rows_of.setdefault(rollout_of(key), []).append(key)
-    told = tuple(updates)
-    if math.lcm(*told) > len(rows_of):
-        told = (min(*told, len(rows_of)),) * len(told)
-    parts: list[list[str]] = [[] for _ in range(math.lcm(*told))]
+    n = len(rows_of)
+    told = tuple(min(each, n) for each in updates)
+    n_parts = math.lcm(*told)
+    parts: list[list[list[str]]] = [[] for _ in range(n_parts)]
     largest_first = sorted(rows_of.values(), key=len, reverse=True)
-    for begin in range(0, len(largest_first), len(parts)):
+    for begin in range(0, n, n_parts):
         # A round gives one rollout to each part, the largest to the one that has the fewest rows.
-        takers = sorted(parts, key=len)
-        for part, rows in zip(takers, largest_first[begin : begin + len(parts)], strict=False):
-            part += rows
-    return MiniBatches(tuple(map(tuple, parts)), told, n_workers, multiple_of)
+        takers = sorted(parts, key=lambda part: sum(map(len, part)))
+        for part, rows in zip(takers, largest_first[begin : begin + n_parts], strict=False):
+            part.append(rows)
+    # Neighbours have about as many: as many parts as make a mini-batch, of whichever model, have its share of rollouts.
+    shares = [(place + 1) * n // n_parts - place * n // n_parts for place in range(n_parts)]
+    by_share = sorted(range(n_parts), key=lambda place: shares[place])
+    part_at = dict(zip(by_share, sorted(parts, key=len), strict=True))
+    placed = tuple(tuple(chain.from_iterable(part_at[place])) for place in range(n_parts))
+    return MiniBatches(placed, told, n_workers, multiple_of)
 
 
 def _shared(rows: Sequence[int], costs: Sequence[float], n: int) -> list[list[int]]:

@@ -13,6 +13,7 @@ from lightning_core.adapter import (
     Trajectories,
 )
 from lightning_core.adapter.order import in_order
+from lightning_core.adapter.rewards import began_after
 from lightning_core.algorithm.batch import describe_failure
 from lightning_core.emitter import NamedReward, get_rewards_from_span
 from lightning_core.types import AttemptedRollout, Rollout, Span
@@ -39,8 +40,9 @@ class EndedRollout:
     """Why there is no reward of its own, in one line; None when there is one."""
     made: RolloutRows
     """Its rows; none of a fault, nor of a rollout whose tokens were not all recorded."""
-    answer_rewards: tuple[float | None, ...] = ()
-    """The sum of what came after each of its answers, in order, and before the next one; None for nothing."""
+    call_rewards: tuple[float | None, ...] = ()
+    """The sum of what came after each of its calls, in order, and before the next one; None for nothing. A call counts
+    that has an answer in a row, whatever its length, and once, however many it has."""
     answer_lengths: tuple[int, ...] = ()
     """The tokens of each of its answers, in order."""
     n_trajectories: int = 0
@@ -52,6 +54,16 @@ class EndedRollout:
     def was_scored(self) -> bool:
         """Whether the agent gave a reward, rather than `on_failure`."""
         return self.end == "scored"
+
+
+def as_fault(rollout_id: str, cause: str) -> EndedRollout:
+    """Return how a rollout went that did not get to its end, or whose record did not.
+
+    Args:
+        rollout_id: Its id.
+        cause: What happened, in one line.
+    """
+    return EndedRollout(rollout_id, "fault", None, cause, RolloutRows())
 
 
 def read_rollout(
@@ -73,7 +85,7 @@ def read_rollout(
     """
     end = _end_of(rollout)
     if end == "fault":
-        return EndedRollout(rollout.rollout_id, end, None, describe_failure(rollout), RolloutRows())
+        return as_fault(rollout.rollout_id, describe_failure(rollout))
     reads = as_trajectory_adapter(adapter)
     trajectories, told = Trajectories((), (), None), list[tuple[Span, Sequence[NamedReward]]]()
     try:
@@ -96,7 +108,7 @@ def read_rollout(
         reward=reward,
         cause=cause,
         made=RolloutRows() if refusal else make_rows(trajectories, options=options),
-        answer_rewards=tuple(sums.get(part.call.order) for part in answers),
+        call_rewards=tuple(sums.get(order) for order in dict.fromkeys(part.call.order for part in answers)),
         answer_lengths=tuple(part.stop - part.start for part in answers),
         n_trajectories=len(trajectories.rows),
         refusal=refusal,
@@ -192,6 +204,9 @@ def _sums_by_call(
 
     What comes after a call that failed, or said nothing, is so of the answer before it: no reward is lost.
 
+    A store numbers a call when it begins, and a reward when it gets it, a moment after it was given. So a call may have
+    been numbered first although it began later; its clock tells.
+
     Returns:
         By a call's `order`, the sum; nothing for a call without a reward.
     """
@@ -201,12 +216,16 @@ def _sums_by_call(
     def place(span: Span) -> int:
         return span.sequence_id if numbered else position[id(span)]
 
-    calls = sorted({(place(part.call.spans[0]), part.call.order) for part in answers})
+    of_answers = {part.call.order: part.call for part in answers}
+    calls = sorted(of_answers.values(), key=lambda call: place(call.spans[0]))
+    places = [place(call.spans[0]) for call in calls]
     sums: dict[int, float] = {}
     for span, rewards in told:
-        before = bisect_left(calls, (place(span), -1)) - 1
+        before = bisect_left(places, place(span)) - 1
+        while before >= 0 and began_after(calls[before].spans[0], span):
+            before -= 1
         if before >= 0 and (value := combined(rewards, weights)) is not None:
-            order = calls[before][1]
+            order = calls[before].order
             sums[order] = sums.get(order, 0.0) + value
     return sums
 

@@ -4,21 +4,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from lightning_core.adapter import RowCall, Trajectories, Trajectory
+from lightning_core.adapter import ModelCall, RowCall, Trajectories, Trajectory
+from lightning_core.types import Span
 from lightning_verl.learning.options import LearningOptions
+
+Versions = tuple[int, int]
+"""The oldest and the newest weights of some calls, by the step that made them."""
+
+_VERSIONS = ("agentlightning.weight_version", "agentlightning.weight_version.end")
+"""Where a call's span has those that it began with, and those that it ended with, where these are others."""
 
 
 class Answer(NamedTuple):
     """Where one answer of the model stands in its row, and how good it was. Plain numbers: it travels with the row."""
 
     order: int
-    """Its place among all answers of the rollout, from 0."""
+    """The place of its call among those of the rollout, from 0; several choices of one call share it."""
     start: int
     """Where it begins in the row's response, from 0."""
     stop: int
     """Where it ends there; the last token is before it."""
     reward: float | None = None
-    """What came after it and before the next one; None for nothing."""
+    """What came after its call and before the next one; None for nothing."""
     advantage: float | None = None
     """How much better than expected; None where that is found out later, from a critic's values."""
 
@@ -35,6 +42,8 @@ class Row:
     """The engine's, 0.0 where masked; None where one of a produced token is missing."""
     answers: tuple[Answer, ...]
     """In the order of the response."""
+    versions: Versions | None = None
+    """The weights that its answers were sampled with; None where one of their calls does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,7 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
     rows: list[Row] = []
     too_long: list[tuple[int, int]] = []
     n_cut = n_without_logprobs = 0
-    for whole in _whole_rows(trajectories, options):
+    for whole, calls in _whole_rows(trajectories, options):
         if len(whole.prompt_ids) > options.max_prompt_length:
             too_long.append((len(whole.prompt_ids), len(whole.response_ids)))
             continue
@@ -74,26 +83,29 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
         if row.logprobs is None and options.needs_logprobs:
             n_without_logprobs += 1
         else:
-            rows.append(row)
+            rows.append(replace(row, versions=_versions(calls[: len(row.answers)])))
     return RolloutRows(tuple(rows), tuple(too_long), n_cut, n_without_logprobs)
 
 
 def answers_in_order(trajectories: Trajectories) -> list[RowCall]:
     """Return all answers of a rollout, in the order in which they were asked for."""
     parts = [part for trajectory in trajectories.rows for part in trajectory.calls]
-    return sorted(parts, key=_place)
+    return sorted(parts, key=lambda part: (part.call.order, part.choice))
 
 
-def _whole_rows(trajectories: Trajectories, options: LearningOptions) -> Iterator[Row]:
-    order = {_place(part): number for number, part in enumerate(answers_in_order(trajectories))}
+def _whole_rows(trajectories: Trajectories, options: LearningOptions) -> Iterator[tuple[Row, list[ModelCall]]]:
+    """Give each row, whatever its length, with the call of each of its answers."""
+    calls = dict.fromkeys(part.call.order for part in answers_in_order(trajectories))
+    number = {order: place for place, order in enumerate(calls)}
     for trajectory in trajectories.rows:
         if options.level == "trajectory":
-            answers = tuple(Answer(order[_place(part)], part.start, part.stop) for part in trajectory.calls)
+            answers = tuple(Answer(number[part.call.order], part.start, part.stop) for part in trajectory.calls)
             logprobs = _known(trajectory.logprobs, trajectory.mask)
-            yield Row(trajectory.prompt_ids, trajectory.response_ids, trajectory.mask, logprobs, answers)
+            row = Row(trajectory.prompt_ids, trajectory.response_ids, trajectory.mask, logprobs, answers)
+            yield row, [part.call for part in trajectory.calls]
         else:
             for part in trajectory.calls:
-                yield _of_one_call(trajectory, part, order[_place(part)])
+                yield _of_one_call(trajectory, part, number[part.call.order]), [part.call]
 
 
 def _of_one_call(trajectory: Trajectory, part: RowCall, order: int) -> Row:
@@ -126,5 +138,14 @@ def _cut(row: Row, length: int) -> Row:
     )
 
 
-def _place(part: RowCall) -> tuple[int, int]:
-    return part.call.order, part.choice
+def _versions(calls: Sequence[ModelCall]) -> Versions | None:
+    of_calls = [[version for span in call.spans for version in _told(span)] for call in calls]
+    if not all(of_calls):
+        return None
+    versions = [version for of_call in of_calls for version in of_call]
+    return min(versions), max(versions)
+
+
+def _told(span: Span) -> list[int]:
+    found = (span.attributes.get(name) for name in _VERSIONS)
+    return [int(version) for version in found if isinstance(version, str) and version.isdecimal()]

@@ -39,7 +39,9 @@ def step_advantages(
     """Give each token that is learned from its advantage.
 
     With `gae`, the answers of a rollout are one episode, whatever rows they are in: the step after the last token of
-    an answer is the first token of the next one. With `credit="per_call"` each answer is an episode of its own.
+    an answer is the first token of the next one. Several choices of one call are no steps of each other: each is
+    followed by what came after the call, and the call before by the first of them. With `credit="per_call"` each answer
+    is an episode of its own.
 
     With `advantage="row"` the advantages are verl's to compute: here they are 0.0, and only the weights are of use.
 
@@ -75,6 +77,8 @@ def step_advantages(
     if penalties is not None:
         rewards += _joined(penalties)
     found, returns = gae(rewards[tokens], _joined(values)[tokens], lengths=lengths, gamma=gamma, lam=lam)
+    tokens, first = np.unique(tokens, return_index=True)
+    found, returns = found[first], returns[first]
     return StepAdvantages(_by_row(whitened(found), tokens, begins), _by_row(returns, tokens, begins), weights, n_rows)
 
 
@@ -106,6 +110,11 @@ def rollout_of(key: str) -> str:
     return key.rpartition("_")[0]
 
 
+def group_of(key: str) -> str:
+    """Return the part of a row's key that it shares with the other rows of its group."""
+    return rollout_of(rollout_of(key))
+
+
 def _broadcast(mask: np.ndarray, answers: Sequence[Answer]) -> np.ndarray:
     advantages = np.zeros(len(mask))
     for answer in answers:
@@ -122,27 +131,37 @@ def _episodes(
 ) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return the tokens of all episodes, the reward after each token of all rows, and how long the episodes are.
 
-    A token is its place among those of all rows, one after the other.
+    A token is its place among those of all rows, one after the other. Each further choice of a call begins an episode
+    of its own, in which the tokens of the later calls stand again: they have the same advantages there.
     """
-    parts_of: dict[tuple[str, int], list[tuple[int, int, Answer]]] = {}
-    for row, key in enumerate(keys):
+    calls_of: dict[tuple[str, int], dict[int, list[tuple[np.ndarray, float]]]] = {}
+    for row in sorted(range(len(keys)), key=lambda row: _index_of(keys[row])):
         for answer in answers[row]:
-            whose = (key, answer.order) if options.credit == "per_call" else (rollout_of(key), -1)
-            parts_of.setdefault(whose, []).append((answer.order, row, answer))
-    rewards = np.zeros(begins[-1])
-    tokens: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    lengths = []
-    for parts in parts_of.values():
-        length, last = 0, None
-        for _, row, answer in sorted(parts, key=lambda part: part[0]):
+            whose = (keys[row], answer.order) if options.credit == "per_call" else (rollout_of(keys[row]), -1)
             found = begins[row] + answer.start + np.flatnonzero(masks[row][answer.start : answer.stop])
-            if len(found):
-                tokens.append(found)
-                length, last = length + len(found), found[-1]
-            if last is not None:  # of an answer that was rejected as a whole, the reward is of the one before
-                rewards[last] += answer.reward or 0.0
-        lengths.append(length)
-    return np.concatenate(tokens), rewards, lengths
+            calls_of.setdefault(whose, {}).setdefault(answer.order, []).append((found, answer.reward or 0.0))
+    rewards = np.zeros(begins[-1])
+    episodes: list[list[np.ndarray]] = []
+    for calls in calls_of.values():
+        later: list[np.ndarray] = []
+        reward = 0.0
+        for _, choices in sorted(calls.items(), reverse=True):
+            reward += choices[0][1]
+            kept = [found for found, _ in choices if len(found)]
+            if not kept:  # of a call that was rejected as a whole, the reward is of the one before
+                continue
+            for found in kept:
+                rewards[found[-1]] += reward
+            reward = 0.0
+            episodes += [[choice, *later] for choice in kept[1:]]
+            later = [kept[0], *later]
+        episodes.append(later)
+    tokens = [np.zeros(0, dtype=np.int64), *(found for episode in episodes for found in episode)]
+    return np.concatenate(tokens), rewards, [sum(map(len, episode)) for episode in episodes]
+
+
+def _index_of(key: str) -> int:
+    return int(key.rpartition("_")[2])
 
 
 def _joined(rows: Sequence[np.ndarray | Sequence[float]]) -> np.ndarray:

@@ -29,7 +29,6 @@ CPU = {"agentlightning.device": "cpu"}
         ("actor_rollout_ref.ref.use_torch_compile", False),
         ("critic.strategy", "fsdp2"),
         ("critic.model.use_remove_padding", False),
-        ("reward.num_workers", 0),
         ("transfer_queue.backend.SimpleStorage.num_data_storage_units", 1),
     ],
 )
@@ -50,10 +49,10 @@ def test_pretended_workers_follow_the_number_that_is_set():
 
 def test_what_the_user_sets_wins():
     settings = load_settings(
-        {**CPU, "actor_rollout_ref.model.override_config.attn_implementation": "eager", "reward.num_workers": 2}
+        {**CPU, "actor_rollout_ref.model.override_config.attn_implementation": "eager", "critic.strategy": "fsdp"}
     )
     assert settings.verl.actor_rollout_ref.model.override_config.attn_implementation == "eager"
-    assert settings.verl.reward.num_workers == 2
+    assert settings.verl.critic.strategy == "fsdp"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@ from pathlib import Path
 
 import pytest
 from lightning_verl.config import load_settings
+from lightning_verl.config.packaged import packaged_defaults
+from lightning_verl.config.without_effect import _WITHOUT_EFFECT
+from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError
 
@@ -166,6 +169,27 @@ def test_what_is_no_configuration_at_all_is_refused():
             ["agentlightning.backend=openai", "trainer.v1.trainer_mode=colocate_async"],
             "only agentlightning.backend=tokens goes on with them",
         ),
+        (
+            ["agentlightning.backend=openai", "data.apply_chat_template_kwargs={enable_thinking: false}"],
+            "the agent says it in its calls, as chat_template_kwargs",
+        ),
+        (
+            ["trainer.resume_mode=resume_path", "trainer.resume_from_path=/ckpt/global_step_3"],
+            "set actor_rollout_ref.model.path to the folder actor/huggingface of its checkpoint",
+        ),
+        (["trainer.resume_mode=disabled"], "there are: auto, disable. Did you mean 'disable'?"),
+        (["trainer.resume_from_path=/ckpt/global_step_3"], "a run goes on from the newest checkpoint of its own"),
+        (["trainer.del_local_ckpt_after_load=true"], "what was learned would be gone"),
+        (
+            ["trainer.save_freq=20", "agentlightning.checkpoint_minutes=5"],
+            "agentlightning.checkpoint_minutes is 5, and trainer.save_freq is 20, which says it in steps",
+        ),
+        (["agentlightning.checkpoint_minutes=0"], "agentlightning.checkpoint_minutes is 0: it has to be more than 0"),
+        (["distillation.enabled=true"], "what the teacher says is collected by verl's own agents"),
+        (
+            ["actor_rollout_ref.rollout.enable_rollout_routing_replay=true"],
+            "the rollouts do not record which experts have answered",
+        ),
         (["data.custom_cls.path=mine.py"], "data.custom_cls.path has no effect: samples are those of the dataset"),
         (["reward.custom_reward_function.path=x.py"], "has no effect: the agent gives the reward; leave it out"),
         (["reward.reward_model.enable=true"], "the agent gives the reward"),
@@ -175,3 +199,53 @@ def test_what_contradicts_itself_is_refused(config, message):
     with pytest.raises(ConfigError) as caught:
         load_settings(config)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "why"),
+    [
+        ("actor_rollout_ref.rollout.multi_turn.enable=true", "the agent says how many turns it takes"),
+        ("actor_rollout_ref.rollout.multi_turn.format=qwen3_coder", "in the form 'hermes'"),
+        ("actor_rollout_ref.rollout.agent.num_workers=4", "the trainer's runners run the agent: n_runners, strategy"),
+        ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "the trainer's runners run the agent"),
+        ("actor_rollout_ref.rollout.trace.backend=mlflow", "the trainer's tracer records the rollouts"),
+        ("actor_rollout_ref.rollout.do_sample=false", "is drawn at actor_rollout_ref.rollout.temperature"),
+        ("reward.reward_manager.name=dapo", "the agent gives the reward"),
+        ("custom_reward_function.path=x.py", "the agent gives the reward"),
+        ("reward_model.enable=true", "the agent gives the reward"),
+        ("data.train_files=train.parquet", "samples are those of the datasets that the run is given"),
+        ("data.filter_overlong_prompts=true", "a row of which one is too long is left out and counted"),
+        ("data.truncation=left", "prompts are the agent's"),
+        ("data.prompt_key=question", "the agent makes its prompts of a sample"),
+        ("data.tool_config_path=tools.yaml", "the agent has tools of its own"),
+        ("data.tokenizer=a/b", "set actor_rollout_ref.model.tokenizer_path"),
+        ("data.val_batch_size=8", "the whole validation dataset is run"),
+        ("skip.rollout_tq.enable=true", "rollouts that have ended are in the store"),
+        ("trainer.balance_batch=false", "mini-batches have whole rollouts"),
+        ("trainer.use_v1=false", "it is always verl's newer trainer that runs here"),
+    ],
+)
+def test_what_somebody_else_does_here_says_who(assignment, why):
+    with pytest.raises(ConfigError) as caught:
+        load_settings([assignment])
+    key = assignment.partition("=")[0]
+    assert f"{key} has no effect: " in str(caught.value)
+    assert why in str(caught.value)
+
+
+def test_what_says_the_same_as_verls_default_is_as_good_as_not_said():
+    load_settings(
+        {
+            "actor_rollout_ref.rollout.multi_turn": {"enable": False, "format": "hermes", "tool_config_path": None},
+            "data": {"train_files": "~/data/rlhf/gsm8k/train.parquet", "truncation": "error", "val_batch_size": None},
+            "reward.custom_reward_function": {"path": None, "name": "compute_score"},
+            "trainer": {"validation_data_dir": "", "log_val_generations": 0, "use_v1": True},
+        }
+    )
+
+
+def test_every_option_that_is_said_to_have_no_effect_is_one_of_verls():
+    defaults = packaged_defaults()
+    for key in _WITHOUT_EFFECT:
+        parent, _, last = key.rpartition(".")
+        assert last in (OmegaConf.select(defaults, parent) if parent else defaults), key

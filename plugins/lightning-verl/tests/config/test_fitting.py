@@ -204,3 +204,65 @@ def test_separate_generation_on_a_processor_has_a_process_and_a_way_for_weights(
     naive = settings(model, **more, **{"actor_rollout_ref.rollout.checkpoint_engine.backend": "naive"})
     with pytest.raises(ConfigError, match="backend is 'naive', which stays on one device"):
         check_settings(naive, n_train=8, n_val=None)
+
+
+def with_context(model: Path, told: str, **more) -> Settings:
+    (model / "config.json").write_text(told)
+    lengths = {f"agentlightning.trace_aggregator.trajectory_max_{name}_length": 64 for name in ("prompt", "response")}
+    return settings(model, **{**lengths, **more})
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        '{"max_position_embeddings": 63}',
+        '{"n_positions": 63}',
+        '{"text_config": {"max_position_embeddings": 63}}',
+    ],
+)
+def test_a_prompt_longer_than_the_model_s_context_is_refused(model, told):
+    assert refused(with_context(model, told)) == (
+        "agentlightning.trace_aggregator.trajectory_max_prompt_length is 64, and the model can have 63 tokens, prompt "
+        "and answer together; set it to less than 63"
+    )
+
+
+def test_the_context_limits_the_rows_of_single_calls_too(model):
+    level = {"agentlightning.trace_aggregator.level": "transition"}
+    message = refused(with_context(model, '{"max_position_embeddings": 500}', **level))
+    assert message.startswith("data.max_prompt_length is 512, and the model can have 500 tokens")
+
+
+def test_a_row_longer_than_the_context_is_told_once_and_one_that_fits_is_not(model, caplog):
+    check_settings(with_context(model, '{"max_position_embeddings": 128}'), n_train=8, n_val=None)
+    assert caplog.messages == []
+    check_settings(with_context(model, '{"max_position_embeddings": 127}'), n_train=8, n_val=None)
+    (message,) = caplog.messages
+    assert message.startswith("lightning_verl.context_is_short row=128 context=127; ")
+
+
+def test_what_verl_changes_in_the_model_counts(model):
+    longer = {"+actor_rollout_ref.model.override_config.max_position_embeddings": 128}
+    check_settings(with_context(model, '{"max_position_embeddings": 63}', **longer), n_train=8, n_val=None)
+
+
+def test_a_length_that_nobody_chose_is_told_and_not_refused(model, caplog):
+    (model / "config.json").write_text('{"max_position_embeddings": 1024}')
+    check_settings(settings(model), n_train=8, n_val=None)
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.startswith("lightning_verl.context_is_short row=2112 context=1024; ")
+
+
+def test_a_context_that_is_asked_for_has_to_be_there_and_limits_prompts_too(model, caplog):
+    told, name = '{"max_position_embeddings": 128}', "actor_rollout_ref.rollout.max_model_len"
+    assert refused(with_context(model, told, **{name: 129})) == (
+        f"{name} is 129, and the model can have 128 tokens before it; set it to 128 or less, or leave it out"
+    )
+    assert f"{name} is 63 tokens" in refused(with_context(model, told, **{name: 63}))
+    check_settings(with_context(model, told, **{name: 100}), n_train=8, n_val=None)
+    assert caplog.messages == [], "it was asked for"
+
+
+def test_a_damaged_model_says_where(model):
+    assert str(model / "config.json") in refused(with_context(model, "{"))
+    assert "it has to be a JSON object" in refused(with_context(model, "[]"))

@@ -228,3 +228,23 @@ def test_what_had_an_effect_in_0_3_only_is_told():
         load_settings({"agentlightning": {"port": 9999}})
     with pytest.warns(DeprecationWarning, match=r"trace_aggregator\.debug has no effect"):
         load_settings({"agentlightning": {"trace_aggregator": {"debug": True}}})
+
+
+def test_checkpoints_are_written_by_time_and_the_newest_are_kept_unless_steps_are_said():
+    kept = ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep")
+    plain = load_settings()
+    assert plain.checkpoint_seconds == 600
+    assert [plain.verl.trainer[name] for name in kept] == [2, 2]
+    own = load_settings(["agentlightning.checkpoint_minutes=0.5", "trainer.max_actor_ckpt_to_keep=null"])
+    assert own.checkpoint_seconds == 30
+    assert [own.verl.trainer[name] for name in kept] == [None, 2]
+    for frequency in (20, -1):
+        by_steps = load_settings({"trainer.save_freq": frequency})
+        assert by_steps.checkpoint_seconds is None
+        assert by_steps.verl.trainer.save_freq == frequency
+        assert [by_steps.verl.trainer[name] for name in kept] == [None, None]
+
+
+def test_options_of_the_chat_template_are_taken():
+    settings = load_settings(["+data.apply_chat_template_kwargs.enable_thinking=false"])
+    assert settings.verl.data.apply_chat_template_kwargs == {"enable_thinking": False}

@@ -6,6 +6,7 @@ Prints a line of JSON for each step, and one at the end. Run by the tests; by ha
 """
 
 import argparse
+import itertools
 import json
 import random
 import signal
@@ -20,6 +21,9 @@ from lightning_verl import VERL
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.runs.folder import RunFolder, runs_in
+
+_begun = itertools.count()
+"""How many rollouts this process has begun."""
 
 
 def ask(llm: LLM, messages: list[dict[str, str]]) -> str:
@@ -63,9 +67,11 @@ def uneven(task: dict[str, Any], llm: LLM) -> float:
 
 
 @rollout
-def broken(task: dict[str, Any], llm: LLM) -> float:
-    converse(task, llm)
-    raise RuntimeError("the agent broke")
+def growing(task: dict[str, Any], llm: LLM) -> float:
+    return converse(task, llm, turns=1 if next(_begun) < 32 else 2)
+
+
+AGENTS = {"good": good, "flaky": flaky, "uneven": uneven, "growing": growing}
 
 
 class Told(VERL):
@@ -97,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--agent", default="good", choices=["good", "flaky", "uneven", "broken"])
+    parser.add_argument("--agent", default="good", choices=AGENTS)
     parser.add_argument("--preset", default="grpo")
     parser.add_argument("--fail-at", type=int)
     parser.add_argument("--tasks", type=int, default=64)
@@ -105,12 +111,7 @@ def main() -> None:
     parser.add_argument("--test-tasks", type=int, default=0)
     parser.add_argument("--trainer", default="{}", help="further options of the trainer, as JSON")
     parser.add_argument("--run", help="the folder of one run, which is gone on with where there is one")
-    parser.add_argument("--ray", help="options of a Ray that runs already, as JSON")
     given = parser.parse_args()
-    if given.ray is not None:
-        import ray
-
-        ray.init(include_dashboard=False, **json.loads(given.ray))
     config = [
         "agentlightning.device=cpu",
         "agentlightning.trace_aggregator.trajectory_max_prompt_length=128",
@@ -136,7 +137,7 @@ def main() -> None:
     # A shell lets programs in the background ignore it, and what these start does so, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     result = trainer.fit(
-        {"good": good, "flaky": flaky, "uneven": uneven, "broken": broken}[given.agent],
+        AGENTS[given.agent],
         [{"number": number} for number in range(given.tasks)],
         val_dataset=[{"number": number} for number in range(given.val_tasks)] or None,
         test_dataset=[{"number": number} for number in range(-given.test_tasks, 0)] or None,

@@ -24,6 +24,17 @@ def options(**changes: Any) -> LearningOptions:
     )
 
 
+def two_choices(*rewards: float | None, told: LearningOptions | None = None) -> EndedRollout:
+    """Return a rollout whose first call gave the answers 2 and 3 4; it asked once more after the first of them."""
+    trace = TraceBuilder()
+    trace.call([1], [[2], [3, 4]])
+    add_reward(trace, rewards[0])
+    for reward in rewards[1:]:
+        trace.call([1, 2, 9], [5])
+        add_reward(trace, reward)
+    return read_rollout(rollout(), trace.spans, options=told or options())
+
+
 def spans_of(calls: Sequence[Call], rewards: Sequence[float | Mapping[str, float] | None] = ()) -> list[Span]:
     """Return the spans of calls, each followed by its reward where there is one; one more reward comes last."""
     trace = TraceBuilder()

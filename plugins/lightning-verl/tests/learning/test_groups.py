@@ -1,7 +1,19 @@
 import math
 
 import pytest
-from learning_toys import RAISED, add_reward, conversation, failed, faulty, judged, options, rollout, scored, spans_of
+from learning_toys import (
+    RAISED,
+    add_reward,
+    conversation,
+    failed,
+    faulty,
+    judged,
+    options,
+    rollout,
+    scored,
+    spans_of,
+    two_choices,
+)
 from lightning_verl.learning import Lesson, learn_from_group, read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
@@ -129,6 +141,35 @@ def test_discounted_what_comes_after_the_last_reward_is_not_trained_on():
     assert lesson.rows[0].mask == [1, 1, 0, 0, 0]
 
 
+def test_discounted_for_a_critic_what_comes_after_the_last_reward_is_not_trained_on_either():
+    told = options(credit="discounted", estimator="gae")
+    (row,) = learn_from_group([judged(None, 4.0, None, told=told)], options=told).rows
+    assert row.mask == [1, 1, 0, 1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("credit", "expected"),
+    [
+        ("final", [[3.0, 3.0], [3.0], [-3.0]]),  # the last reward of each: 7 and 1
+        ("per_call", [[-2.0, 3.0], [-2.0], [-1.0]]),  # 1, 6 and 2: a call counts once
+        ("discounted", [[1.0, 3.0], [1.0], [-1.0]]),  # -2 + 3 for both choices of the first call
+    ],
+)
+def test_choices_of_one_call_share_its_reward_and_none_counts_for_another(credit, expected):
+    told = options(credit=credit, norm_by_std=False)
+    rewards = (1.0, 7.0, 1.0) if credit == "final" else (1.0, 6.0, 2.0)
+    group = [two_choices(*rewards[:2], told=told), judged(rewards[2], told=told)]
+    lesson = learn_from_group(group, options=told)
+    assert advantages(lesson) == expected
+    assert [row.num_turns for row in lesson.rows] == [2, 2, 1]
+
+
+def test_choices_of_the_last_call_have_both_the_final_reward_for_a_critic():
+    told = options(estimator="gae")
+    rows = learn_from_group([two_choices(2.0, told=told)], options=told).rows
+    assert [[answer.reward for answer in row.answers] for row in rows] == [[2.0], [2.0]]
+
+
 def test_a_failure_is_what_the_last_answer_came_to():
     told = options(credit="per_call", norm_by_std=False, on_failure=-1.0)
     broken = read_rollout(rollout("failed", metadata=RAISED), spans_of(conversation(2), [2.0]), options=told)
@@ -165,6 +206,28 @@ def test_verls_own_estimators_are_given_scores_and_all_of_the_mask():
     lesson = learn_from_group([judged(None, 3.0, told=told)], options=told)
     assert lesson.rows[0].mask == [1, 1, 0, 1, 1]
     assert lesson.rows[0].scores == [0.0, 0.0, 0.0, 0.0, 3.0]
+
+
+@pytest.mark.parametrize("credit", ["per_call", "discounted"])
+def test_a_row_that_is_a_sample_and_that_nobody_judged_is_no_zero(credit):
+    told = options(credit=credit, estimator="reinforce_plus_plus", advantage="row", level="transition")
+    rows = learn_from_group([judged(3.0, None, told=told)], options=told).rows
+    assert [row.scores for row in rows] == [[0.0, 3.0]]
+
+
+def test_discounted_a_row_that_is_a_sample_has_the_rewards_of_later_rows_too():
+    told = options(
+        credit="discounted", call_discount=0.5, estimator="reinforce_plus_plus", advantage="row", level="transition"
+    )
+    rows = learn_from_group([judged(1.0, None, 4.0, told=told)], options=told).rows
+    assert [row.scores for row in rows] == [[0.0, 1.0 + 4.0 / 4], [0.0, 4.0 / 2], [0.0, 4.0]]
+
+
+def test_discounted_what_comes_between_two_answers_of_a_row_stands_at_the_first_of_them():
+    told = options(credit="discounted", estimator="reinforce_plus_plus", advantage="row")
+    spans = spans_of([([1], [2]), ([7], [8]), ([1, 2, 9], [3])], [1.0, 2.0, 4.0])
+    rows = learn_from_group([read_rollout(rollout(), spans, options=told)], options=told).rows
+    assert [row.scores for row in rows] == [[3.0, 0.0, 4.0], [6.0]]
 
 
 def test_answers_travel_as_plain_numbers():

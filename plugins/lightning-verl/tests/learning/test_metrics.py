@@ -1,5 +1,5 @@
 import pytest
-from learning_toys import conversation, failed, faulty, options, rollout, scored
+from learning_toys import conversation, failed, faulty, options, rollout, scored, two_choices
 from lightning_verl.learning import learn_from_group, read_rollout, training_metrics, validation_metrics
 
 from lightning_core.testing.adapter import TraceBuilder
@@ -92,6 +92,12 @@ def test_validation_counts_each_rollout_once_and_fills_nothing_in():
     assert metrics["val/turn_count"] == pytest.approx((3 + 1 + 1 + 1) / 4)
     assert metrics["val/mean_response_length"] == pytest.approx((2 + 2 + 2 + 1) / 4)
     assert metrics["val/sum_response_length"] == pytest.approx((6 + 2 + 2 + 1) / 4)
+
+
+def test_a_turn_is_a_call_however_many_choices_it_has():
+    metrics = validation_metrics([two_choices(1.0, 2.0)])
+    assert metrics["val/turn_count"] == 2
+    assert metrics["val/sum_response_length"] == 4
 
 
 def test_validation_tells_of_each_source_of_the_data():

@@ -1,5 +1,3 @@
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 from lightning_verl.learning import make_mini_batches
@@ -52,6 +50,12 @@ def test_micro_batches_of_a_fixed_size_divide_what_each_worker_has():
     assert (parts.size, parts.n_rows) == (24, 48)
 
 
+def test_a_model_with_more_updates_than_rollouts_has_one_for_each_and_the_other_one_its_own():
+    parts = make_mini_batches(keys_of([1, 2, 1]), updates=[2, 4], n_workers=1)
+    assert parts.updates == (2, 3)
+    assert parts.n_rows == 6 * 2
+
+
 def test_an_actor_and_a_critic_with_other_mini_batches_have_the_same_order_of_rows():
     parts = make_mini_batches(keys_of([1] * 12), updates=[2, 3], n_workers=2)
     assert parts.n_rows == 12
@@ -70,10 +74,14 @@ def test_no_step_of_the_optimiser_is_of_padding_alone(rollouts, updates, n_worke
     for model, asked in enumerate(updates):
         size = parts.rows_for_each(model)
         found = real(keys, order, n_real, n_workers=n_workers, size=size)
-        assert len(found) == parts.updates[model] <= asked
+        assert len(found) == parts.updates[model] == min(asked, len(rollouts))
         assert all(map(sum, found))
-    if math.lcm(*updates) <= len(rollouts):
-        assert parts.updates == tuple(updates)
+        assert sum(map(sum, found)) == n_real
+        each = len(parts.parts) // len(found)
+        batches = [parts.parts[begin : begin + each] for begin in range(0, len(parts.parts), each)]
+        counts = [len({key.split("_")[1] for part in batch for key in part}) for batch in batches]
+        assert sum(counts) == len(rollouts)  # none is in two of them
+        assert max(counts) - min(counts) <= 1
     sessions = [{key.split("_")[1] for key in part} for part in parts.parts]
     assert sum(map(len, sessions)) == len(rollouts)  # none is in two of them
     assert max(map(len, sessions)) - min(map(len, sessions)) <= 1

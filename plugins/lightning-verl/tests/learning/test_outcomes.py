@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of
+from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of, two_choices
 from lightning_verl.learning import as_trajectory_adapter, read_rollout
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
@@ -14,7 +14,7 @@ CALLS = conversation(2)
 def test_a_rollout_is_worth_its_last_reward():
     read = read_rollout(rollout(), spans_of(CALLS, [0.25, 0.75]), options=options())
     assert (read.end, read.reward, read.cause) == ("scored", 0.75, None)
-    assert read.answer_rewards == (0.25, 0.75)
+    assert read.call_rewards == (0.25, 0.75)
     assert read.answer_lengths == (2, 2)
     assert len(read.made.rows) == 1
 
@@ -33,7 +33,7 @@ def test_objectives_are_combined_by_their_weights():
     spans = spans_of(CALLS, [None, {"right": 1.0, "short": 0.5, "polite": 9.0}])
     read = read_rollout(rollout(), spans, options=options(reward_weights={"right": 2.0, "short": -1.0}))
     assert read.reward == 1.5
-    assert read.answer_rewards == (None, 1.5)
+    assert read.call_rewards == (None, 1.5)
     assert read_rollout(rollout(), spans, options=options()).reward == 1.0
 
 
@@ -128,17 +128,42 @@ def test_what_is_emitted_between_two_calls_is_summed():
         trace.call(*call)
         add_reward(trace, 0.25)
         add_reward(trace, 0.5)
-    assert read_rollout(rollout(), trace.spans, options=options()).answer_rewards == (0.75, 0.75)
+    assert read_rollout(rollout(), trace.spans, options=options()).call_rewards == (0.75, 0.75)
+
+
+def test_a_reward_is_of_a_call_however_many_choices_it_has():
+    read = two_choices(1.0, 2.0)
+    assert read.call_rewards == (1.0, 2.0)
+    assert read.answer_lengths == (1, 2, 1)
 
 
 def test_rewards_find_their_answers_where_no_store_has_numbered_the_spans():
     spans = [span.model_copy(update={"sequence_id": 0}) for span in spans_of(CALLS, [0.25, 0.5, 1.0])]
-    assert read_rollout(rollout(), spans, options=options()).answer_rewards == (0.25, 1.5)
+    assert read_rollout(rollout(), spans, options=options()).call_rewards == (0.25, 1.5)
+
+
+@pytest.mark.parametrize(("late", "expected"), [(0.5, (1.0, 2.0)), (60.0, (None, 3.0))], ids=["a moment", "a minute"])
+def test_a_reward_that_reaches_the_store_after_the_next_call_began_is_of_the_call_before(late, expected):
+    # Where clocks disagree by a minute, the numbers of the store are all there is.
+    (first, second), trace = CALLS, TraceBuilder()
+    trace.call(*first, start=0.0, end=1.0)
+    trace.call(*second, start=2.0 + late, end=3.0 + late)
+    trace.reward(1.0, start=2.0, end=2.0)
+    trace.reward(2.0, start=5.0 + late, end=5.0 + late)
+    assert read_rollout(rollout(), trace.spans, options=options()).call_rewards == expected
+
+
+def test_a_reward_that_took_long_to_compute_is_of_the_last_call_that_had_begun_when_it_was_known():
+    trace = TraceBuilder()
+    for number, call in enumerate(CALLS):
+        trace.call(*call, start=10.0 * number, end=10.0 * number + 5.0)
+    trace.reward(1.0, start=6.0, end=12.0)
+    assert read_rollout(rollout(), trace.spans, options=options()).call_rewards == (None, 1.0)
 
 
 def test_the_order_of_the_attempt_counts_and_not_that_in_which_spans_came():
     spans = spans_of(CALLS, [0.25, 0.5, 1.0])
-    assert read_rollout(rollout(), spans[::-1], options=options()).answer_rewards == (0.25, 1.5)
+    assert read_rollout(rollout(), spans[::-1], options=options()).call_rewards == (0.25, 1.5)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e16])

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from learning_toys import Call, conversation, options, spans_of
@@ -32,6 +33,43 @@ def test_a_transition_is_a_row_with_the_whole_prompt_that_the_model_saw():
 def test_answers_are_numbered_in_the_order_of_the_calls_not_of_the_rows():
     made = rows_of([([1], [2]), ([7], [8]), ([1, 2, 5], [3])])
     assert [[answer.order for answer in row.answers] for row in made.rows] == [[0, 2], [1]]
+
+
+def test_choices_of_one_call_are_rows_of_their_own_and_have_its_number():
+    trace = TraceBuilder()
+    trace.call([1], [[2], [3, 4]])
+    trace.call([1, 2, 9], [5])
+    made = make_rows(TraceToTrajectories().adapt(trace.spans), options=options())
+    assert told(made) == [([1], [2, 9, 5], [1, 0, 1]), ([1], [3, 4], [1, 1])]
+    assert [[answer.order for answer in row.answers] for row in made.rows] == [[0, 1], [0]]
+
+
+def versions_of(*calls: tuple[list[int], list[int], tuple[str, ...]], **changes) -> list[tuple[int, int] | None]:
+    """Return the versions of the rows of calls, of each of which is told with which weights it began and ended."""
+    trace = TraceBuilder()
+    for prompt, answer, weights in calls:
+        names = ("agentlightning.weight_version", "agentlightning.weight_version.end")
+        trace.call(prompt, answer, attributes=dict(zip(names, weights, strict=False)))
+    made = make_rows(TraceToTrajectories().adapt(trace.spans), options=options(**changes))
+    return [row.versions for row in made.rows]
+
+
+def test_a_row_has_the_oldest_and_the_newest_weights_of_its_own_calls():
+    calls = (([1], [2], ("3",)), ([7], [8], ("5",)), ([1, 2, 9], [4], ("3", "4")))
+    assert versions_of(*calls) == [(3, 4), (5, 5)]
+    assert versions_of(*calls, level="transition") == [(3, 3), (3, 4), (5, 5)]
+
+
+def test_what_was_cut_off_a_row_does_not_make_it_newer():
+    calls = (([1], [2], ("3",)), ([1, 2, 9], [4], ("4",)))
+    assert versions_of(*calls, max_response_length=2) == [(3, 3)]
+
+
+@pytest.mark.parametrize("weights", [(), ("new",)])
+def test_a_row_one_of_whose_calls_does_not_say_its_weights_has_none(weights):
+    calls = (([1], [2], ("3",)), ([1, 2, 9], [4], weights))
+    assert versions_of(*calls) == [None]
+    assert versions_of(*calls, level="transition") == [(3, 3), None]
 
 
 def test_a_prompt_that_is_too_long_leaves_its_row_out_and_is_counted():

@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of
+from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of, two_choices
 from lightning_verl.learning import (
     Lesson,
     StepAdvantages,
@@ -103,6 +103,86 @@ def test_the_reward_of_an_answer_that_was_rejected_as_a_whole_is_of_the_one_befo
     answers = [lesson.rows[0].packed()]
     step = step_advantages(keys=["u_0_0"], masks=[[1, 1, 0, 0, 0]], answers=answers, options=told, values=[[0.0] * 5])
     assert plain(step.returns) == [[3.0, 3.0, 0.0, 0.0, 0.0]]
+
+
+CRITIC = options(estimator="gae", credit="discounted")
+
+
+def test_choices_of_one_call_are_no_steps_of_each_other_for_a_critic():
+    lesson = learn_from_group([two_choices(1.0, 2.0, told=CRITIC)], options=CRITIC)
+    step = taken(lesson, options=CRITIC, values=[[0.5, 99.0, 1.0], [0.25, 0.75]], gamma=0.9, lam=0.8)
+    # The first choice is the token of value 0.5, the second one 0.25 and 0.75; the token of value 1 follows both.
+    first, returns_of_first = gae([1.0, 2.0], [0.5, 1.0], gamma=0.9, lam=0.8)
+    second, returns_of_second = gae([0.0, 1.0, 2.0], [0.25, 0.75, 1.0], gamma=0.9, lam=0.8)
+    assert plain(step.returns) == [[returns_of_first[0], 0.0, returns_of_first[1]], [*returns_of_second[:2]]]
+    white = whitened([*first, *second[:2]])  # each token counts once
+    assert [*step.advantages[0], *step.advantages[1]] == pytest.approx([white[0], 0.0, *white[1:]])
+
+
+@pytest.mark.parametrize("credit", ["final", "per_call", "discounted"])
+def test_choices_of_the_last_call_are_each_followed_by_its_reward(credit):
+    told = options(estimator="gae", credit=credit)
+    lesson = learn_from_group([two_choices(2.0, told=told)], options=told)
+    step = taken(lesson, options=told, values=[[0.0], [0.0, 0.0]], gamma=0.5)
+    assert plain(step.returns) == [[2.0], [1.0, 2.0]]
+
+
+def test_the_first_choice_follows_the_call_before_in_whatever_order_rows_come():
+    keys, answers = ["u_0_0", "u_0_1", "u_0_2"], [[(0, 0, 1, 1.0, None)], *[[(1, 0, 1, 2.0, None)]] * 2]
+    values = [[0.0], [0.5], [4.0]]
+    for order in ([0, 1, 2], [2, 1, 0]):
+        step = step_advantages(
+            keys=[keys[place] for place in order],
+            masks=[[1]] * 3,
+            answers=[answers[place] for place in order],
+            options=CRITIC,
+            values=[values[place] for place in order],
+            lam=0.0,
+        )
+        returns = dict(zip(order, plain(step.returns), strict=True))
+        assert returns == {0: [1.0 + 0.5], 1: [2.0], 2: [2.0]}
+
+
+@pytest.mark.parametrize(
+    ("masks", "returns"),
+    [
+        ([[1], [1], [0], [1]], [[1 + 2 + 4], [1 + 2 + 4], [0.0], [2 + 4]]),
+        ([[1], [1], [0], [0]], [[1 + 2 + 4], [1 + 2 + 4], [0.0], [0.0]]),
+        ([[0], [1], [1], [1]], [[0.0], [1 + 2 + 4], [2 + 4], [2 + 4]]),
+        ([[0], [0], [1], [0]], [[0.0], [0.0], [2 + 4], [0.0]]),
+    ],
+)
+def test_a_call_is_rejected_as_a_whole_when_all_of_its_choices_are(masks, returns):
+    # Two choices of a first call with the reward 1, two of a second one with 2 + 4.
+    step = step_advantages(
+        keys=[f"u_0_{index}" for index in range(4)],
+        masks=masks,
+        answers=[[(0, 0, 1, 1.0, None)]] * 2 + [[(1, 0, 1, 6.0, None)]] * 2,
+        options=CRITIC,
+        values=[[0.0]] * 4,
+    )
+    assert plain(step.returns) == returns
+
+
+calls = st.lists(st.tuples(st.integers(-4, 4), st.lists(st.integers(1, 3), min_size=1, max_size=3)), min_size=1)
+"""Of each call, its reward and the number of tokens of each of its choices."""
+
+
+@given(calls, st.randoms(use_true_random=False))
+def test_every_choice_is_followed_by_each_reward_from_its_call_on_once(calls, chance):
+    rows = [
+        (order, reward, n, index) for order, (reward, choices) in enumerate(calls) for index, n in enumerate(choices)
+    ]
+    chance.shuffle(rows)
+    step = step_advantages(
+        keys=[f"u_0_{10 * order + index}" for order, _, _, index in rows],
+        masks=[[1] * n for _, _, n, _ in rows],
+        answers=[[(order, 0, n, float(reward), None)] for order, reward, n, _ in rows],
+        options=CRITIC,
+        values=[[0.0] * n for _, _, n, _ in rows],
+    )
+    for (order, _, n, _), returns in zip(rows, plain(step.returns), strict=True):
+        assert returns == [sum(reward for reward, _ in calls[order:])] * n
 
 
 def test_a_critic_without_values_and_a_penalty_without_a_critic_are_refused():

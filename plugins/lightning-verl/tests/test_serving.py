@@ -1,0 +1,117 @@
+"""The policy behind a proxy of the trainer's, which has limits and models of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from lightning_verl.serving import Policy, Serving
+
+from lightning_core.proxy import LLMProxy
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
+
+HOUR = 3600.0
+
+
+class Letters:
+    """A token for each character; remembers the options of its template."""
+
+    eos_token_id = 1
+
+    def __init__(self) -> None:
+        self.options: dict[str, Any] = {}
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        self.options = options
+        return "".join(message["content"] for message in conversation)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
+
+
+class Client:
+    """verl's client: says the same to everybody."""
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
+        return SimpleNamespace(token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed")
+
+
+def policy(tokenizer: Letters) -> Policy:
+    return Policy(
+        name="tiny",
+        client=Client(),
+        addresses=(),
+        tokenizer=tokenizer,
+        path="/models/tiny",
+        sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
+        chat_template={"enable_thinking": False},
+        max_response_tokens=8,
+        max_context_tokens=100,
+    )
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def proxy(clock: FakeClock) -> AsyncIterator[LLMProxy]:
+    options: dict[str, Any] = {"pause_seconds": 60.0, "allow_unattributed": True, "launch_mode": "asyncio"}
+    proxy = LLMProxy(store=InMemoryLightningStore(), key="", clock=clock, **options)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+def ask(proxy: LLMProxy) -> "asyncio.Task[int]":
+    async def status() -> int:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{proxy.url}/v1/chat/completions", json=body) as response,
+        ):
+            return response.status
+
+    return asyncio.create_task(status())
+
+
+async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is(
+    proxy: LLMProxy, clock: FakeClock
+) -> None:
+    assert proxy.store is not None
+    serving = Serving(proxy.store, proxy=proxy, backend="tokens", key="k")
+    tokenizer = Letters()
+    await serving.start(policy(tokenizer))
+    await serving.pause()
+    call = ask(proxy)
+    await clock.until_waiting()
+    await clock.advance(HOUR)
+    assert not call.done()
+    await serving.resume(1)
+    assert await call == 200
+    assert tokenizer.options["enable_thinking"] is False
+    await proxy.pause()  # as anybody else
+    call = ask(proxy)
+    await clock.until_waiting()
+    await clock.advance(60)
+    assert await call == 503
+
+
+async def test_the_trainer_s_proxy_takes_calls_again_where_the_run_ended_while_the_model_learned(
+    proxy: LLMProxy,
+) -> None:
+    assert proxy.store is not None
+    serving = Serving(proxy.store, proxy=proxy, backend="tokens", key="k")
+    await serving.start(policy(Letters()))
+    await serving.pause()
+    await serving.stop()
+    status = await proxy.status()
+    assert status["is_paused"] is False
+    assert status["replicas"] == [], "the model is not there any more"
