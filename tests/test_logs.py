@@ -136,6 +136,7 @@ def test_what_looks_like_a_secret_is_not_shown(text: str, shown: str) -> None:
 def test_key_of_an_attempt_is_not_shown() -> None:
     key = Keys("secret").mint("run-1", "ro-1", "at-1", 1.0)
     assert hide_in_text(f"the key {key}.") == "the key agl-at-***."
+    assert hide_in_text(rf"\n{key}\n") == r"\nagl-at-***\n"
 
 
 @pytest.mark.parametrize(

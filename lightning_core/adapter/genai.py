@@ -35,6 +35,8 @@ BACKEND_FAILED = frozenset({"backend_unavailable", "backend_broke"})
 """The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model is out of reach, or broke off."""
 PURPOSE = "agentlightning.call.purpose"
 """What a call was for, where it is none of the agent's own. Such a call counts, and is no training data."""
+HAS_TOKEN_IDS = "agentlightning.has_token_ids"
+"""Whether the engine gave token ids; in each span of the proxy, and in no other."""
 JUDGE = "judge"
 """The purpose of what a grader asks a model."""
 DETAILS_EVENT = "gen_ai.client.inference.operation.details"

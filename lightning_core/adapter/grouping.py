@@ -53,7 +53,8 @@ def group_calls(ordered: Sequence[Span], is_call: Callable[[Span], bool] = is_ca
     """Put the spans that recorded one call together.
 
     Two spans are of one call when they have the same response id, or when one lies within the other and nothing says
-    that they are two: see `docs/adapters.md`.
+    that they are two: see `docs/adapters.md`. The proxy writes one span a call, so two of its spans are two calls: some
+    servers give all answers the same id.
 
     Args:
         ordered: The spans of an attempt, in its order.
@@ -64,29 +65,53 @@ def group_calls(ordered: Sequence[Span], is_call: Callable[[Span], bool] = is_ca
     """
     calls = [span for span in ordered if is_call(span)]
     ids = [response_id(span) for span in calls]
-    leaders = list(range(len(calls)))
+    groups = _Groups(calls)
+    for outer, inner in _nested_calls(ordered, calls):
+        for same in _same_call(outer, inner, calls, ids):
+            groups.join(outer, same)
+    with_id: dict[str, list[int]] = {}
+    for place, found in enumerate(ids):
+        if found is not None:
+            with_id.setdefault(found, []).append(place)
+    for places in with_id.values():
+        groups.join_same_id(places)
 
-    def leader(place: int) -> int:
+    found_groups: dict[int, list[Span]] = {}
+    for place, span in enumerate(calls):
+        found_groups.setdefault(groups.leader(place), []).append(span)
+    return list(found_groups.values())
+
+
+class _Groups:
+    """Which calls are the same, each by its place."""
+
+    def __init__(self, calls: Sequence[Span]) -> None:
+        self._leaders = list(range(len(calls)))
+        self._by_proxy = [_is_by_proxy(span) for span in calls]
+
+    def leader(self, place: int) -> int:
+        """Return the first place of a group."""
+        leaders = self._leaders
         while leaders[place] != place:
             leaders[place] = place = leaders[leaders[place]]
         return place
 
-    def join(one: int, other: int) -> None:
-        first, second = sorted((leader(one), leader(other)))
-        leaders[second] = first
+    def join(self, one: int, other: int) -> None:
+        first, second = sorted((self.leader(one), self.leader(other)))
+        self._leaders[second] = first
+        self._by_proxy[first] = self._by_proxy[first] or self._by_proxy[second]
 
-    first_with: dict[str, int] = {}
-    for place, found in enumerate(ids):
-        if found is not None:
-            join(place, first_with.setdefault(found, place))
-    for outer, inner in _nested_calls(ordered, calls):
-        for same in _same_call(outer, inner, calls, ids):
-            join(outer, same)
+    def join_same_id(self, places: Sequence[int]) -> None:
+        """Join what has one response id: with each call that the proxy saw, what others say of it, in order."""
+        leaders = list(dict.fromkeys(self.leader(place) for place in places))
+        seen = [leader for leader in leaders if self._by_proxy[leader]] or leaders[:1]
+        others = [leader for leader in leaders if not self._by_proxy[leader] and leader != seen[0]]
+        for number, other in enumerate(others):
+            self.join(seen[number * len(seen) // len(others)], other)
 
-    groups: dict[int, list[Span]] = {}
-    for place, span in enumerate(calls):
-        groups.setdefault(leader(place), []).append(span)
-    return list(groups.values())
+
+def _is_by_proxy(span: Span) -> bool:
+    return genai.HAS_TOKEN_IDS in span.attributes
 
 
 def _same_call(outer: int, inner: Sequence[int], calls: Sequence[Span], ids: Sequence[str | None]) -> list[int]:
@@ -99,6 +124,9 @@ def _same_call(outer: int, inner: Sequence[int], calls: Sequence[Span], ids: Seq
         # LiteLLM gives an answer an id of its own; the provider's is in the raw span.
         and (ids[outer] in (None, ids[place]) or ids[place] is None or calls[place].name == genai.LITELLM_RAW_SPAN)
     ]
+    by_proxy = [place for place in same if _is_by_proxy(calls[place])]
+    dropped = set(by_proxy if _is_by_proxy(calls[outer]) else by_proxy[:-1])
+    same = [place for place in same if place not in dropped]
     # A span without an id around several calls wraps them, and its answer is the last one's.
     return same if ids[outer] is not None else same[-1:]
 

@@ -19,6 +19,7 @@ from lightning_core.agent.program import Program, running
 from lightning_core.agent.reward_text import WANTED, reward_of_text
 from lightning_core.agent.variables import (
     MODEL_VARIABLES,
+    PROMPT_FILE,
     REWARD_FILE,
     TASK_FILE,
     check_variables,
@@ -118,13 +119,15 @@ class CommandAgent(LitAgent[Any]):
             Fault: When it cannot be started, or says by exit status 75 that what it needs is out of reach.
         """
         briefing = Briefing.of(task, resources, rollout)
-        task_json = briefing.task_json()
+        task_json, prompt = briefing.task_json(), briefing.prompt()
         environment = {**kept_variables(self.pass_variables), **mapped_variables(task, self.task_variables)}
         try:
             with tempfile.TemporaryDirectory(prefix="agl-attempt-", ignore_cleanup_errors=True) as folder:
-                environment |= told_variables(briefing, Path(folder))
+                environment |= told_variables(briefing, prompt, Path(folder))
                 check_variables(environment)
                 _write(environment[TASK_FILE], task_json)
+                if prompt is not None:
+                    _write(environment[PROMPT_FILE], prompt.encode("utf-8", "replace"))
                 output = await self._run(environment, briefing)
                 return self._result(output, Path(environment[REWARD_FILE]), briefing)
         except OSError as exc:

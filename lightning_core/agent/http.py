@@ -9,15 +9,16 @@ import aiohttp
 
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.briefing import Briefing
-from lightning_core.agent.functions import is_coroutine_function
+from lightning_core.agent.client import KEY_OPTION, checked_client, opened, takes
+from lightning_core.agent.keys import wants_key
 from lightning_core.agent.notify import NOTIFY_VARIABLE, NotifyFile
 from lightning_core.agent.resources import main_or_first
 from lightning_core.agent.reward_text import reward_of_value
 from lightning_core.agent.service import OUT_OF_REACH, out_of_reach, post, request_of
 from lightning_core.errors import InvalidAgent, InvalidTask, ServiceFailed
-from lightning_core.registry import did_you_mean, load_object
+from lightning_core.registry import did_you_mean
 from lightning_core.semconv import LightningResourceAttributes
-from lightning_core.types import LLM, NamedResources, Rollout
+from lightning_core.types import LLM, NamedResources, ProxyLLM, Rollout
 
 _REWARDS = ("answer", "report", "grader")
 
@@ -42,9 +43,10 @@ class HttpAgent(LitAgent[Any]):
             `trace_id`; its value is `ROLLOUT_ID/ATTEMPT_ID`.
         notify_file: A file that is told `host:port` of the model's server before the first request; None for the
             variable `LLM_SERVER_NOTIFY_FILE`, if it is set.
-        client: A class, or its path: `package.module:Class`. It is made with `server_address=url`, and has an async
-            `chat(trace_id, sampling_params, **sample)`, which is called in place of the POST with the fields of the
-            task, and returns what a service answers.
+        client: A class, or its path: `package.module:Class`. One is made for each rollout, with `server_address=url`,
+            and with `base_url` and `api_key` of the model if its constructor names them; it is let go of after: by
+            `async with`, `aclose` or `close`, whichever it has. Its async `chat(trace_id, sampling_params, **sample)`
+            is called in place of the POST with the fields of the task, and returns what a service answers.
 
     Raises:
         InvalidAgent: When an option has a value that it does not take.
@@ -73,7 +75,10 @@ class HttpAgent(LitAgent[Any]):
         path = os.environ.get(NOTIFY_VARIABLE) if notify_file is None else os.fspath(notify_file)
         self._notify_file = NotifyFile(os.path.abspath(path)) if path else None
         self.client = client
-        _checked_client(client)
+        if client is not None:
+            checked_client(client)
+        self._open_endpoints: set[str] = set()
+        """Of models that were asked, and want no key."""
 
     @property
     def name(self) -> str:
@@ -88,15 +93,17 @@ class HttpAgent(LitAgent[Any]):
             ServiceFailed: When it answers with an error.
             InvalidResult: When its answer is no reward, and should be one.
             InvalidTask: When the task cannot be given to it.
+            InvalidAgent: When it cannot be told the key that its model wants.
         """
         briefing = Briefing.of(task, resources, rollout)
         model = main_or_first(resources, LLM)
+        await self._require_told(model)
         if self._notify_file is not None and model is not None:
             self._notify_file.tell(model)
         if self.client is None:
             answer = await post(self.url, request_of(briefing, self.attribution_header), self._headers_for(briefing))
         else:
-            answer = await self._chat(briefing)
+            answer = await self._chat(checked_client(self.client), briefing)
         if self.reward == "grader":
             return answer
         if self.reward == "report":
@@ -105,7 +112,7 @@ class HttpAgent(LitAgent[Any]):
             answer = answer["reward"]
         return reward_of_value(answer, f"the answer of the service {self.url}")
 
-    async def _chat(self, briefing: Briefing) -> Any:
+    async def _chat(self, client: Any, briefing: Briefing) -> Any:
         if not isinstance(briefing.task, Mapping):
             raise InvalidTask(
                 f"the client's chat takes the task's fields by name, and this task is a {type(briefing.task).__name__}"
@@ -117,15 +124,46 @@ class HttpAgent(LitAgent[Any]):
                 f"{taken[0]} of its own; call the field something else"
             )
         parameters = {} if briefing.llm is None else dict(briefing.llm.sampling_parameters)
+        model = {} if briefing.llm is None else {"base_url": briefing.llm.endpoint, KEY_OPTION: briefing.key}
         try:
-            client = _checked_client(self.client)(server_address=self.url)
-            return await client.chat(trace_id=briefing.trace_id, sampling_params=parameters, **briefing.task)
+            async with opened(client, self.url, **model) as made:
+                return await made.chat(trace_id=briefing.trace_id, sampling_params=parameters, **briefing.task)
         except OUT_OF_REACH as exc:
             raise out_of_reach(self.url, exc) from exc
         except aiohttp.ClientResponseError as exc:
             raise ServiceFailed(
                 f"the service {self.url} answered {exc.status}: {exc.message}", status=exc.status
             ) from exc
+
+    async def _require_told(self, model: LLM | None) -> None:
+        """Refuse a proxy that wants a key of a service that is not told it: all calls would be in vain.
+
+        Raises:
+            InvalidAgent: Says what to do.
+            Fault: When the proxy is out of reach.
+        """
+        if not isinstance(model, ProxyLLM) or not model.api_key or model.endpoint in self._open_endpoints:
+            return
+        if self.client is not None:
+            client = checked_client(self.client)
+            if takes(client, KEY_OPTION):
+                return
+            what = (
+                f"the client {client.__qualname__} is not told; let its constructor take 'base_url' and '{KEY_OPTION}'"
+            )
+        elif self._notify_file is not None:
+            what = (
+                f"the notify file {self._notify_file.path} has no room for; leave it out, and let the service take "
+                f"'base_url' and '{KEY_OPTION}' of its requests"
+            )
+        else:
+            return
+        if await wants_key(model):
+            raise InvalidAgent(
+                f"the proxy at {model.endpoint} wants the attempt's key, which {what}, or start the proxy without a "
+                "key: llm_proxy={'key': '', ...}"
+            )
+        self._open_endpoints.add(model.endpoint)
 
     def _headers_for(self, briefing: Briefing) -> dict[str, str]:
         ids = {
@@ -148,24 +186,6 @@ def _checked_url(url: str) -> str:
     except ValueError as exc:
         raise InvalidAgent(f"url is {url!r}: {exc}") from exc
     return url
-
-
-def _checked_client(client: str | type | None) -> Any:
-    """Return the class.
-
-    Raises:
-        InvalidAgent: When it is no class, or has no async `chat`.
-        RegistryError: When it cannot be loaded.
-    """
-    if client is None:
-        return None
-    found = load_object(client) if isinstance(client, str) else client
-    if not isinstance(found, type) or not is_coroutine_function(getattr(found, "chat", None) or _checked_client):
-        raise InvalidAgent(
-            f"client is {client!r}; it is a class with a method "
-            "'async def chat(self, trace_id, sampling_params, **sample)'"
-        )
-    return found
 
 
 def _from_environment(name: str, value: str) -> str:

@@ -17,6 +17,10 @@ MODEL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "A
 
 TASK_FILE = "AGL_TASK_FILE"
 REWARD_FILE = "AGL_REWARD_FILE"
+PROMPT_FILE = "AGL_PROMPT_FILE"
+
+_MAX_BYTES = 128 * 1024
+"""How long a variable may be on Linux, with its name, an equals sign and the null character that ends it."""
 
 
 def kept_variables(passed: Iterable[str]) -> dict[str, str]:
@@ -28,11 +32,12 @@ def kept_variables(passed: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in (*KEPT, *passed) if name in os.environ}
 
 
-def told_variables(briefing: Briefing, folder: Path) -> dict[str, str]:
-    """Return what a program is told of its attempt. What there is not has no variable.
+def told_variables(briefing: Briefing, prompt: str | None, folder: Path) -> dict[str, str]:
+    """Return what a program is told of its attempt. What there is not has no variable, nor what is too long for one.
 
     Args:
         briefing: What there is to know.
+        prompt: The prompt, filled in.
         folder: Where the attempt's files are.
     """
     told = {
@@ -53,12 +58,13 @@ def told_variables(briefing: Briefing, folder: Path) -> dict[str, str]:
         }
     if briefing.report_url is not None:
         told |= {"AGL_REPORT_URL": briefing.report_url, "AGL_REPORT_KEY": briefing.key}
+    texts = {}
     if briefing.prompt_template is not None:
-        told["AGL_PROMPT_TEMPLATE"] = briefing.prompt_template.template
-    prompt = briefing.prompt()
+        texts["AGL_PROMPT_TEMPLATE"] = briefing.prompt_template.template
     if prompt is not None:
-        told["AGL_PROMPT"] = prompt
-    return told
+        told[PROMPT_FILE] = str(folder / "prompt.txt")
+        texts["AGL_PROMPT"] = prompt
+    return told | {name: text for name, text in texts.items() if _is_short(f"{name}={text}")}
 
 
 def mapped_variables(task: Any, fields: Mapping[str, str]) -> dict[str, str]:
@@ -87,6 +93,10 @@ def check_variables(environment: Mapping[str, str]) -> None:
             is_good = False
         if not is_good:
             raise InvalidTask(f"the variable {name} has a character that no variable can have; see {TASK_FILE} instead")
+
+
+def _is_short(variable: str) -> bool:
+    return len(variable.encode("utf-8", "surrogatepass")) < _MAX_BYTES
 
 
 def _field(task: Any, path: str, variable: str) -> Any:

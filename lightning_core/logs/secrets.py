@@ -30,7 +30,7 @@ else: the names in it are not those of variables."""
 _TEXTS = (
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(sk|pk|rk|hf|xai|gsk)([-_])[\w-]{12,}"), rf"\1\2{_HIDDEN}"),
-    (re.compile(r"\b(agl-at-)[\w-]{12,}(?:\.[\w-]+)?"), rf"\1{_HIDDEN}"),  # the key of an attempt
+    (re.compile(r"(agl-at-)[\w-]{12,}(?:\.[\w-]+)?"), rf"\1{_HIDDEN}"),  # the key of an attempt
     (re.compile(r"(\w://)[^\s/@:]*:[^\s/@]+@"), rf"\1{_HIDDEN}@"),
     (
         re.compile(

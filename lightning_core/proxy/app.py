@@ -90,7 +90,10 @@ class ProxyApp:
         path = addressed.path if addressed.path != PREFIX else f"{PREFIX}/"
         if not await self._control.serve(exchange, path, owner, who.role):
             has_key = who.role == Role.ATTEMPT
-            await self._engine.serve(exchange, path, owner, has_key=has_key, purpose=addressed.purpose)
+            may_manage = who.role >= Role.ALGORITHM and not self._local_only
+            await self._engine.serve(
+                exchange, path, owner, has_key=has_key, may_manage=may_manage, purpose=addressed.purpose
+            )
 
     def _of_own_run(self, owner: Owner) -> Owner:
         return owner if owner.run_id != self._run_id else Owner(None, owner.rollout_id, owner.attempt_id)

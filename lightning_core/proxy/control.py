@@ -28,7 +28,8 @@ _MAX_BODY_BYTES = 1024 * 1024
 class Control:
     """What a proxy does besides model calls.
 
-    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls;
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls; also with
+      the attempt's own key, as runners do;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
       not with an attempt's key, which could take over the calls of others;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;

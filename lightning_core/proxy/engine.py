@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -14,6 +16,7 @@ from lightning_core.proxy.dialects import DIALECTS, Dialect
 from lightning_core.proxy.exchange import Exchange, Headers
 from lightning_core.proxy.jsons import dump, parse_object
 from lightning_core.proxy.live_attempts import LiveAttempts
+from lightning_core.proxy.masks import without_keys_of
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.outbox import Outbox, Ticket
 from lightning_core.proxy.owner import Attribution, Owner, parent_span
@@ -30,6 +33,8 @@ from lightning_core.store.http.body import ClientGone
 logger = logging.getLogger(__name__)
 
 PREFIX = "/v1"
+
+_NAME = re.compile(r"[\w.-]{1,64}")
 
 
 @dataclass(slots=True)
@@ -62,7 +67,14 @@ class Engine:
     counts: Counts = field(default_factory=Counts)
 
     async def serve(
-        self, exchange: Exchange, path: str, owner: Owner | None, *, has_key: bool, purpose: str | None = None
+        self,
+        exchange: Exchange,
+        path: str,
+        owner: Owner | None,
+        *,
+        has_key: bool,
+        may_manage: bool = False,
+        purpose: str | None = None,
     ) -> None:
         """Answer a request whose caller is known.
 
@@ -71,6 +83,7 @@ class Engine:
             path: Its path below the attempt's.
             owner: Whose it is; None for nobody's.
             has_key: Whether the caller has the attempt's key.
+            may_manage: Whether the caller may change what the backend has and serves: it has the algorithm's key.
             purpose: What it is for, where it is none of the agent's own.
         """
         below, is_of_api = _below(path)
@@ -86,6 +99,13 @@ class Engine:
                 "unattributed",
                 "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
                 "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
+            )
+        if dialect is None and not may_manage and _manages(exchange.method, below):
+            raise Refused(
+                403,
+                "not_allowed",
+                f"{exchange.method} {PREFIX}{below} manages the backend, which is not for agents; it needs the key of "
+                "the proxy itself",
             )
         if owner is not None:
             await self.attempts.require(owner, has_key=has_key)
@@ -122,9 +142,10 @@ class Engine:
             began=time.time(),
             purpose=purpose,
             parent=parent_span(exchange.headers.get("traceparent", "")),
+            body_bytes=len(body),
             size=len(body),
         )
-        ticket = None if owner is None else self.outbox.begin(owner, call.abort)
+        ticket = None if owner is None else self._begin(owner, call)
         is_counted = False
         self.counts.calls += 1
         try:
@@ -144,8 +165,9 @@ class Engine:
             else:
                 await self._break_off(exchange, refused, dialect)
         except ClientGone:
-            record.fail("client_disconnected", "the agent hung up before the answer came to its end")
-            self.counts.hung_up += 1
+            if not record.was_taken:
+                record.fail("client_disconnected", "the agent hung up before the answer came to its end")
+                self.counts.hung_up += 1
         except asyncio.CancelledError:
             record.fail("proxy_stopped", "the proxy was stopped")
             raise
@@ -160,6 +182,15 @@ class Engine:
             finally:
                 if ticket is not None:
                     self._record(ticket, record)
+
+    def _begin(self, owner: Owner, call: Call) -> Ticket:
+        """Take note of a call that begins.
+
+        Raises:
+            Refused: When its attempt has ended while its body came, or while the store was asked.
+        """
+        self.attempts.require_not_ended(owner)
+        return self.outbox.begin(owner, call.abort)
 
     def _record(self, ticket: Ticket, record: CallRecord) -> None:
         try:
@@ -177,9 +208,14 @@ class Engine:
                 raise Refused(402, "budget_exhausted", str(exc)) from exc
 
     def _count(self, record: CallRecord, *, is_counted: bool) -> None:
-        tokens, cost = record.tokens, record.cost
-        if cost is None and (record.tries == 0 or record.error_kind == "backend_unavailable"):
-            cost = 0.0  # no backend has seen it
+        tokens, cost = 0, record.cost
+        if record.price is None or record.is_refused or record.error_kind in _NOT_BEGUN:
+            cost = 0.0
+        else:
+            given, taken = record.spent()
+            tokens = given + taken
+            if cost is None:
+                cost = record.price(given, taken, record.answer.cached_tokens)
         self.counts.tokens += tokens
         self.counts.usd += cost or 0.0
         self.counts.failed += record.error_kind is not None
@@ -198,6 +234,7 @@ class Engine:
     ) -> None:
         def on_try(replica: Replica) -> None:
             record.tries += 1
+            record.price = replica.cost
             record.address = replica.backend.address
             record.model_name = replica.model_name
             record.weight_version = self.weight_version
@@ -223,7 +260,7 @@ class Engine:
                     cached = record.answer.cached_tokens
                     record.cost = sent.replica.cost(record.input_tokens, record.output_tokens, cached)
                 else:
-                    record.cost = 0.0
+                    record.is_refused, record.cost = True, 0.0
 
     def _went_well(self, sent: Sent) -> None:
         if sent.answer.status < 500:
@@ -236,6 +273,7 @@ class Engine:
         record.status = status
         record.size += len(body)
         if status >= 400:
+            body = without_keys_of(sent.replica, body)
             told = error_fields(body)
             if told is None:
                 message = f"{sent.replica.backend.address} answered {status}: {body[:500].decode('utf-8', 'replace')}"
@@ -244,16 +282,16 @@ class Engine:
             else:
                 error = told["error"]
                 message = str(error.get("message") if isinstance(error, dict) else error)
+                record.error_code = _code(error)
             record.fail(str(status), message)
             await exchange.answer(status, body, headers)
             return
         fields = parse_object(body)
         if fields is None:
-            shown = body[:200].decode("utf-8", "replace")
+            shown = without_keys_of(sent.replica, body)[:200].decode("utf-8", "replace")
             raise Refused(502, "backend_garbage", f"{sent.replica.backend.address} answered no JSON object: {shown!r}")
         record.answer = dialect.read(fields)
-        if record.answer.failure is not None:
-            record.fail("backend_error", record.answer.failure)
+        self._look_for_failure(sent, record)
         if sent.added:
             dialect.strip(fields, sent.added)
             body = dump(fields)
@@ -267,46 +305,75 @@ class Engine:
             await relay.run(sent, _headers_of(sent))
         finally:
             record.answer = relay.finish()
+            record.was_taken = relay.was_taken(dialect.choices(record.request))
             record.size += relay.size
             if relay.first_chunk is not None:
                 record.first_chunk_seconds = relay.first_chunk - began
-        if record.answer.failure is not None:
-            record.fail("backend_error", record.answer.failure)
+        self._look_for_failure(sent, record)
+
+    def _look_for_failure(self, sent: Sent, record: CallRecord) -> None:
+        if (failure := record.answer.failure) is not None:
+            said = without_keys_of(sent.replica, failure.encode("utf-8", "replace")).decode()
+            record.fail("backend_error", said)
 
     # A call that is not
 
     async def _pass_through(self, exchange: Exchange, path: str, body: bytes, owner: Owner | None) -> None:
         call = Call(exchange, is_stream=True)
         fields = parse_object(body) if body[:1] == b"{" else None
-        ticket = None if owner is None else self.outbox.begin(owner, call.abort)
+        ticket = None if owner is None else self._begin(owner, call)
+        is_counted = False
+        cost: float | None = 0.0
+        self.counts.calls += 1
+
+        def on_try(_: Replica) -> None:
+            nonlocal cost
+            cost = None  # nobody knows
+
         try:
             async with call:
                 try:
                     await self.traffic.enter(call, call.abort)
                     await self._start_budgeted()
-                    await self._pass(exchange, path, body, fields, owner)
+                    is_counted = True
+                    if await self._pass(exchange, path, body, fields, owner, on_try) >= 400:
+                        cost = 0.0
                 finally:
                     self.traffic.leave(call)
         except Refused as refused:
+            if refused.kind in _NOT_BEGUN:
+                cost = 0.0
             if exchange.status:
                 raise ClientGone from refused  # nothing can be added to an answer that nobody understands
             raise
         finally:
+            if self.spending is not None and is_counted:
+                self.spending.end_call(tokens=0, usd=cost)
             if ticket is not None:
                 self.outbox.end(ticket, None)
 
     async def _pass(
-        self, exchange: Exchange, path: str, body: bytes, fields: dict[str, Any] | None, owner: Owner | None
-    ) -> None:
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        fields: dict[str, Any] | None,
+        owner: Owner | None,
+        on_try: Callable[[Replica], None],
+    ) -> int:
+        """Hand a call on, and return the status of its answer."""
         attempt = None if owner is None else owner.attempt_id
-        sent = await self.sender.send(
-            exchange, path, body, fields, dialect=None, attempt=attempt, on_try=lambda _: None
-        )
+        sent = await self.sender.send(exchange, path, body, fields, dialect=None, attempt=attempt, on_try=on_try)
+        status = sent.answer.status
         try:
-            await exchange.begin(sent.answer.status, _headers_of(sent))
-            async for piece in sent.answer.pieces():
-                await exchange.push(piece)
-            await exchange.end()
+            if status >= 400:
+                said = without_keys_of(sent.replica, await sent.answer.read())
+                await exchange.answer(status, said, _headers_of(sent))
+            else:
+                await exchange.begin(status, _headers_of(sent))
+                async for piece in sent.answer.pieces():
+                    await exchange.push(piece)
+                await exchange.end()
         except (BackendBroke, BackendTimeout) as exc:
             self.replicas.failed(sent.replica, is_dead=False)
             raise refusal_of(exc) from exc
@@ -315,6 +382,7 @@ class Engine:
         finally:
             self.sender.release(sent)
             await sent.answer.aclose()
+        return status
 
     async def _list_models(self, exchange: Exchange, one: str) -> None:
         listed = [
@@ -349,6 +417,30 @@ class Engine:
 
 
 _NOBODY = Owner(None, "", "")
+
+_NOT_BEGUN = frozenset({"backend_unavailable", "backend_redirects"})
+"""How calls end that were sent, and that no backend has begun to answer."""
+
+_MANAGED = frozenset(
+    {
+        *("load_lora_adapter", "unload_lora_adapter", "models"),
+        *("files", "uploads", "fine_tuning", "batches", "evals", "vector_stores", "containers"),
+        *("assistants", "threads", "organization", "admin"),
+    }
+)
+"""The first parts of paths that lead to what a backend has and serves, and to what its owner has stored there."""
+
+
+def _manages(method: str, below: str) -> bool:
+    """Whether a call that passes through would manage the backend."""
+    root = below.split("/", 2)[1].lower()
+    return root in _MANAGED or (method in ("PUT", "PATCH", "DELETE") and root != "responses")
+
+
+def _code(error: Any) -> str | None:
+    """Return what a backend calls an error; None for what may be more than a name."""
+    code = error.get("code") or error.get("type") if isinstance(error, dict) else None
+    return str(code) if isinstance(code, str | int) and _NAME.fullmatch(str(code)) else None
 
 
 def _parts(path: str) -> list[str]:

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from lightning_core.errors import LightningError, NotFound
+from lightning_core.errors import LightningError, NotFound, StoreUnavailable
 from lightning_core.lifecycle import ENDED
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
@@ -16,11 +18,33 @@ from lightning_core.types import AttemptedRollout, Rollout
 logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 1.0
-"""How long it is believed what the store said."""
+"""How long it is believed what the store said, and that it is out of reach."""
+SHORT_SECONDS = 0.2
+"""How long the calls of an attempt that was live wait for what the store says now."""
 
 _STORE_SECONDS = 5.0
 _MAX_KNOWN = 20_000
 _LIVE = frozenset({"preparing", "running", "unresponsive"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    """What the store said of an attempt."""
+
+    at: float
+    problem: str | None
+    """Why it may not call; None for one that is live."""
+
+
+_ENDED = _Word(math.inf, "has ended")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the store is being asked. It ends by itself, whoever still waits for it."""
+
+    began: float
+    task: "asyncio.Task[None]"
 
 
 class LiveAttempts:
@@ -34,57 +58,87 @@ class LiveAttempts:
     def __init__(self, view: Callable[[str | None], LightningStore], clock: Clock) -> None:
         self._view = view
         self._clock = clock
-        self._known: OrderedDict[Owner, float] = OrderedDict()
-        """When an attempt was live by the store's word; minus one for one that has ended."""
+        self._known: OrderedDict[Owner, _Word] = OrderedDict()
+        self._questions: dict[Owner, _Question] = {}
+        self._away_until = -math.inf
+        """Until when the store counts as out of reach."""
 
     def end(self, owner: Owner) -> None:
         """Take note that an attempt has ended: no call of it is let through from now on."""
-        self._remember(owner, -1.0)
+        self._remember(owner, _ENDED)
+
+    def require_not_ended(self, owner: Owner) -> None:
+        """Check that an attempt has not ended since `require`. Whoever then begins a call at once is not too late.
+
+        Raises:
+            Refused: When it has.
+        """
+        if self._known.get(owner) is _ENDED:
+            raise _refused(owner, "has ended")
 
     async def require(self, owner: Owner, *, has_key: bool) -> None:
         """Check that an attempt is live.
 
-        While the store is out of reach, one that was live before is believed to be, and one whose key the caller has.
+        While the store is out of reach, what it said before is believed, and an attempt of which it said nothing is
+        believed to be live where the caller has its key.
 
         Raises:
             Refused: When it is not, or nobody can tell.
         """
-        seen = self._known.get(owner)
-        if seen is not None and seen >= 0 and self._clock.now() - seen < FRESH_SECONDS:
-            return
-        if seen == -1.0:
-            raise _refused(owner, "has ended")
-        try:
-            rollout = await self._ask(owner)
-        except NotFound:
-            rollout = None
-        except (LightningError, TimeoutError) as exc:
-            if seen is None and not has_key:
+        known = self._known.get(owner)
+        if known is None or self._clock.now() - known.at >= FRESH_SECONDS:
+            was_live = known is not None and known.problem is None
+            await self._ask(owner, SHORT_SECONDS if was_live else _STORE_SECONDS)
+            known = self._known.get(owner)
+        if known is None:
+            if not has_key:
                 raise Refused(
                     503,
                     "store_unavailable",
                     f"whether attempt {owner.attempt_id!r} is live cannot be told: the store is out of reach",
                     retry_after=1.0,
-                ) from exc
-            logger.warning("lightning.attempt_not_checked attempt_id=%s", owner.attempt_id, exc_info=exc)
-            return
-        problem = _problem(rollout, owner)
-        if problem is not None:
-            self._known.pop(owner, None)
-            raise _refused(owner, problem)
-        self._remember(owner, self._clock.now())
+                )
+        elif known.problem is not None:
+            raise _refused(owner, known.problem)
 
-    async def _ask(self, owner: Owner) -> Rollout | None:
+    async def _ask(self, owner: Owner, seconds: float) -> None:
+        """Ask the store, and wait for its answer, until the question is so many seconds old at most."""
+        now = self._clock.now()
+        if now < self._away_until:
+            return
+        question = self._questions.get(owner)
+        if question is None:
+            task = asyncio.create_task(self._learn(owner), name="whether an attempt is live")
+            question = self._questions[owner] = _Question(now, task)
+        if await self._clock.wait(question.task, max(0.0, question.began + seconds - now)):
+            question.task.result()
+
+    async def _learn(self, owner: Owner) -> None:
+        try:
+            problem = _problem(await self._rollout(owner), owner)
+            self._remember(owner, _Word(self._clock.now(), problem))
+        except (LightningError, TimeoutError) as exc:
+            if isinstance(exc, StoreUnavailable | TimeoutError):
+                self._away_until = self._clock.now() + FRESH_SECONDS
+            logger.warning("lightning.attempt_not_checked attempt_id=%s", owner.attempt_id, exc_info=exc)
+        finally:
+            del self._questions[owner]
+
+    async def _rollout(self, owner: Owner) -> Rollout | None:
         asking = asyncio.ensure_future(self._view(owner.run_id).get_rollout_by_id(owner.rollout_id))
         try:
             if not await self._clock.wait(asking, _STORE_SECONDS):
                 raise TimeoutError(f"the store did not answer within {_STORE_SECONDS:g} s")
             return asking.result()
+        except NotFound:
+            return None
         finally:
             asking.cancel()
 
-    def _remember(self, owner: Owner, seen: float) -> None:
-        self._known[owner] = seen
+    def _remember(self, owner: Owner, word: _Word) -> None:
+        if self._known.get(owner) is _ENDED:  # which the store may not know yet
+            return
+        self._known[owner] = word
         self._known.move_to_end(owner)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)

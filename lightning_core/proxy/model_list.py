@@ -4,14 +4,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, Required, TypedDict
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, InvalidComponent
 from lightning_core.proxy.backend import Backend
+from lightning_core.proxy.dialects.openai_tokens import RETURN_TOKEN_IDS
+from lightning_core.proxy.refused_fields import RefusedFields
 from lightning_core.registry import Registry
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
 """LiteLLM's names of providers that speak OpenAI's API."""
 
-_OWN_PARAMS = frozenset({"model", "input_cost_per_token", "output_cost_per_token"})
+_OTHER_PROVIDERS = frozenset(
+    {
+        *("ai21", "aleph_alpha", "anthropic", "azure", "azure_ai", "azure_text", "bedrock", "bedrock_converse"),
+        *("clarifai", "cloudflare", "cohere", "cohere_chat", "dashscope", "deepinfra", "deepseek", "fireworks_ai"),
+        *("gemini", "github", "github_copilot", "groq", "huggingface", "jina_ai", "llamafile", "lm_studio", "mistral"),
+        *("moonshot", "nlp_cloud", "nvidia_nim", "oci", "ollama", "ollama_chat", "oobabooga", "openrouter", "palm"),
+        *("perplexity", "petals", "replicate", "sagemaker", "sagemaker_chat", "together_ai", "triton"),
+        *("vertex_ai", "vertex_ai_beta", "voyage", "watsonx", "watsonx_text", "xai", "xinference"),
+    }
+)
+"""LiteLLM's names of others, but for those under which models are published, such as `databricks`: before a model that
+an endpoint serves, that is a part of the model's name."""
+
+_PRICES = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+
+_OWN_PARAMS = frozenset({"model", *_PRICES})
 """What is not the backend's."""
 
 
@@ -40,7 +57,9 @@ class Replica:
     input_price: float | None = None
     """US dollars for a token."""
     output_price: float | None = None
-    refused_fields: set[str] = field(default_factory=set)
+    cached_price: float | None = None
+    """For a token of the prompt that the backend had in its prefix cache; None for that of any other."""
+    refused_fields: RefusedFields = field(default_factory=RefusedFields)
     """What it was asked besides what agents ask, and refused."""
     is_owned: bool = True
     """Whether the proxy made the backend, and so closes it."""
@@ -49,6 +68,8 @@ class Replica:
     """How many attempts were sent here so far."""
     failures: int = 0
     """In a row."""
+    outages: int = 0
+    """How often it was left out since an answer of it last came to its end."""
     down_until: float = 0.0
     """In the clock's time; 0 while nothing is known against it."""
     is_on_trial: bool = False
@@ -68,7 +89,10 @@ class Replica:
         input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
         if (input_price and input_tokens is None) or (output_price and output_tokens is None):
             return None
-        return (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
+        total = (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
+        if self.cached_price is not None and cached_tokens:
+            total += min(cached_tokens, input_tokens or 0) * (self.cached_price - input_price)
+        return total
 
 
 def make_replicas(
@@ -109,17 +133,21 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     if not isinstance(params, Mapping):
         raise ConfigError(f"model_list[{number}] ({name}): litellm_params is a {type(params).__name__}, not a mapping")
     given = entry.get("backend")
-    provider, model = _provider(str(params.get("model") or name))
+    model_name = str(params.get("model") or name)
+    if "*" in name + model_name:
+        raise ConfigError(f"model_list[{number}] ({name}): '*' stands for no other name; give each model an entry")
+    provider, model = _provider(model_name)
     options = {option: value for option, value in params.items() if option not in _OWN_PARAMS}
     spec = given
+    is_openai = False
     if given is None:
         is_openai = provider in _OPENAI_PROVIDERS or (provider is None and "api_base" in options)
         spec = "openai" if is_openai else "litellm"
     if spec == "litellm":  # it needs the provider's prefix
-        model = str(params.get("model") or name)
+        model = model_name
         options = {"model": model, **options}
-    elif given is not None and provider not in _OPENAI_PROVIDERS:
-        model = str(params.get("model") or name)
+    elif provider not in _OPENAI_PROVIDERS:
+        model = model_name
     if isinstance(spec, str):
         spec = {"name": spec, **options}
     elif isinstance(spec, Mapping):
@@ -129,12 +157,18 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         backend = registry.build("backends", spec, expected=Backend)
     except ConfigError as exc:
         raise ConfigError(f"model_list[{number}] ({name}): {exc}") from exc
+    except InvalidComponent as exc:
+        hint = " (what else LiteLLM takes is for `backend: litellm`, in its option `params`)" if is_openai else ""
+        raise InvalidComponent(f"model_list[{number}] ({name}): {exc}{hint}") from exc
+    input_price, output_price, cached_price = (_price(number, price, prices) for price in _PRICES)
     return Replica(
         model_name=name,
         model=model,
         backend=backend,
-        input_price=_price(number, "input_cost_per_token", prices),
-        output_price=_price(number, "output_cost_per_token", prices),
+        input_price=input_price,
+        output_price=output_price,
+        cached_price=cached_price,
+        refused_fields=RefusedFields(frozenset({RETURN_TOKEN_IDS} if backend.gives_tokens else ())),
         is_owned=not isinstance(given, Backend),
         spec=_copied(entry),
     )
@@ -143,7 +177,7 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
 def _provider(model: str) -> tuple[str | None, str]:
     """Split LiteLLM's prefix off; a slash after anything else is part of the name."""
     prefix, slash, rest = model.partition("/")
-    return (prefix, rest) if slash and prefix in _OPENAI_PROVIDERS else (None, model)
+    return (prefix, rest) if slash and prefix in _OPENAI_PROVIDERS | _OTHER_PROVIDERS else (None, model)
 
 
 def _price(number: int, name: str, prices: Mapping[str, Any]) -> float | None:

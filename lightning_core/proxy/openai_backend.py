@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _KEEP_ALIVE_SECONDS = 4.0
 _READ_BUFFER_BYTES = 64 * 1024
 """What is read ahead of a slow agent, twice at most."""
 _LARGE_BODY_BYTES = 512 * 1024
+_AT_ONCE_SECONDS = 0.05
+"""So soon ends a call whose connection was closed already. A backend that takes longer has begun to work on it."""
 _PASSED_HEADERS = frozenset({"content-type", "content-disposition", "retry-after", "x-request-id", "request-id"})
 _STRANGERS = ("api.openai.com", "api.anthropic.com", ".openai.azure.com", "generativelanguage.googleapis.com")
 """Providers that refuse fields that they do not know, and give no token ids."""
@@ -45,9 +48,10 @@ class OpenAIBackend(Backend):
             None, else for nothing.
         headers: Sent with every call.
         timeout: Seconds that a whole call may take; None for no limit.
-        stream_timeout: Seconds from one piece of a stream to the next; None for `timeout`.
+        stream_timeout: Seconds from one piece of a stream to the next, comments not counted; None for `timeout`.
         connect_timeout: Seconds to connect.
         max_connections: How many calls may be under way at once; further ones wait for a connection.
+        max_answer_bytes: The largest answer that is taken in one piece.
         return_token_ids: Whether it knows `return_token_ids`; None for finding out.
 
     Raises:
@@ -65,6 +69,7 @@ class OpenAIBackend(Backend):
         stream_timeout: float | None = None,
         connect_timeout: float = 5.0,
         max_connections: int = 4096,
+        max_answer_bytes: int = 256 * 1024 * 1024,
         return_token_ids: bool | None = None,
     ) -> None:
         given: dict[str, Any] = {
@@ -74,7 +79,8 @@ class OpenAIBackend(Backend):
             "return_token_ids": return_token_ids,
         }
         given |= {"timeout": timeout, "stream_timeout": stream_timeout, "connect_timeout": connect_timeout}
-        check_options({**given, "max_connections": max_connections}, get_type_hints(OpenAIBackend.__init__))
+        given |= {"max_connections": max_connections, "max_answer_bytes": max_answer_bytes}
+        check_options(given, get_type_hints(OpenAIBackend.__init__))
         base = _PUBLIC_BASE if api_base is None else from_environment("api_base", api_base)
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -92,6 +98,7 @@ class OpenAIBackend(Backend):
             total=None, sock_connect=connect_timeout, sock_read=stream_timeout or timeout
         )
         self._max_connections = max_connections
+        self._max_answer_bytes = max_answer_bytes
         self._session: aiohttp.ClientSession | None = None
         host = parts.hostname or ""
         if return_token_ids is None and any(host == name or host.endswith(name) for name in _STRANGERS):
@@ -108,6 +115,7 @@ class OpenAIBackend(Backend):
         query = f"?{request.query}" if request.query else ""
         connection = _Connection()
         _connection.set(connection)
+        began = time.perf_counter()
         try:
             response = await self._open().request(
                 request.method,
@@ -123,13 +131,13 @@ class OpenAIBackend(Backend):
             raise BackendTimeout(f"{self._host} did not answer within {_limit(timeout)}") from exc
         except (aiohttp.ServerDisconnectedError, ConnectionResetError) as exc:
             said = f"{self._host} closed the connection before it answered"
-            if isinstance(exc, aiohttp.ServerDisconnectedError) and not connection.is_kept:
+            was_stale = connection.is_kept and time.perf_counter() - began < _AT_ONCE_SECONDS
+            if isinstance(exc, aiohttp.ServerDisconnectedError) and not was_stale:
                 raise BackendBroke(said) from exc  # it had the whole call, and may be at it
-            # Mostly a connection that it closed for being idle while the call was sent.
             raise BackendUnavailable(said) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise BackendBroke(f"{self._host} did not answer as a server does: {_said(exc)}") from exc
-        return _Streamed(response, self._host, timeout)
+        return _Streamed(response, self._host, timeout, self._max_answer_bytes)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
@@ -171,24 +179,46 @@ class _Pool(aiohttp.TCPConnector):
 class _Streamed(BackendAnswer):
     """An answer on a connection."""
 
-    def __init__(self, response: aiohttp.ClientResponse, host: str, timeout: aiohttp.ClientTimeout) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, host: str, timeout: aiohttp.ClientTimeout, max_bytes: int
+    ) -> None:
         self.status = response.status
         self.headers = [(name, value) for name, value in response.headers.items() if name.lower() in _PASSED_HEADERS]
         self._response = response
         self._host = host
         self._timeout = timeout
+        self._max_bytes = max_bytes
 
     async def read(self) -> bytes:
-        try:
-            return await self._response.read()
-        except (TimeoutError, aiohttp.ClientError, OSError) as exc:
-            raise self._broken(exc) from exc
-
-    async def pieces(self) -> AsyncIterator[bytes]:
+        parts: list[bytes] = []
+        size = 0
         content = self._response.content
         try:
             while piece := await content.readany():
+                parts.append(piece)
+                size += len(piece)
+                if size > self._max_bytes:
+                    self._response.close()
+                    raise BackendBroke(
+                        f"{self._host} answers with more than {self._max_bytes} bytes; max_answer_bytes sets the limit"
+                    )
+        except (TimeoutError, aiohttp.ClientError, OSError) as exc:
+            raise self._broken(exc) from exc
+        return b"".join(parts)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        content = self._response.content
+        waited, began = 0.0, time.perf_counter()
+        try:
+            while piece := await content.readany():
+                if piece.startswith(b":") and _is_comment(piece):
+                    waited += time.perf_counter() - began
+                    if self._timeout.sock_read is not None and waited > self._timeout.sock_read:
+                        raise TimeoutError
+                else:
+                    waited = 0.0
                 yield piece
+                began = time.perf_counter()  # an agent that reads slowly is not waited for
         except (TimeoutError, aiohttp.ClientError, OSError) as exc:
             raise self._broken(exc) from exc
 
@@ -209,6 +239,11 @@ def _payload(body: bytes) -> bytes | io.BytesIO | None:
     if len(body) > _LARGE_BODY_BYTES:
         return io.BytesIO(body)
     return body or None
+
+
+def _is_comment(piece: bytes) -> bool:
+    """Whether a piece of a stream says nothing but that its connection lives."""
+    return all(line.startswith(b":") for line in piece.splitlines() if line)
 
 
 def _said(error: Exception) -> str:

@@ -23,7 +23,10 @@ PROXY_OPTIONS: Mapping[str, Any] = {
 
 _SECRET = frozenset({"key", "api_key", "headers"})
 _FROM_ONE = frozenset(
-    {"max_concurrent_calls", "max_body_bytes", "max_unsent_spans", "max_unsent_bytes", "max_connections"}
+    {
+        *("max_concurrent_calls", "max_body_bytes", "max_incoming_bytes", "max_unsent_spans", "max_unsent_bytes"),
+        *("max_connections", "max_answer_bytes"),
+    }
 )
 """With none of these nothing would go on."""
 _ABOVE_ZERO = frozenset({"stall_seconds", "timeout", "stream_timeout", "connect_timeout"})

@@ -20,6 +20,8 @@ LINGER_SECONDS = 0.01
 """How long a span may wait for others that go with it."""
 
 _MAX_BATCH = 64
+_BATCH_BYTES = 8 * 1024 * 1024
+"""About; a larger span goes alone. The bodies that a store takes over HTTP are at most 64 MiB."""
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 5.0
 _MAX_LOST = 20_000
@@ -245,7 +247,8 @@ class Outbox:
     async def _send_all(self) -> None:
         try:
             while self._ready:
-                batch, self._ready = self._ready[:_MAX_BATCH], self._ready[_MAX_BATCH:]
+                count = self._next_batch()
+                batch, self._ready = self._ready[:count], self._ready[count:]
                 try:
                     await self._send_batch(batch)
                 except BaseException:
@@ -253,6 +256,16 @@ class Outbox:
                     raise
         finally:
             self._sending = None
+
+    def _next_batch(self) -> int:
+        """Return how many of the spans that are ready go together."""
+        count = size = 0
+        for ticket in self._ready[:_MAX_BATCH]:
+            size += ticket.size
+            if count and size > _BATCH_BYTES:
+                break
+            count += 1
+        return count
 
     async def _send_batch(self, batch: list[Ticket]) -> None:
         for ticket in batch:

@@ -79,23 +79,25 @@ class Attribution:
     def identify(self, headers: Mapping[str, str]) -> Identity:
         """Say who calls, by the key that comes in any of the headers in which clients send keys.
 
+        Where several come the first good one counts: clients fill the others with whatever their environment has.
+
         Raises:
-            Refused: When a key is needed, and this is none that is good.
+            Refused: When a key is needed, and none is good.
         """
-        given = headers.get("authorization")
-        other = headers.get("x-api-key") or headers.get("api-key")
-        if other and self._keys.required:
-            given = f"Bearer {other}"
-        try:
-            return self._keys.identify(given, time.time())
-        except Unauthorized as exc:
-            if not given:
-                message = "the proxy wants a key: that of the attempt, or its own; send 'Authorization: Bearer KEY'"
-            elif "expired" in str(exc):
-                message = str(exc)
-            else:
-                message = "this is not a key of the proxy, nor of an attempt; see where the agent gets its api_key from"
-            raise Refused(401, "invalid_api_key", message) from exc
+        others = (headers.get(name) for name in ("x-api-key", "api-key"))
+        given: list[str | None] = [f"Bearer {other}" for other in others if other]
+        if authorization := headers.get("authorization"):
+            given.append(authorization)
+        message = "the proxy wants a key: that of the attempt, or its own; send 'Authorization: Bearer KEY'"
+        if given:
+            message = "this is not a key of the proxy, nor of an attempt; see where the agent gets its api_key from"
+        for each in given or [None]:
+            try:
+                return self._keys.identify(each, time.time())
+            except Unauthorized as exc:
+                if "expired" in str(exc):
+                    message = str(exc)
+        raise Refused(401, "invalid_api_key", message)
 
     def owner(self, addressed: Addressed, headers: Mapping[str, str], who: Identity) -> Owner | None:
         """Return whose call it is; None where nothing says so.

@@ -40,6 +40,11 @@ def tool_call_part(call: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def of_function_call(call: Any) -> list[dict[str, Any]]:
+    """Turn what OpenAI's chat API had before tool calls into one, which has no id; none where there is none."""
+    return [{"id": None, "type": "function", "function": call}] if isinstance(call, dict) else []
+
+
 def tool_result_part(call_id: Any, result: Any) -> dict[str, Any]:
     """Make the part of a tool's result."""
     return {"type": "tool_call_response", "id": call_id, "response": result}
@@ -47,13 +52,14 @@ def tool_result_part(call_id: Any, result: Any) -> dict[str, Any]:
 
 def _message(message: dict[str, Any]) -> Message:
     role = message.get("role")
-    if role == "tool":
-        content = message.get("content")
+    if role in ("tool", "function"):  # the latter is the result of a `function_call`
+        role, content = "tool", message.get("content")
         parts = [tool_result_part(message.get("tool_call_id"), content if isinstance(content, str) else _flat(content))]
     else:
         parts = _reasoning(message.get("reasoning_content") or message.get("reasoning"))
         parts += content_parts(message.get("content"))
-        parts += [tool_call_part(call) for call in objects(message.get("tool_calls"))]
+        calls = objects(message.get("tool_calls")) or of_function_call(message.get("function_call"))
+        parts += [tool_call_part(call) for call in calls]
     found: Message = {"role": role, "parts": parts}
     if message.get("name"):
         found["name"] = message["name"]

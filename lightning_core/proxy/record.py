@@ -1,9 +1,10 @@
 """What is known of one call, from its beginning to its end."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_core.proxy.answer import Answer
+from lightning_core.proxy.answer import Answer, AnswerChoice
 from lightning_core.proxy.dialects import Dialect
 from lightning_core.proxy.owner import Owner
 
@@ -21,6 +22,8 @@ class CallRecord:
     """What it is for, where it is none of the agent's own."""
     parent: tuple[str, str] | None = None
     """The trace id and the span id that the agent's call is part of, where it says so."""
+    body_bytes: int = 0
+    """How many bytes the agent sent."""
     size: int = 0
     """About how many bytes it holds."""
     duration: float = 0.0
@@ -30,6 +33,8 @@ class CallRecord:
     """The backend that it went to last."""
     model_name: str | None = None
     """The model that it went to, by the name that agents say."""
+    price: Callable[[int | None, int | None, int | None], float | None] | None = None
+    """Says what a call costs there: see `Replica.cost`. None for a call that was not sent."""
     tries: int = 0
     weight_version: str | None = None
     """When the call was sent."""
@@ -38,6 +43,12 @@ class CallRecord:
     answer: Answer = field(default_factory=Answer)
     error_kind: str | None = None
     error: str | None = None
+    error_code: str | None = None
+    """What the backend calls it."""
+    is_refused: bool = False
+    """Whether the backend refused it, and so used nothing."""
+    was_taken: bool = False
+    """Whether the agent had the whole answer of a stream, if not all of the stream."""
     status: int = 0
     """The HTTP status that the agent got; 0 for none."""
     cost: float | None = None
@@ -63,7 +74,25 @@ class CallRecord:
             return sum(len(choice.token_ids or ()) for choice in answer.choices)
         return answer.output_tokens
 
-    @property
-    def tokens(self) -> int:
-        """How many tokens went in and out, of those that are known."""
-        return (self.input_tokens or 0) + (self.output_tokens or 0)
+    def spent(self) -> tuple[int, int]:
+        """Return how many tokens went in and out as a budget counts them: what nobody told is estimated.
+
+        A token for 4 bytes of the request, and for 4 characters of the answer as far as it came.
+        """
+        given, taken = self.input_tokens, self.output_tokens
+        if given is None:
+            given = _quarter(self.body_bytes)
+        if taken is None or self.error_kind is not None:  # what a stream that broke off said of it was not the last
+            taken = max(taken or 0, sum(map(_received, self.answer.choices)))
+        return given, taken
+
+
+def _received(choice: AnswerChoice) -> int:
+    if choice.token_ids is not None:
+        return len(choice.token_ids)
+    calls = (call["function"].get("arguments") for call in choice.tool_calls)
+    return _quarter(sum(len(str(said)) for said in (choice.content, choice.reasoning, *calls) if said))
+
+
+def _quarter(count: int) -> int:
+    return -(-count // 4)

@@ -36,6 +36,7 @@ class StreamRelay:
         self._added = added
         self._reader = EventReader()
         self._assembler = dialect.assembler()
+        self._is_pushing = False
 
     async def run(self, sent: Sent, headers: Headers) -> None:
         """Hand the stream on until it ends.
@@ -70,16 +71,29 @@ class StreamRelay:
         """Return the answer, as far as it came."""
         return self._assembler.finish()
 
+    def was_taken(self, choices: int) -> bool:
+        """Whether the agent took the whole answer. To be called after `finish`.
+
+        Many agents close a stream at the finish reason, before what the backend still says of the usage.
+
+        Args:
+            choices: How many answers were asked for.
+        """
+        answer, is_complete = self._assembler.answer, self._assembler.is_complete
+        return is_complete and not self._is_pushing and answer.failure is None and len(answer.choices) >= choices
+
     async def _push(self, handed: bytes, sent: Sent, headers: Headers) -> None:
         if not handed:
             return
+        self._is_pushing = True  # and stays so where the agent does not take it
         if self.first_chunk is not None:
             await self._exchange.push(handed)
-            return
-        await self._exchange.begin(sent.answer.status, headers)
-        await self._exchange.push(handed)
-        await asyncio.sleep(0)  # the event loop writes to sockets when it gets its turn
-        self.first_chunk = time.perf_counter()
+        else:
+            await self._exchange.begin(sent.answer.status, headers)
+            await self._exchange.push(handed)
+            await asyncio.sleep(0)  # the event loop writes to sockets when it gets its turn
+            self.first_chunk = time.perf_counter()
+        self._is_pushing = False
 
     def _events(self, piece: bytes, sent: Sent) -> list[ServerEvent]:
         try:

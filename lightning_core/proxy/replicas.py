@@ -18,9 +18,10 @@ _FAILURES_ALLOWED = 3
 class Replicas:
     """The replicas of all models.
 
-    A replica that cannot be reached, or fails again and again, is left out for a time that doubles from 1 to 30 s. Then
-    one call tries it. Nothing is asked of a backend but agents' own calls. Where all are dead, the one that comes back
-    first is tried: an error of the backend's own says more than one of the proxy's.
+    A replica that cannot be reached, or fails again and again, is left out for a second. Then one call tries it; each
+    time that this fails the next is twice as long, up to 30 s. However many calls fail meanwhile, they say the same as
+    the first: it is one outage. Nothing is asked of a backend but agents' own calls. Where all are dead, the one that
+    comes back first is tried: an error of the backend's own says more than one of the proxy's.
 
     Args:
         clock: Where the time comes from.
@@ -51,6 +52,8 @@ class Replicas:
     def replace(self, replicas: Sequence[Replica]) -> None:
         """Send calls to these from now on; `on_idle` is told of each other one when its last call has ended."""
         gone = [replica for replica in self._all if replica not in replicas]
+        for replica in replicas:
+            replica.refused_fields.clear()
         self._all = list(replicas)
         self._by_model = {}
         for replica in replicas:
@@ -136,8 +139,13 @@ class Replicas:
     def begin(self, replica: Replica) -> None:
         """Take note of a call that goes to a replica."""
         replica.in_flight += 1
-        if replica.down_until:
-            replica.is_on_trial = True
+
+    def begin_trial(self, replica: Replica) -> bool:
+        """Whether the call that is about to be sent is the one which finds out if a dead replica is back."""
+        if not replica.down_until or not self._is_up(replica):
+            return False
+        replica.is_on_trial = True
+        return True
 
     def end(self, replica: Replica) -> None:
         """Take note of its end."""
@@ -152,20 +160,23 @@ class Replicas:
 
     def went_well(self, replica: Replica) -> None:
         """Take note of an answer that came to its end: the replica is sound."""
-        replica.failures, replica.down_until, replica.is_on_trial = 0, 0.0, False
+        replica.failures, replica.outages, replica.down_until, replica.is_on_trial = 0, 0, 0.0, False
 
-    def failed(self, replica: Replica, *, is_dead: bool) -> None:
+    def failed(self, replica: Replica, *, is_dead: bool, was_trial: bool = False) -> None:
         """Take note of a failure.
 
         Args:
             replica: Whose it is.
             is_dead: Whether one is enough: it could not be reached.
+            was_trial: What `begin_trial` said of the call.
         """
-        was_trial, replica.is_on_trial = replica.is_on_trial, False
+        if replica.down_until and not was_trial:
+            return
+        replica.is_on_trial = False
         replica.failures += 1
         if is_dead or was_trial or replica.failures >= _FAILURES_ALLOWED:
-            doublings = min(replica.failures - 1, 10)
-            seconds = min(_FIRST_DOWN_SECONDS * 2**doublings, _LONGEST_DOWN_SECONDS)
+            seconds = min(_FIRST_DOWN_SECONDS * 2 ** min(replica.outages, 10), _LONGEST_DOWN_SECONDS)
+            replica.outages += 1
             replica.down_until = self._clock.now() + seconds
 
     def trial_undecided(self, replica: Replica) -> None:

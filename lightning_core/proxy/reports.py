@@ -7,6 +7,7 @@ from lightning_core.emitter import emit_annotation, emit_reward
 from lightning_core.proxy.exchange import Exchange
 from lightning_core.proxy.jsons import parse_object
 from lightning_core.proxy.live_attempts import LiveAttempts
+from lightning_core.proxy.masks import without_attempt_keys
 from lightning_core.proxy.outbox import Outbox
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
@@ -59,12 +60,13 @@ class Reports:
         body = await exchange.body(_MAX_BODY_BYTES)
         spans = [
             Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id)
-            for made in _read(parse_object(body))
+            for made in _read(parse_object(without_attempt_keys(body.decode("utf-8", "replace")).encode()))
         ]
         if read_model_calls(spans):
             raise Refused(
                 400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
             )
+        self._attempts.require_not_ended(owner)  # the body took its time
         for span in spans:
             self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
         await exchange.answer(204, b"", ())

@@ -1,7 +1,7 @@
 """A call's way to a backend: which replica, with which body, and what is tried again."""
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,7 @@ from lightning_core.proxy.jsons import dump, parse_object
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.refusals import Refused
 from lightning_core.proxy.replicas import Replicas
+from lightning_core.store.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,24 @@ class Sender:
 
     Args:
         replicas: Where to.
+        clock: Where the time comes from.
+        before_retry: Returns when a call may be tried again, or raises `Refused`.
         retries: How often a call is tried again.
         first_pause_seconds: The pause before the first time; later ones are longer.
     """
 
-    def __init__(self, replicas: Replicas, *, retries: int, first_pause_seconds: float) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        clock: Clock,
+        *,
+        before_retry: Callable[[], Awaitable[None]],
+        retries: int,
+        first_pause_seconds: float,
+    ) -> None:
         self._replicas = replicas
+        self._clock = clock
+        self._before_retry = before_retry
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
 
@@ -130,6 +143,7 @@ class Sender:
                 with again:
                     if again.num == 1:
                         raise first  # the try above: most calls never come here
+                    await self._before_retry()
                     return await one()
         except _TryAgain as exc:
             if exc.answer is not None:
@@ -159,10 +173,11 @@ class Sender:
         replica = await self._replicas.place(model if isinstance(model, str) else None, attempt, not_this=failed)
         on_try(replica)
         self._replicas.begin(replica)
+        is_trial = self._replicas.begin_trial(replica)
         try:
             sent = await self._ask(exchange, path, body, fields, dialect, attempt, replica, tries)
             if sent.answer.status in _RETRIED:
-                raise await self._refusing(sent, fields)
+                raise await self._refusing(sent, fields, is_trial=is_trial)
             if 300 <= sent.answer.status < 400:
                 await sent.answer.aclose()
                 # The agent would follow it past the proxy, to where nothing is recorded or counted.
@@ -175,19 +190,19 @@ class Sender:
         except BaseException as exc:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
-                self._replicas.failed(replica, is_dead=True)
+                self._replicas.failed(replica, is_dead=True, was_trial=is_trial)
                 refused = Refused(503, "backend_unavailable", hide_in_text(str(exc)), retry_after=1.0)
                 raise self._again(refused, replica, fields) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
-                self._replicas.failed(replica, is_dead=False)
+                self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
                 raise refusal_of(exc) from exc
-            if not isinstance(exc, _TryAgain):
+            if is_trial and not isinstance(exc, _TryAgain):
                 self._replicas.trial_undecided(replica)
             raise
         if sent.answer.status < 500:
             self._replicas.answers(replica)
         else:
-            self._replicas.failed(replica, is_dead=False)
+            self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
         return sent
 
     async def _ask(
@@ -201,23 +216,38 @@ class Sender:
         replica: Replica,
         tries: int,
     ) -> Sent:
-        added = _additions(dialect, fields, replica)
-        answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
-        if answer.status in (400, 422) and added:
-            said = await answer.read()
-            await answer.aclose()
-            refused = {name for name in added if name.encode() in said}
-            if not refused:
+        refused: set[str] = set()
+        while True:
+            added = _additions(dialect, fields, replica, replica.refused_fields.at(self._clock.now()) | refused)
+            answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
+            if answer.status not in (400, 422) or not added:
+                break
+            try:
+                said = await answer.read()
+            finally:
+                await answer.aclose()
+            named = {name for name in added if name.encode() in said}
+            if not named:
                 return Sent(WholeAnswer(answer.status, said, answer.headers), replica, {}, tries)
             # It may not know these fields, or only repeat a request that it refuses for another reason.
-            added = _additions(dialect, fields, replica, refused)
-            answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
-            if answer.status < 400:
-                logger.info("lightning.backend_refuses_fields backend=%s fields=%s", replica.backend.address, refused)
-                replica.refused_fields |= refused
+            refused |= named
+        if answer.status < 400:
+            replica.refused_fields.take(added)
+            if refused:
+                self._note_refused(replica, refused, (attempt, body))
         return Sent(answer, replica, added, tries)
 
-    async def _refusing(self, sent: Sent, fields: dict[str, Any] | None) -> _TryAgain:
+    def _note_refused(self, replica: Replica, refused: Set[str], call: object) -> None:
+        news = replica.refused_fields.refuse(refused, call, self._clock.now())
+        if news:
+            logger.warning(
+                "lightning.backend_refuses_fields backend=%s fields=%s; calls go on without them, and without the "
+                "tokens that they ask for",
+                replica.backend.address,
+                ",".join(sorted(news)),
+            )
+
+    async def _refusing(self, sent: Sent, fields: dict[str, Any] | None, *, is_trial: bool) -> _TryAgain:
         """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
         answer, replica = sent.answer, sent.replica
         try:
@@ -227,7 +257,7 @@ class Sender:
         if answer.status == 429:
             self._replicas.went_well(replica)  # it lives
         else:
-            self._replicas.failed(replica, is_dead=False)
+            self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
         kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
         again = self._again(refused, replica, fields, asked=answer.header("retry-after"))
@@ -255,12 +285,11 @@ def refusal_of(error: Exception) -> Refused:
 
 
 def _additions(
-    dialect: Dialect | None, fields: dict[str, Any] | None, replica: Replica, refused: Set[str] = frozenset()
+    dialect: Dialect | None, fields: dict[str, Any] | None, replica: Replica, refused: Set[str]
 ) -> dict[str, Any]:
-    """Return what to ask besides what the agent asks, without what is refused by now or was before."""
+    """Return what to ask besides what the agent asks, without what is refused."""
     if dialect is None or fields is None:
         return {}
-    refused = replica.refused_fields | refused
     tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
     wanted = dialect.additions(fields, tokens=tokens)
     return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted

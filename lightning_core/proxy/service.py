@@ -11,6 +11,7 @@ from lightning_core.proxy.app import ProxyApp
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.control import Control
 from lightning_core.proxy.engine import Engine
+from lightning_core.proxy.incoming import IncomingBodies
 from lightning_core.proxy.links import Links
 from lightning_core.proxy.live_attempts import LiveAttempts
 from lightning_core.proxy.model_list import Replica, make_replicas
@@ -95,7 +96,11 @@ class ProxyService(Serving):
             traffic=self.traffic,
             replicas=self.replicas,
             sender=Sender(
-                self.replicas, retries=settings.num_retries, first_pause_seconds=settings.first_retry_seconds
+                self.replicas,
+                clock,
+                before_retry=self.traffic.come_again,
+                retries=settings.num_retries,
+                first_pause_seconds=settings.first_retry_seconds,
             ),
             capture=capture,
             spending=local if links is None else links.spending,
@@ -123,12 +128,13 @@ class ProxyService(Serving):
 
     async def listen(self, bound: socket.socket) -> None:
         """Answer what comes in on a socket, which is closed in the end."""
-        self._listener = listener = Listener(self.app, bound)  # known before it is open: a start may be cancelled
+        app = IncomingBodies(self.app, self._settings.max_incoming_bytes)
+        self._listener = listener = Listener(app, bound)  # known before it is open: a start may be cancelled
         await listener.open()
 
     async def stop(self) -> None:
         listener, self._listener = self._listener, None
-        self.traffic.resume()
+        self.traffic.close()
         self._refusals.close()
         if listener is not None:
             await listener.close(seconds=STOP_SECONDS)
@@ -139,8 +145,8 @@ class ProxyService(Serving):
 
     # Steering: none of this waits, but for draining and flushing
 
-    async def pause(self) -> None:
-        self.traffic.pause()
+    async def pause(self, seconds: float | None = None) -> None:
+        self.traffic.pause(seconds)
 
     async def resume(self) -> None:
         self.traffic.resume()

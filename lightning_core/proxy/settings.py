@@ -20,6 +20,7 @@ class Settings:
     flush_grace_seconds: float = 1.0
     flush_seconds: float | None = 30.0
     max_body_bytes: int = 64 * 1024 * 1024
+    max_incoming_bytes: int = 512 * 1024 * 1024
     max_unsent_spans: int = 20_000
     max_unsent_bytes: int = 512 * 1024 * 1024
 
@@ -29,6 +30,7 @@ class Settings:
             self,
             max_concurrent_calls=-(-self.max_concurrent_calls // workers),
             max_waiting_calls=-(-self.max_waiting_calls // workers),
+            max_incoming_bytes=-(-self.max_incoming_bytes // workers),
             max_unsent_spans=-(-self.max_unsent_spans // workers),
             max_unsent_bytes=-(-self.max_unsent_bytes // workers),
         )

@@ -14,6 +14,7 @@ from lightning_core.logs.secrets import hide_in_text
 from lightning_core.proxy import parts
 from lightning_core.proxy.answer import Answer, AnswerChoice
 from lightning_core.proxy.jsons import text, whole
+from lightning_core.proxy.masks import without_attempt_keys
 from lightning_core.proxy.record import CallRecord
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.clone import construct
@@ -32,6 +33,11 @@ TRIES = "agentlightning.tries"
 FIRST_CHUNK_SECONDS = "gen_ai.response.time_to_first_chunk"
 COST = "gen_ai.usage.cost"
 
+MAX_ERROR_CHARACTERS = 2_000
+"""What is recorded of an error."""
+
+_QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage"})
+"""Errors that say what the backend said, as do those that are its HTTP status."""
 _RESOURCE = OtelResource(attributes={"service.name": "lightning-proxy"})
 _OK = TraceStatus(status_code="OK")
 _SPAN_FIELDS = set(Span.model_fields)
@@ -94,7 +100,7 @@ def span_of(record: CallRecord, capture: Capture) -> Span:
     status = _OK
     if record.error_kind is not None:
         attributes[genai.ERROR_TYPE] = record.error_kind
-        status = TraceStatus(status_code="ERROR", description=whole(hide_in_text(record.error or record.error_kind)))
+        status = TraceStatus(status_code="ERROR", description=_error(record, record.error_kind, capture))
     ids = secrets.token_hex(24)
     span_id = ids[32:]
     trace_id, parent_id = record.parent if record.parent is not None else (ids[:32], None)
@@ -128,8 +134,17 @@ def bare_span_of(record: CallRecord, error: Exception) -> Span:
     """Make the span of a call of which no more can be said: that it was there, and why nothing is known of it."""
     bare = CallRecord(owner=record.owner, dialect=record.dialect, request={}, began=record.began, parent=record.parent)
     bare.duration, bare.purpose, bare.model_name = record.duration, record.purpose, record.model_name
-    bare.fail("not_recorded", f"the call could not be recorded: {type(error).__name__}: {error}")
+    bare.fail("not_recorded", f"the call could not be recorded: {type(error).__name__}; the proxy's log says why")
     return span_of(bare, Capture(content=False, tokens=False))
+
+
+def _error(record: CallRecord, kind: str, capture: Capture) -> str:
+    """Say what went wrong. A backend's words may be those of the request: they are content."""
+    said = record.error or kind
+    if (kind in _QUOTING or kind.isdecimal()) and (not capture.content or capture.redact is not None):
+        code = f" ({record.error_code})" if record.error_code not in (None, kind) else ""
+        said = f"{record.address}: {kind}{code}; what it said is not recorded"
+    return whole(hide_in_text(without_attempt_keys(said[: 2 * MAX_ERROR_CHARACTERS]))[:MAX_ERROR_CHARACTERS])
 
 
 def _parameters(request: dict[str, Any]) -> dict[str, Any]:
@@ -199,10 +214,10 @@ def _content(record: CallRecord, redact: Redact | None) -> dict[str, str]:
         if not value:
             continue
         if redact is None:
-            found[name] = text(value)
+            found[name] = without_attempt_keys(text(value))
             continue
         try:
-            found[name] = text(redact(what, value))
+            found[name] = without_attempt_keys(text(redact(what, value)))
         except Exception:
             logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
     return found

@@ -44,7 +44,11 @@ class EventReader:
     """Cuts what comes into events."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        """Of an event that has not ended; joined once, when it has."""
+        self._size = 0
+        self._has_return = False
+        """Whether the last piece ended with a carriage return: its line feed may be in the next one."""
 
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that are complete by now.
@@ -52,21 +56,37 @@ class EventReader:
         Raises:
             NoEventStream: When an event does not end.
         """
-        data = self._rest + piece if self._rest else piece
-        if b"\r" in data:
-            if data.endswith(b"\r"):  # its line feed may be in the next piece
-                self._rest = data
-                return []
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *whole, self._rest = data.split(b"\n\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise NoEventStream(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        if self._has_return:
+            piece = b"\r" + piece
+        if b"\r" in piece:
+            self._has_return = piece.endswith(b"\r")
+            piece = piece[: -1 if self._has_return else None].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if self._parts:
+            ends = b"\n\n" in piece or (piece.startswith(b"\n") and self._parts[-1].endswith(b"\n"))
+            piece = self._joined(piece) if ends else self._kept(piece)
+        *whole, rest = piece.split(b"\n\n")
+        if rest:
+            self._kept(rest)
         return [_event(raw) for raw in whole if raw]
 
     def finish(self) -> list[ServerEvent]:
         """Return the event that was not ended by an empty line when the stream was; none where there is none."""
-        rest, self._rest = self._rest.strip(b"\r\n"), b""
-        return [_event(rest.replace(b"\r\n", b"\n"))] if rest else []
+        rest = self._joined(b"").strip(b"\n")
+        return [_event(rest)] if rest else []
+
+    def _joined(self, piece: bytes) -> bytes:
+        whole = b"".join((*self._parts, piece))
+        self._parts, self._size = [], 0
+        return whole
+
+    def _kept(self, piece: bytes) -> bytes:
+        """Keep a piece of an event that has not ended, and return what is left to be read."""
+        if piece:
+            self._parts.append(piece)
+            self._size += len(piece)
+        if self._size > MAX_EVENT_BYTES:
+            raise NoEventStream(f"an event of more than {MAX_EVENT_BYTES} bytes")
+        return b""
 
 
 def _event(raw: bytes) -> ServerEvent:

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from lightning_core.adapter import ModelCall, read_model_calls
+from lightning_core.adapter import ModelCall, genai, read_model_calls
+from lightning_core.proxy import spans as proxy_spans
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import Event, Span
 
@@ -217,6 +218,43 @@ def test_one_response_id_is_one_call_and_its_tokens_are_those_of_the_source_that
     assert ids([call]) == [["span-2", "span-1"]]
     assert call.prompt_token_ids == [1]
     assert [message["content"] for message in call.messages] == ["What is to be done?"]
+
+
+def by_proxy(trace, id, token, **more):
+    attributes = {"gen_ai.operation.name": "chat", "agentlightning.has_token_ids": True, "gen_ai.response.id": id}
+    return trace.span("chat", {**attributes, "prompt_token_ids": [0], "response_token_ids": [token]}, **more)
+
+
+def test_a_server_that_gives_all_answers_the_same_id_has_answered_as_often_as_the_proxy_has_recorded():
+    trace = TraceBuilder()
+    for token in (1, 2, 3):
+        by_proxy(trace, "constant", token)
+    assert [call.response_token_ids for call in called(trace)] == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize("lies_within", [False, True])
+@pytest.mark.parametrize("instrumentors", [1, 2])
+def test_calls_of_one_id_that_an_instrumentor_recorded_too_count_once_each(instrumentors, lies_within):
+    trace = TraceBuilder()
+    for token in (1, 2):
+        around = [bare(trace, "constant") for _ in range(instrumentors)]
+        by_proxy(trace, "constant", token, parent=around[-1] if lies_within else None)
+    calls = called(trace)
+    assert [call.response_token_ids for call in calls] == [[1], [2]]
+    assert [len(call.spans) for call in calls] == [instrumentors + 1] * 2
+    assert ids(calls)[1][0] == f"span-{2 * instrumentors + 2}"
+
+
+def test_a_span_around_several_calls_of_one_id_that_the_proxy_recorded_is_the_last_one():
+    trace = TraceBuilder()
+    around = bare(trace, "constant")
+    by_proxy(trace, "constant", 1, parent=around)
+    by_proxy(trace, "constant", 2, parent=around)
+    assert ids(called(trace)) == [["span-2"], ["span-3", "span-1"]]
+
+
+def test_the_proxy_marks_its_spans_as_its_own():
+    assert proxy_spans.HAS_TOKEN_IDS == genai.HAS_TOKEN_IDS
 
 
 def test_identical_calls_with_ids_of_their_own_are_calls_of_their_own():

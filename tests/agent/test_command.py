@@ -129,6 +129,22 @@ async def test_prompt_whose_placeholders_the_task_does_not_have_comes_as_a_templ
     assert "AGL_PROMPT" not in given
 
 
+@pytest.mark.parametrize(("length", "is_variable"), [(10, True), (131_060, True), (131_061, False), (400_000, False)])
+async def test_prompt_is_in_a_file_and_in_a_variable_where_it_is_short_enough(length: int, is_variable: bool) -> None:
+    resources: NamedResources = {"prompt": PromptTemplate(template="é {text}")}
+    text = "x" * (length - 3)
+    script = (
+        "import os; prompt = open(os.environ['AGL_PROMPT_FILE'], encoding='utf-8').read(); "
+        "assert os.environ.get('AGL_PROMPT', prompt) == prompt; print(len(prompt), 'AGL_PROMPT' in os.environ)"
+    )
+    printed: list[str] = []
+
+    agent = python(script, reward="grader")
+    await run(agent, {"text": text}, resources=resources, reward=lambda result: printed.append(result) or 1.0)
+
+    assert printed == [f"{length - 1} {is_variable}\n"]
+
+
 async def test_fields_of_the_task_come_in_variables_of_their_own() -> None:
     agent = python(ENVIRONMENT, reward="grader", task_variables={"Q": "question", "TAGS": "meta.tags", "N": "meta.n"})
 

@@ -7,22 +7,22 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from lightning_core import Trainer
+from lightning_core import FitResult, Trainer
 from lightning_core.agent import HttpAgent
 from lightning_core.emitter import find_final_reward, get_rewards_from_span
-from lightning_core.errors import InvalidAgent, UnknownComponent
+from lightning_core.errors import InvalidAgent, NoRewards, UnknownComponent
 from lightning_core.proxy import LLMProxy
 from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
-from lightning_core.types import LLM, NamedResources, PromptTemplate, RolloutConfig
+from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM, RolloutConfig
 from tests.agent.programs import run
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -310,6 +310,56 @@ class Client:
             return await response.json()
 
 
+class LetGo:
+    """Remembers what it was made with, and how it was let go of."""
+
+    ways: ClassVar[list[str]] = []
+
+    def __init__(self, server_address: str) -> None:
+        self.ways.append("made")
+
+    async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> int:
+        self.ways.append("chat")
+        return 1 // sample["divisor"]
+
+
+class Entered(LetGo):
+    async def __aenter__(self) -> None:
+        self.ways.append("entered")
+
+    async def __aexit__(self, *_: object) -> None:
+        self.ways.append("left")
+
+    async def aclose(self) -> None:
+        self.ways.append("closed, too")
+
+
+class ClosedAsync(LetGo):
+    async def aclose(self) -> None:
+        self.ways.append("aclose")
+
+
+class Closed(LetGo):
+    def close(self) -> None:
+        self.ways.append("close")
+
+
+class Told:
+    """Calls its model by what it is told."""
+
+    def __init__(self, server_address: str, *, base_url: str, api_key: str) -> None:
+        self.url, self.key = base_url, api_key
+
+    async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> float:
+        said = {"model": "small", "messages": [{"role": "user", "content": sample["question"]}]}
+        bearer = {"authorization": f"Bearer {self.key}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/chat/completions", json=said, headers=bearer) as answer,
+        ):
+            return float((await answer.json())["choices"][0]["message"]["content"] == "ok")
+
+
 class NoClient:
     def chat(self, trace_id: str) -> None: ...
 
@@ -324,6 +374,74 @@ async def test_client_of_the_users_own_does_the_asking(service: Service, client:
     assert re.fullmatch(rf"{ran.rollout.rollout_id}/at-\w+", trace_id)
     assert service.bodies == [{"params": {"temperature": 0.5}, "question": "?"}]
     assert find_final_reward(ran.spans) == 1.0
+
+
+@pytest.mark.parametrize("divisor", [1, 0], ids=["well", "failed"])
+@pytest.mark.parametrize(
+    ("client", "ways"),
+    [
+        (LetGo, ["made", "chat"]),
+        (Entered, ["made", "entered", "chat", "left"]),
+        (ClosedAsync, ["made", "chat", "aclose"]),
+        (Closed, ["made", "chat", "close"]),
+    ],
+)
+async def test_client_is_let_go_of_after_its_rollout(
+    monkeypatch: pytest.MonkeyPatch, client: type, ways: list[str], divisor: int
+) -> None:
+    monkeypatch.setattr(LetGo, "ways", [])
+
+    ran = await run(HttpAgent("http://host/", client=client), {"divisor": divisor})
+
+    assert (LetGo.ways, ran.rollout.status) == (ways, "succeeded" if divisor else "failed")
+
+
+async def behind_proxy(agent: HttpAgent, key: str) -> tuple[FitResult, str]:
+    """Let a trainer with a proxy do a rollout; return what came of it, and of its failure."""
+    store = InMemoryLightningStore()
+    async with FakeEngine(["ok"]) as engine:
+        entry = {"model_name": "small", "litellm_params": {"model": "hosted_vllm/small", "api_base": engine.url}}
+        proxy = {"model_list": [entry], "key": key, "attribution_header": "trace_id"}
+        trainer = Trainer(algorithm="baseline", store=store, llm_proxy=proxy)
+        try:
+            result = await trainer.fit_async(agent, [{"question": "?"}])
+        except NoRewards as exc:
+            assert trainer.result is not None
+            return trainer.result, str(exc)
+    return result, ""
+
+
+@pytest.mark.parametrize("key", ["", "secret"], ids=["open", "keyed"])
+async def test_client_is_told_model_and_key_where_it_takes_them(key: str) -> None:
+    result, _ = await behind_proxy(HttpAgent("http://host/", client=Told), key)
+
+    assert (result.metrics["train_reward"], result.metrics["model_calls"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("way", ["client", "notify_file"])
+async def test_key_that_a_service_cannot_be_told_is_known_before_it_is_asked(
+    service: Service, tmp_path: Path, way: str
+) -> None:
+    options: Any = {"client": Client} if way == "client" else {"notify_file": tmp_path / "notify"}
+    agent = HttpAgent(service.url, **options)
+
+    _, failure = await behind_proxy(agent, "secret")
+
+    assert service.bodies == []
+    assert "wants the attempt's key, which the" in failure
+    assert ("client Client is not told; let" if way == "client" else "has no room for; leave it out") in failure
+    assert "or start the proxy without a key: llm_proxy={'key': '', ...}" in failure
+    result, _ = await behind_proxy(agent, "")
+    assert (result.status, len(service.bodies)) == ("succeeded", 1)
+
+
+async def test_proxy_that_is_away_is_a_fault_before_a_service_is_asked(service: Service) -> None:
+    model = ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="small", api_key="agl-at-1")
+
+    ran = await run(HttpAgent(service.url, client=Client), {"question": "?"}, resources={"main_llm": model})
+
+    assert "is out of reach" in (ran.fault or "")
+    assert service.bodies == []
 
 
 @pytest.mark.parametrize("name", ["trace_id", "sampling_params"])

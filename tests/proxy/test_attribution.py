@@ -227,6 +227,22 @@ class TestKeys:
         assert status == 401
         assert "secret" not in answer["error"]["message"]
 
+    async def test_a_good_key_counts_beside_one_that_is_none(self, http: Any, proxy: LLMProxy, key: str) -> None:
+        good = {"authorization": f"Bearer {key}", "x-api-key": key, "api-key": key}
+        for name, value in good.items():
+            dummies = dict.fromkeys(good.keys() - {name}, "dummy")
+            assert (await call(http, proxy, {**dummies, name: value}))[0] == 200
+        status, answer = await call(http, proxy, dict.fromkeys(good, "dummy"))
+        assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+
+    async def test_a_key_that_has_expired_says_so_whatever_stands_beside_it(
+        self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, attempt: AttemptedRollout
+    ) -> None:
+        ended = Keys("secret", attempt_seconds=0).mint(store.run_id, attempt.rollout_id, attempt.attempt.attempt_id, 0)
+        for name, other in (("authorization", "x-api-key"), ("x-api-key", "authorization")):
+            headers = {name: f"Bearer {ended}" if name == "authorization" else str(ended), other: "Bearer dummy"}
+            assert "has expired" in (await call(http, proxy, headers))[1]["error"]["message"]
+
     async def test_the_algorithms_key_may_call_for_any_attempt(self, agent: Agent) -> None:
         async with agent.chat(headers={"authorization": "Bearer secret"}) as response:
             assert response.status == 200

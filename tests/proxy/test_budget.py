@@ -1,18 +1,29 @@
 """A hard limit for a run: when it is reached, no further call starts."""
 
 import asyncio
+import json
+import math
 import threading
 from typing import Any
 
+import aiohttp
 import pytest
 
 from lightning_core.errors import BudgetExhausted, ConfigError
 from lightning_core.proxy import Budget
+from lightning_core.proxy.answer import Answer, AnswerChoice
+from lightning_core.proxy.dialects import DIALECTS
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.openai_backend import OpenAIBackend
+from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.record import CallRecord
 from lightning_core.testing.backend import FakeEngine, render
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import Agent, MakeProxy
+
+
+def tool_call(arguments: str) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
 
 
 def test_no_call_starts_beyond_the_limit_of_calls() -> None:
@@ -166,3 +177,66 @@ async def test_a_call_that_reached_no_backend_is_not_one_without_a_price(
         assert response.status == 503
     assert proxy.budget is not None
     assert (proxy.budget.unpriced_calls, proxy.budget.used["usd"]) == (0, 0)
+
+
+async def test_a_call_that_the_agent_gave_up_counts_by_an_estimate(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"tokens": 10_000})
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    async with aiohttp.ClientSession() as own:
+        agent.http = own
+        call = asyncio.create_task(agent.chat().__aenter__())
+        await engine.began.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    await asyncio.wait_for(engine.cancelled.wait(), 5)
+    span = await agent.span()
+    sent = len(json.dumps({"model": "small", "messages": [{"role": "user", "content": "hi"}]}))
+    assert proxy.budget is not None
+    assert proxy.budget.used["tokens"] == math.ceil(sent / 4)
+    assert proxy.budget.used["usd"] == math.ceil(sent / 4)
+    assert proxy.budget.unpriced_calls == 0
+    assert "gen_ai.usage.cost" not in span.attributes
+    assert "gen_ai.usage.input_tokens" not in span.attributes
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "spent"),
+    [
+        (Answer(input_tokens=3, output_tokens=5), None, (3, 5)),
+        (Answer(input_tokens=3, output_tokens=0), None, (3, 0)),
+        (Answer(), None, (25, 0)),
+        (Answer(choices=[AnswerChoice("x" * 9)]), None, (25, 3)),
+        (Answer(choices=[AnswerChoice("x" * 9, token_ids=[1, 2]), AnswerChoice("xx")]), None, (25, 3)),
+        (Answer(prompt_token_ids=[1], choices=[AnswerChoice("x" * 9, token_ids=[1, 2])]), None, (1, 2)),
+        (Answer(choices=[AnswerChoice(reasoning="x" * 4, tool_calls=[tool_call("{}  ")])]), None, (25, 2)),
+        # Anthropic's streams tell of few tokens when they begin, and of all when they end.
+        (Answer(input_tokens=3, output_tokens=1, choices=[AnswerChoice("x" * 40)]), "client_disconnected", (3, 10)),
+        (Answer(input_tokens=3, output_tokens=1, choices=[AnswerChoice("x" * 40)]), None, (3, 1)),
+    ],
+)
+def test_what_nobody_told_is_estimated_and_nothing_else(
+    answer: Answer, error: str | None, spent: tuple[int, int]
+) -> None:
+    record = CallRecord(Owner(None, "r", "a"), DIALECTS["/chat/completions"], {}, 0.0, body_bytes=99, answer=answer)
+    record.error_kind = error
+    assert record.spent() == spent
+
+
+async def test_what_passes_through_counts_as_a_call_without_a_price(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 5, "calls": 2}, num_retries=0)
+    agent = Agent(http, proxy, attempt)
+    async with agent.post("/images/generations") as response:
+        assert response.status == 201
+    await engine.stop()
+    async with agent.post("/images/generations") as response:
+        assert response.status == 503
+    async with agent.post("/images/generations") as response:
+        assert response.status == 402
+    assert proxy.budget is not None
+    assert (proxy.budget.used["calls"], proxy.budget.unpriced_calls) == (2, 1)
+    assert (await proxy.status())["calls"] == 3

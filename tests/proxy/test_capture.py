@@ -289,6 +289,40 @@ async def test_completions_have_the_logprobs_that_the_agent_asked_for(
     assert engine.received[0].fields["logprobs"] == logprobs
 
 
+FUNCTION_CALL = {"name": "add", "arguments": '{"a": 1,"b":2}'}
+AS_PART = {"type": "tool_call", "id": None, **FUNCTION_CALL}
+
+
+async def test_functions_from_before_tools_are_recorded_as_tools(agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = [{"function_call": FUNCTION_CALL}]
+    function = {"name": "add", "parameters": {"type": "object"}}
+    said = [
+        USER,
+        {"role": "assistant", "content": None, "function_call": FUNCTION_CALL},
+        {"role": "function", "name": "add", "content": "3"},
+    ]
+    await ask(agent, False, said, functions=[function])
+    span = await agent.span()
+    recorded = json.loads(span.attributes["gen_ai.input.messages"])
+    assert recorded[1:] == [
+        {"role": "assistant", "parts": [AS_PART]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": None, "response": "3"}], "name": "add"},
+    ]
+    assert json.loads(span.attributes["gen_ai.output.messages"])[0]["parts"] == [AS_PART]
+    assert json.loads(span.attributes["gen_ai.tool.definitions"]) == [{"type": "function", "function": function}]
+    answer = TraceToMessages().adapt([span])[0]["messages"][-1]
+    assert answer["tool_calls"][0]["function"] == FUNCTION_CALL
+
+
+def test_a_streamed_function_call_is_put_together() -> None:
+    assembler = DIALECTS["/chat/completions"].assembler()
+    for piece in ({"name": "add", "arguments": ""}, {"arguments": '{"a": 1,'}, {"arguments": '"b":2}'}):
+        delta = {"function_call": piece, "tool_calls": None}
+        assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": delta}]})
+    (choice,) = assembler.finish().choices
+    assert choice.tool_calls == [{"id": None, "type": "function", "function": FUNCTION_CALL}]
+
+
 async def test_what_cannot_be_written_down_is_not_recorded_and_the_attempt_ends(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
@@ -311,8 +345,9 @@ async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
     assert span.status.status_code == "ERROR"
     assert (span.name, span.attributes["gen_ai.request.model"]) == ("chat small", "small")
     assert span.attributes["error.type"] == "not_recorded"
-    assert "RuntimeError: what is this?" in (span.status.description or "")
+    assert span.status.description == "the call could not be recorded: RuntimeError; the proxy's log says why"
     assert "lightning.call_not_recorded" in caplog.text
+    assert "what is this?" in caplog.text
 
 
 @pytest.mark.parametrize(("path", "operation"), [("/chat/completions", "chat"), ("/completions", "text_completion")])

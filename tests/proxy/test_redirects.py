@@ -30,7 +30,7 @@ async def moved(engine: FakeEngine) -> AsyncIterator[FakeEngine]:
     await runner.cleanup()
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/chat/completions/", "/rerank", "/files/"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/chat/completions/", "/rerank", "/score/"])
 async def test_a_backend_that_redirects_is_an_error_and_never_the_agents_way_to_it(
     http: aiohttp.ClientSession,
     make_proxy: MakeProxy,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import ConfigError, UnknownComponent
+from lightning_core.errors import ConfigError, InvalidComponent, UnknownComponent
 from lightning_core.proxy.backend import Backend
 from lightning_core.proxy.model_list import Replica, make_replicas
 from lightning_core.proxy.openai_backend import OpenAIBackend
@@ -92,15 +92,48 @@ class TestHealth:
         b.in_flight = 5
         trial = replicas.choose("m", None)
         assert trial is a
-        replicas.begin(a)
+        assert replicas.begin_trial(a)
         assert replicas.choose("m", None) is b  # one call is enough to find out
-        replicas.failed(a, is_dead=True)
+        replicas.failed(a, is_dead=True, was_trial=True)
         await clock.advance(1.9)
         assert replicas.choose("m", None) is b
         await clock.advance(0.2)
         assert replicas.choose("m", None) is a
         replicas.went_well(a)
         assert a.down_until == 0
+
+    async def test_calls_that_fail_in_one_outage_say_the_same(self, replicas: Replicas, clock: FakeClock) -> None:
+        a, _ = replicas.all
+        for _ in range(20):
+            replicas.failed(a, is_dead=True)
+        await clock.advance(1.0)
+        assert replicas.begin_trial(a)
+        for _ in range(20):  # of before
+            replicas.failed(a, is_dead=True)
+        assert a.is_on_trial
+        replicas.failed(a, is_dead=True, was_trial=True)
+        assert a.down_until == clock.now() + 2
+
+    async def test_each_trial_that_fails_makes_the_next_pause_twice_as_long(
+        self, replicas: Replicas, clock: FakeClock
+    ) -> None:
+        a, _ = replicas.all
+        replicas.failed(a, is_dead=True)
+        pauses = []
+        for _ in range(7):
+            pauses.append(a.down_until - clock.now())
+            await clock.advance(pauses[-1])
+            replicas.failed(a, is_dead=False, was_trial=replicas.begin_trial(a))
+        assert pauses == [1, 2, 4, 8, 16, 30, 30]
+        replicas.went_well(a)
+        replicas.failed(a, is_dead=True)
+        assert a.down_until == clock.now() + 1
+
+    async def test_a_call_to_a_dead_one_before_its_time_is_no_trial(self, replicas: Replicas) -> None:
+        a, _ = replicas.all
+        assert not replicas.begin_trial(a)
+        replicas.failed(a, is_dead=True)
+        assert not replicas.begin_trial(a)
 
     async def test_it_takes_three_errors_of_the_server_in_a_row(self, replicas: Replicas) -> None:
         a, b = replicas.all
@@ -153,10 +186,35 @@ class TestModelList:
         assert [replica.backend.address for replica in replicas] == ["a:1", "api.openai.com", "a:1"]
         assert [replica.backend.gives_tokens for replica in replicas] == [None, False, None]
 
-    def test_other_providers_need_litellm(self) -> None:
-        entry = {"model_name": "m", "litellm_params": {"model": "anthropic/claude"}}
+    @pytest.mark.parametrize(
+        "params",
+        [
+            {"model": "anthropic/claude"},
+            {"model": "anthropic/claude", "api_base": "http://a:1"},
+            {"model": "azure/gpt-4o", "api_base": "https://a.openai.azure.com", "api_key": "x"},
+        ],
+    )
+    def test_other_providers_need_litellm(self, params: dict[str, Any]) -> None:
         with pytest.raises(UnknownComponent, match="lightning-litellm"):
-            make_replicas([entry], Registry(()))
+            make_replicas([{"model_name": "m", "litellm_params": params}], Registry(()))
+
+    def test_what_the_openai_backend_does_not_take_is_said_to_be_litellms(self) -> None:
+        entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": "http://a:1", "rpm": 10}}
+        with pytest.raises(
+            InvalidComponent,
+            match=r"model_list\[0\] \(m\): .* no option 'rpm'; .*backend: litellm`, in its option `params`",
+        ):
+            make_replicas([entry], default_registry())
+
+    def test_cached_tokens_have_their_price(self) -> None:
+        prices = {"input_cost_per_token": 2.0, "output_cost_per_token": 8.0, "cache_read_input_token_cost": 0.5}
+        entries = [
+            {"model_name": "m", "litellm_params": {"api_base": "http://a:1", **prices}},
+            {"model_name": "m", "litellm_params": {"api_base": "http://a:1"}, "model_info": prices},
+        ]
+        for replica in make_replicas(entries, default_registry()):
+            assert replica.cost(10, 1, 4) == 6 * 2.0 + 4 * 0.5 + 8.0
+            assert replica.cost(10, 1, None) == 28.0
 
     def test_a_backend_may_be_an_instance(self) -> None:
         backend: Backend = OpenAIBackend("http://a:1/v1")
@@ -178,6 +236,14 @@ class TestModelList:
             (
                 {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "input_cost_per_token": "free"}},
                 "input_cost_per_token is 'free'",
+            ),
+            (
+                {"model_name": "*", "litellm_params": {"model": "openai/*", "api_base": "http://a:1"}},
+                "'\\*' stands for no",
+            ),
+            (
+                {"model_name": "m", "litellm_params": {"model": "openai/*", "api_base": "http://a:1"}},
+                "'\\*' stands for no",
             ),
         ],
     )
@@ -202,3 +268,41 @@ async def test_one_whose_streams_always_break_is_left_out(
             broken += "backend_broke" in await response.text()
     assert broken == 3
     assert [replica["is_up"] for replica in (await proxy.status())["replicas"]] == [False, True]
+
+
+async def test_an_outage_of_a_moment_leaves_a_busy_one_out_for_a_moment(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    clock = FakeClock()
+    proxy = await make_proxy(engine, second, clock=clock)
+    agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(20)]
+
+    async def call(agent: Agent) -> int:
+        async with agent.chat() as response:
+            return int(response.status)
+
+    assert await asyncio.gather(*map(call, agents)) == [200] * 20
+    await engine.stop()
+    assert await asyncio.gather(*map(call, agents)) == [200] * 20
+    await engine.start()
+    await clock.advance(1.0)
+    engine.received.clear()
+    assert await call(Agent(http, proxy, await store.start_rollout({}))) == 200
+    assert len(engine.received) == 1
+
+
+async def test_one_whose_error_was_an_agents_last_answer_is_tried_again(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    clock = FakeClock()
+    proxy = await make_proxy(engine, second, clock=clock, num_retries=0)
+    agent = Agent(http, proxy, await store.start_rollout({}))
+    engine.faults = [503] * 3
+    for _ in range(3):
+        async with agent.chat() as response:
+            assert response.status == 503
+    await clock.advance(30)
+    for _ in range(2):
+        async with Agent(http, proxy, await store.start_rollout({})).chat() as response:
+            assert response.status == 200
+    assert [len(each.received) for each in (engine, second)] == [4, 1]

@@ -36,6 +36,19 @@ async def test_reward_is_a_span_of_its_attempt_after_the_calls_before_it(agent: 
     assert reward.sequence_id > call.sequence_id
 
 
+async def test_the_key_of_an_attempt_is_not_recorded_with_what_it_reports(
+    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, key="secret")
+    key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
+    report = {"annotation": {"environment": f"OPENAI_API_KEY={key}", "done": True}}
+    headers = {"authorization": f"Bearer {key}"}
+    async with http.post(f"{proxy.url}/report", json=report, headers=headers) as answer:
+        assert answer.status == 204
+    span = await Agent(http, proxy, attempt).span()
+    assert span.attributes == {"environment": "OPENAI_API_KEY=agl-at-***", "done": True}
+
+
 async def test_several_rewards_and_an_annotation_keep_their_names(agent: Agent) -> None:
     report = {"reward": {"right": 1, "short": 0.25}, "annotation": {"tool": {"name": "search", "uses": 3}}}
     async with agent.http.post(url_of(agent.proxy, agent.rollout), json=report) as answer:

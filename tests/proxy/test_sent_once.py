@@ -1,5 +1,6 @@
 """A call that a backend may be at is not sent again; what is asked for without a model has one in its record."""
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -30,6 +31,25 @@ async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle
     engine.faults = ["dies"]
     async with agent.chat() as response:
         assert response.status == 200
+
+
+async def test_a_connection_that_was_kept_and_is_closed_after_a_while_was_at_work(
+    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    async with agent.chat() as response:
+        await response.read()
+    real = engine._fail
+
+    async def work(request: Any, fields: Any, fault: Any) -> Any:
+        await asyncio.sleep(0.06)
+        return await real(request, fields, fault)
+
+    engine._fail = work  # type: ignore[method-assign]
+    engine.faults, engine.received = ["dies"], []
+    async with agent.chat() as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (502, "backend_broke")
+    assert len(engine.received) == 1
 
 
 async def test_a_call_without_a_model_is_recorded_with_that_which_answered(agent: Agent, engine: FakeEngine) -> None:

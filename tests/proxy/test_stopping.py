@@ -11,6 +11,7 @@ import pytest
 
 from lightning_core.proxy import service
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
 from lightning_core.testing.backend import FakeEngine
 from tests.proxy.conftest import Agent, MakeProxy
 
@@ -83,6 +84,22 @@ async def test_a_call_that_waits_for_its_turn_is_told_to_try_again(
     assert (await proxy.status())["waiting"] == 1
     await proxy.stop()
     assert [(await each)[0] for each in (first, second)] == [503, 503]
+
+
+async def test_a_call_that_waits_for_new_weights_does_not_reach_the_engine(
+    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    clock = FakeClock()
+    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+    await agent.proxy.pause()
+    call = asyncio.ensure_future(told(agent.chat()))
+    await clock.until_waiting()
+    await agent.proxy.stop()
+    status, answer, _ = await call
+    assert (status, answer["error"]["code"]) == (503, "proxy_stopped")
+    assert engine.received == []
+    (span,) = await store.query_spans(agent.rollout.rollout_id)
+    assert span.attributes["error.type"] == "proxy_stopped"
 
 
 async def test_a_request_whose_body_does_not_come_is_told_so(agent: Agent) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_core.errors import InvalidRequest, StoreUnavailable
+from lightning_core.proxy import outbox
 from lightning_core.proxy.steering import CallsLost
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
@@ -21,6 +22,8 @@ class Unreliable(InMemoryLightningStore):
     is_away = False
     loses_answers = False
     tries = 0
+    batches: Sequence[int] = ()
+    """How many spans came together."""
 
     def _check(self) -> None:
         self.tries += 1
@@ -37,6 +40,7 @@ class Unreliable(InMemoryLightningStore):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         self._check()
+        self.batches = [*self.batches, len(spans)]
         stored = await super().add_many_spans(spans)
         if self.loses_answers:
             self.loses_answers = False
@@ -223,3 +227,26 @@ async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(
     engine.hold.set()
     assert await call == 200
     assert len(await agent.spans()) == 2
+
+
+async def test_large_spans_go_in_several_batches(
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    store: Unreliable,
+    clock: FakeClock,
+    http: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_BATCH_BYTES", 100_000)  # the engine answers with five bytes for each of a prompt
+    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+    assert await say(agent, "before") == 200
+    await agent.spans()
+    store.is_away = True
+    assert await say(agent, "tried, and again") == 200
+    await clock.until_waiting()
+    for size in (7_500, 7_500, 7_500, 22_000, 10):
+        assert await say(agent, "x" * size) == 200
+    store.is_away, store.batches = False, []
+    await clock.advance(10)
+    assert len(await agent.spans()) == 7
+    assert store.batches == [1, 2, 1, 1, 1]

@@ -1,24 +1,32 @@
 """A model of tokens in the process: prompts go on with the very tokens that were sampled."""
 
 import asyncio
+import itertools
 import json
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import openai
 import pytest
+from hypothesis import given, strategies
 
 from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
 from lightning_core.errors import ConfigError
 from lightning_core.proxy.tokens import Generated, TokensBackend, parse_hermes
 from lightning_core.proxy.tokens.continuation import Conversations
 from lightning_core.proxy.tokens.text import TextStream
+from lightning_core.proxy.tokens.tool_calls import TextBefore, start_of
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import Agent, MakeProxy
 
 END = 1
 PAIR = 2
 """One token for `ab`, which the tokenizer itself never uses: text alone does not lead back to it."""
+
+
+USER = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
 
 
 class Letters:
@@ -80,9 +88,9 @@ Start = Any
 
 @pytest.fixture
 def start(make_proxy: MakeProxy, http: Any, attempt: AttemptedRollout) -> Start:
-    async def start(engine: Engine, **options: Any) -> Agent:
+    async def start(engine: Engine, tokenizer: Letters | None = None, **options: Any) -> Agent:
         proxy = await make_proxy()
-        backend = TokensBackend(engine, Letters(), **options)
+        backend = TokensBackend(engine, tokenizer or Letters(), **options)
         proxy.update_model_list([{"model_name": "small", "backend": backend}])
         return Agent(http, proxy, attempt)
 
@@ -182,6 +190,154 @@ async def test_tool_calls_are_found_and_continued_exactly(start: Start, stream: 
     assert TraceToMessages().adapt(spans)[1]["messages"][-1]["content"] == "3"
 
 
+CALL = '<tool_call>{"name": "add", "arguments": {"x":1,"y":"ü"}}</tool_call>'
+
+
+class Strict(Letters):
+    """Takes a tool's result behind a call only, as the template of gpt-oss does."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        for before, message in itertools.pairwise(conversation):
+            if "tool_calls" in before and not before["tool_calls"]:
+                raise ValueError("there is no tool call")
+            if message["role"] == "tool" and not before.get("tool_calls"):
+                raise ValueError("there was no previous assistant message with a tool call")
+        return super().apply_chat_template(conversation, **options)
+
+
+@pytest.mark.parametrize("tokenizer", [Letters(), Strict()], ids=["lenient", "strict"])
+async def test_a_tools_result_goes_on_with_the_tokens_of_its_call(start: Start, tokenizer: Letters) -> None:
+    engine = Engine(CALL, "3", "ok")
+    agent = await start(engine, tokenizer)
+    said = await converse(agent, 1, False, tools=TOOLS)
+    said.append({"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "3"})
+    said = [*said, (await chat(agent, said))["message"], {"role": "user", "content": "x"}]
+    await chat(agent, said)
+    first, second, third = (tokenizer.decode(prompt, skip_special_tokens=False) for prompt in engine.prompts)
+    assert second == f"{first}{CALL}\x01\nt:3\x01\na:"
+    assert third == f"{second}3\x01\nu:x\x01\na:"
+
+
+async def test_a_call_that_was_cut_off_is_rendered_anew_where_the_template_wants_it(start: Start) -> None:
+    engine = Engine([*map(ord, CALL)], "ok")
+    agent = await start(engine, Strict())
+    said = await converse(agent, 1, False, tools=TOOLS)
+    said.append({"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "3"})
+    await chat(agent, said)
+    assert CALL not in Letters().decode(engine.prompts[1], skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"x": 1, "y": "\\u00fc"}', '{"y":"ü","x":1}', {"x": 1, "y": "ü"}], ids=["spaces", "order", "object"]
+)
+async def test_a_history_that_says_the_same_in_another_form_is_continued(start: Start, arguments: Any) -> None:
+    engine = Engine([PAIR, *map(ord, CALL), END], "ok")
+    agent = await start(engine)
+    said = await converse(agent, 1, False, tools=TOOLS)
+    call = said[1]["tool_calls"][0]
+    call["function"]["arguments"] = arguments
+    said[0]["content"] = [{"type": "text", "text": said[0]["content"]}]
+    said[1]["content"] = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    await chat(agent, [*said, {"role": "tool", "tool_call_id": call["id"], "content": "3"}])
+    assert PAIR in engine.prompts[1]
+
+
+async def test_other_arguments_are_another_history(start: Start) -> None:
+    engine = Engine([PAIR, *map(ord, CALL), END], "ok")
+    agent = await start(engine)
+    said = await converse(agent, 1, False, tools=TOOLS)
+    said[1]["tool_calls"][0]["function"]["arguments"] = '{"x":2,"y":"ü"}'
+    await chat(agent, [*said, {"role": "tool", "tool_call_id": "1", "content": "3"}])
+    assert PAIR not in engine.prompts[1]
+
+
+async def chat(agent: Agent, said: list[dict[str, Any]]) -> dict[str, Any]:
+    """Go on with a conversation; return the answer's only choice."""
+    async with agent.post("/chat/completions", messages=said, tools=TOOLS) as response:
+        answer = await response.json()
+    assert response.status == 200, answer
+    return dict(answer["choices"][0])
+
+
+@pytest.mark.parametrize(
+    ("sampled", "content"),
+    [
+        (f"Let me see. {CALL}", ["Let", " me", " see."]),
+        (f" {CALL}{CALL}", []),
+        ("a < b <tool_calls>", ["a", " < b", " <tool_calls>"]),
+        ("a <tool_call>{", ["a", " <tool_call>{"]),
+    ],
+)
+async def test_text_is_streamed_until_it_may_be_a_tool_call(start: Start, sampled: str, content: list[str]) -> None:
+    class Words(StreamingEngine):
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Generated]:
+            words = sampled.replace(" ", "\0 ").split("\0")
+            for place, word in enumerate(words):
+                yield Generated([*map(ord, word)], None, None if place + 1 < len(words) else "stop")
+
+    async with (await start(Words("x"))).chat(stream=True, tools=TOOLS) as response:
+        events = [json.loads(line[6:]) for line in (await response.text()).split("\n\n")[:-2]]
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert [delta["content"] for delta in deltas if delta.get("content")] == content
+    assert sum(len(delta.get("tool_calls", ())) for delta in deltas) == sampled.count("</tool_call>")
+
+
+async def test_text_comes_at_the_end_where_nobody_knows_how_a_tool_call_begins(start: Start) -> None:
+    agent = await start(StreamingEngine("a b c"), tool_parser=lambda text: (text.upper(), []))
+    async with agent.chat(stream=True, tools=TOOLS) as response:
+        text = await response.text()
+    assert text.count('"content":"A B C"') == 1
+    assert '"content":"a' not in text
+
+
+@given(
+    strategies.lists(
+        strategies.sampled_from(["<tool_call>", CALL, "</tool_call>", "<", "tool", "_call>", " ", "\n", "a"]),
+        max_size=8,
+    )
+)
+def test_what_is_streamed_before_tool_calls_is_what_the_parser_leaves(pieces: list[str]) -> None:
+    before = TextBefore(start_of(parse_hermes))
+    told = "".join(before.feed(piece) for piece in pieces)
+    content, _ = parse_hermes("".join(pieces))
+    assert before.told == len(told)
+    assert content.startswith(told)
+
+
+@pytest.mark.parametrize("long", ["messages", "prompt", "answer"])
+async def test_other_calls_go_on_while_a_long_one_is_made_tokens_of(start: Start, long: str) -> None:
+    began, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    class Slow(Letters):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            self.wait(len(text))
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+        def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+            self.wait(len(token_ids))
+            return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+        def wait(self, length: int) -> None:
+            if length > 10_000:
+                loop.call_soon_threadsafe(began.set)
+                assert may_end.wait(5), "nothing else went on meanwhile"
+
+    text = "a" * 20_000
+    agent = await start(Engine(text if long == "answer" else "ok", "ok"), Slow())
+    said: dict[str, Any] = {"prompt": text} if long == "prompt" else {"messages": USER}
+    if long == "messages":
+        said = {"messages": [{"role": "user", "content": text}]}
+    path = "/completions" if long == "prompt" else "/chat/completions"
+    slow = asyncio.create_task(agent.post(path, **said).__aenter__())
+    await began.wait()
+    async with agent.chat() as response:
+        assert response.status == 200
+    may_end.set()
+    async with await slow as response:
+        assert response.status == 200
+
+
 async def test_several_choices_and_sampling_parameters(start: Start) -> None:
     engine = Engine("a", "b")
     agent = await start(engine)
@@ -224,10 +380,6 @@ async def test_what_it_cannot_do_is_an_error_of_the_api(
     async with agent.post(path, **fields) as response:
         assert response.status == status
         assert (await response.json())["error"]["message"]
-
-
-USER = [{"role": "user", "content": "hi"}]
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
 
 
 async def refused(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:

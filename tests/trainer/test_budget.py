@@ -284,7 +284,7 @@ async def test_calls_of_the_algorithm_and_of_the_agent_count_together(engine: Fa
 async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
     engine: FakeEngine, faults: list[Any], whose: str
 ) -> None:
-    engine.faults = faults
+    engine.faults = [*faults]
     store = InMemoryLightningStore()
     proxy = LLMProxy(model_list=models(engine), store=store, key="", budget={"calls": 3, "tokens": 10**6})
     if whose == "one that runs already":
@@ -299,7 +299,9 @@ async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
     used = result.usage.agent
     assert used.calls == result.budget.used["calls"] == 3
     told = (used.input_tokens or 0) + (used.output_tokens or 0)
-    assert told == result.budget.used["tokens"] > 0
+    estimated = result.budget.used["tokens"] - told  # for what a call had used that was cut off nobody says
+    assert told > 0
+    assert (estimated > 0) == bool(faults)
 
 
 async def test_the_held_out_test_is_part_of_the_budget(engine: FakeEngine) -> None:

@@ -107,14 +107,17 @@ async def test_a_refusal_of_the_algorithms_own_call_is_not_its_failure(
 async def test_calls_of_attempts_that_the_end_has_cut_off_are_told(
     elsewhere: LLMProxy, store: InMemoryLightningStore, engine: FakeEngine, faults: list[Any]
 ) -> None:
-    engine.faults = faults
+    engine.faults = [*faults]
     trainer = trainer_of(elsewhere, store, n_runners=2)
     result = await trainer.fit_async(one_waits(engine), ["first", "second"])
     assert (result.status, len(engine.received)) == ("budget", 3)
     used = result.usage.agent
     assert used.calls == 3
     assert elsewhere.budget is not None
-    assert (used.input_tokens or 0) + (used.output_tokens or 0) == elsewhere.budget.used["tokens"]
+    told = (used.input_tokens or 0) + (used.output_tokens or 0)
+    estimated = elsewhere.budget.used["tokens"] - told  # for what a call had used that was cut off nobody says
+    assert told > 0
+    assert (estimated > 0) == bool(faults)
     assert (await elsewhere.status())["in_flight"] == 0
 
 

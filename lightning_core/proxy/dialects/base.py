@@ -77,6 +77,10 @@ class Dialect(ABC):
         """Return the tools that the model is offered, as OpenAI's chat API has them."""
         return []
 
+    def choices(self, request: Fields) -> int:
+        """Return how many answers are asked for, where a stream says of each when it is complete; else 0."""
+        return 0
+
     def error(self, refused: Refused) -> Fields:
         """Return the API's error object."""
         return openai_error(refused)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_core.proxy import parts
-from lightning_core.proxy.answer import Answer, AnswerChoice, integers, mapping, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, integer, integers, mapping, objects, text_of
 from lightning_core.proxy.dialects.base import Added, Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import (
     ChoiceTokens,
@@ -47,7 +47,11 @@ class ChatDialect(Dialect):
         return parts.of_chat_messages(request.get("messages"))
 
     def tools(self, request: Fields) -> list[Any]:
-        return objects(request.get("tools"))
+        functions = objects(request.get("functions"))  # as the API had it before tools
+        return objects(request.get("tools")) or [{"type": "function", "function": each} for each in functions]
+
+    def choices(self, request: Fields) -> int:
+        return integer(request.get("n")) or 1
 
 
 def _choice(choice: Fields) -> AnswerChoice:
@@ -55,7 +59,7 @@ def _choice(choice: Fields) -> AnswerChoice:
     return AnswerChoice(
         content=message.get("content") if message.get("content") is not None else message.get("refusal"),
         reasoning=text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")),
-        tool_calls=objects(message.get("tool_calls")),
+        tool_calls=objects(message.get("tool_calls")) or parts.of_function_call(message.get("function_call")),
         finish_reason=text_of(choice.get("finish_reason")),
         token_ids=integers(choice.get("token_ids")),
         logprobs=_logprobs(choice.get("logprobs")),
@@ -92,9 +96,11 @@ class _StreamedChoice:
         for name, piece in delta.items():
             if isinstance(piece, str) and (pieces := self._texts.get(name)) is not None:
                 pieces.append(piece)
-        if "tool_calls" in delta:
+        if delta.get("tool_calls"):
             for call in objects(delta["tool_calls"]):
                 self._feed_call(call)
+        elif delta.get("function_call"):
+            self._feed_call({"index": 0, "function": delta["function_call"]})
         self.tokens.add(integers(choice.get("token_ids")), _logprobs(choice.get("logprobs")))
         self.finish_reason = text_of(choice.get("finish_reason")) or self.finish_reason
 

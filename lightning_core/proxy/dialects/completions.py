@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightning_core.proxy.answer import Answer, AnswerChoice, integers, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, integer, integers, objects, text_of
 from lightning_core.proxy.dialects.base import Added, Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import (
     ChoiceTokens,
@@ -40,6 +40,7 @@ class CompletionsDialect(Dialect):
             ],
             prompt_token_ids=_one_prompt(answer, choices),
         )
+        _leave_out_echo(found)
         read_usage(found, answer.get("usage"))
         return found
 
@@ -60,10 +61,25 @@ class CompletionsDialect(Dialect):
             {"role": "user", "parts": [{"type": "text", "content": text}]} for text in texts if isinstance(text, str)
         ]
 
+    def choices(self, request: Fields) -> int:
+        prompt, each = request.get("prompt"), integer(request.get("n")) or 1
+        if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+            return each
+        return each * len(prompt)
+
 
 def _logprobs(given: Any) -> list[Any] | None:
     found = given.get("token_logprobs") if isinstance(given, dict) else None
     return found if isinstance(found, list) else None
+
+
+def _leave_out_echo(answer: Answer) -> None:
+    """Leave out the log-probabilities of the prompt, which come before those of the answer where it is echoed."""
+    prompt = len(answer.prompt_token_ids or ())
+    for choice in answer.choices:
+        ids, logprobs = choice.token_ids, choice.logprobs
+        if ids is not None and logprobs is not None and len(logprobs) == prompt + len(ids):
+            choice.logprobs = logprobs[prompt:]
 
 
 def _one_prompt(answer: Fields, choices: list[Fields]) -> list[int] | None:
@@ -121,5 +137,6 @@ class CompletionsAssembler(Assembler):
         prompts = list(self._prompts.values())
         if self.answer.prompt_token_ids is None and prompts and all(prompt == prompts[0] for prompt in prompts):
             self.answer.prompt_token_ids = prompts[0]
+        _leave_out_echo(self.answer)
         self.is_complete = self.is_complete or (bool(self._reasons) and all(self._reasons.values()))
         return self.answer

@@ -10,18 +10,23 @@ from lightning_core.errors import ConfigError
 from lightning_core.proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
 from lightning_core.proxy.jsons import dump
 from lightning_core.proxy.refusals import Refused, openai_error
+from lightning_core.proxy.tokens.beside import Beside
 from lightning_core.proxy.tokens.continuation import Conversations
 from lightning_core.proxy.tokens.engine import Generated, TokenEngine, Tokenizer
 from lightning_core.proxy.tokens.prompts import Prompts
 from lightning_core.proxy.tokens.request import CHAT, COMPLETIONS, Asked, WrongParameter, read_request, told
 from lightning_core.proxy.tokens.shapes import Chat, Completion, Shape
 from lightning_core.proxy.tokens.text import TextStream
-from lightning_core.proxy.tokens.tool_calls import ToolParser, parse_hermes
+from lightning_core.proxy.tokens.tool_calls import TextBefore, ToolParser, parse_hermes, start_of
 
 T = TypeVar("T")
 
 _TOO_LONG = "context_length_exceeded"
 """OpenAI's word, by which agents know that they have to forget something."""
+
+_LONG_BYTES = 16 * 1024
+"""A text that takes some ten milliseconds to make tokens of."""
+_BYTES_PER_TOKEN = 4
 
 
 class TokensBackend(Backend):
@@ -70,6 +75,7 @@ class TokensBackend(Backend):
         self.conversations = Conversations(max_tokens=max_remembered_tokens)
         """What is remembered."""
         self._prompts = Prompts(tokenizer, chat_template_kwargs or {}, self.conversations)
+        self._beside = Beside(least=_LONG_BYTES)
 
     @property
     def address(self) -> str:
@@ -83,9 +89,9 @@ class TokensBackend(Backend):
             asked = read_request(fields, request.path)
             shape: Shape
             if request.path == COMPLETIONS:
-                shape = Completion(fields, self._completion_prompt(fields.get("prompt")))
+                shape = Completion(fields, await self._completion_prompt(fields.get("prompt")))
             else:
-                shape = Chat(fields, self._chat_prompt(request.attempt, fields))
+                shape = Chat(fields, await self._chat_prompt(request, fields))
             self._require_room(shape.prompt, asked, "prompt" if request.path == COMPLETIONS else "messages")
         except Refused as refused:
             return WholeAnswer(refused.status, dump(told(refused)))
@@ -93,19 +99,23 @@ class TokensBackend(Backend):
 
     async def aclose(self) -> None:
         """The engine is whoever's who made it."""
+        self._beside.close()
 
-    def _completion_prompt(self, prompt: Any) -> list[int]:
+    async def _completion_prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
-            return list(self._tokenizer.encode(prompt, add_special_tokens=True))
+            encode = self._tokenizer.encode
+            return list(await self._beside.run(len(prompt), encode, prompt, add_special_tokens=True))
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return prompt
         raise WrongParameter("prompt", "prompt is one text, or one list of token ids")
 
-    def _chat_prompt(self, attempt: str | None, fields: Mapping[str, Any]) -> list[int]:
+    async def _chat_prompt(self, request: BackendRequest, fields: Mapping[str, Any]) -> list[int]:
         messages = fields.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise WrongParameter("messages", "messages is missing, or no list of messages")
-        return self._prompts.make(attempt, messages, fields.get("tools"))
+        return await self._beside.run(
+            len(request.body), self._prompts.make, request.attempt, messages, fields.get("tools")
+        )
 
     def _require_room(self, prompt: Sequence[int], asked: Asked, source: str) -> None:
         """Refuse what goes beyond the context, where the engine says how long that is."""
@@ -136,30 +146,34 @@ class TokensBackend(Backend):
                 raise error
         found = [result for task in tasks if isinstance(result := task.result(), Generated)]
         for each in found:
-            text = self._tokenizer.decode(each.token_ids, skip_special_tokens=True)
+            size = len(each.token_ids) * _BYTES_PER_TOKEN
+            text = await self._beside.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
             content, calls = parse(text) if parse is not None else (text, [])
             message = shape.add(each, content, calls)
-            self._remember(request, message, shape.prompt, each.token_ids)
+            await self._remember(request, message, shape.prompt, each.token_ids)
         return WholeAnswer(200, dump(shape.whole()))
 
     async def _pieces(
         self, shape: Shape, request: BackendRequest, sampling: Mapping[str, Any], parse: ToolParser | None
     ) -> AsyncIterator[bytes]:
-        """Stream an answer. Where tools are offered its text comes at the end, for it may be a call of one."""
+        """Stream an answer. Where tools are offered, text that may be part of a call comes at the end."""
         yield shape.first()
         stream, ids, texts = TextStream(self._tokenizer), list[int](), list[str]()
+        before = None if parse is None else TextBefore(start_of(parse))
         reason: str | None = None
         async for piece in self._generated(shape.prompt, sampling, request):
             ids.extend(piece.token_ids)
             reason = piece.finish_reason
-            text = stream.feed(piece.token_ids, is_last=reason is not None)
+            size = len(piece.token_ids) * _BYTES_PER_TOKEN
+            text = await self._beside.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
             texts.append(text)
-            yield shape.piece(piece, "" if parse is not None else text)
+            yield shape.piece(piece, text if before is None else before.feed(text))
         whole = "".join(texts)
         content, calls = parse(whole) if parse is not None else (whole, [])
-        for event in shape.last(content if parse is not None else "", calls, reason or "stop", len(ids)):
+        await self._remember(request, shape.message(content, calls), shape.prompt, ids)
+        rest = "" if before is None else content[before.told :]
+        for event in shape.last(rest, calls, reason or "stop", len(ids)):
             yield event
-        self._remember(request, shape.message(content, calls), shape.prompt, ids)
 
     async def _generated(
         self, prompt: list[int], sampling: Mapping[str, Any], request: BackendRequest
@@ -195,12 +209,13 @@ class TokensBackend(Backend):
             return await call
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
-    def _remember(
+    async def _remember(
         self, request: BackendRequest, message: dict[str, Any] | None, prompt: Sequence[int], sampled: Sequence[int]
     ) -> None:
         if message is not None and request.attempt is not None and request.fields is not None:
-            self._prompts.remember(
-                request.attempt, request.fields["messages"], request.fields.get("tools"), message, prompt, sampled
+            messages, tools = request.fields["messages"], request.fields.get("tools")
+            await self._beside.run(
+                len(request.body), self._prompts.remember, request.attempt, messages, tools, message, prompt, sampled
             )
 
 

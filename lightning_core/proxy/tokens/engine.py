@@ -39,7 +39,10 @@ class TokenEngine(Protocol):
 
 
 class Tokenizer(Protocol):
-    """What is needed of a tokenizer; those of transformers have it."""
+    """What is needed of a tokenizer; those of transformers have it.
+
+    It is called in the proxy's event loop, and for long conversations in a thread beside it.
+    """
 
     eos_token_id: int | None
 

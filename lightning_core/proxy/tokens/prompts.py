@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_core.proxy.answer import mapping, objects
 from lightning_core.proxy.refusals import Refused
 from lightning_core.proxy.tokens.continuation import Conversations, Message
 from lightning_core.proxy.tokens.engine import Tokenizer
@@ -56,27 +57,49 @@ class Prompts:
         known = self._conversations.find(attempt, tools, messages)
         if known is None:
             return None
-        place = known.messages - 1
+        place, end = known.messages - 1, self._end_of(known.token_ids)
+        for way in (self._after_calls, self._after_mark):
+            try:
+                rest = way(messages, place, tools, end)
+            except Refused:  # of a part, or without the answer's text; all of it may be taken
+                continue
+            if rest is not None:
+                return [*known.token_ids, *self._encode(rest)]
+        return None
+
+    def _end_of(self, token_ids: Sequence[int]) -> str:
+        """Return what ended an answer, where that was sampled, too: the template writes it again."""
+        last = list(token_ids[-1:])
+        is_special = not self._tokenizer.decode(last, skip_special_tokens=True)
+        return self._tokenizer.decode(last, skip_special_tokens=False) if is_special else ""
+
+    def _after_calls(self, messages: Sequence[Message], place: int, tools: Any, end: str) -> str | None:
+        """Return what follows an answer that calls tools: some templates take a tool's result behind its call only."""
+        if not end or not messages[place].get("tool_calls"):
+            return None
+        said = self._render(messages[: place + 1], tools, asks=False)
+        whole = self._render(messages, tools)
+        _, found, after = said.rpartition(end)
+        if not found or after.strip() or not whole.startswith(said):
+            return None
+        return after + whole[len(said) :]
+
+    def _after_mark(self, messages: Sequence[Message], place: int, tools: Any, end: str) -> str | None:
+        """Return what follows an answer, in the place of which a mark stands."""
         marked = [*messages[:place], {"role": "assistant", "content": _MARK}, *messages[place + 1 :]]
         pieces = self._render(marked, tools).split(_MARK)
         if len(pieces) != 2:  # a template that leaves out or repeats earlier answers
             return None
-        rest = pieces[1]
-        last = known.token_ids[-1] if known.token_ids else None
-        if last is not None:
-            # What ends an answer was sampled, too, and the template writes it again.
-            end = self._tokenizer.decode([last], skip_special_tokens=False)
-            if end and not self._tokenizer.decode([last], skip_special_tokens=True) and rest.startswith(end):
-                rest = rest.removeprefix(end)
-        return [*known.token_ids, *self._encode(rest)]
+        return pieces[1].removeprefix(end)
 
-    def _render(self, messages: Sequence[Message], tools: Any) -> str:
+    def _render(self, messages: Sequence[Message], tools: Any, *, asks: bool = True) -> str:
+        """Return a conversation's text; `asks` for one that the model is to go on with."""
         conversation = [_for_template(message) for message in messages]
         try:
             text = self._tokenizer.apply_chat_template(
                 conversation,
                 tools=tools or None,
-                add_generation_prompt=True,
+                add_generation_prompt=asks,
                 tokenize=False,
                 **self._template_options,
             )
@@ -102,14 +125,14 @@ def _for_template(message: Message) -> Message:
         found["content"] = "".join(str(part.get("text") or "") for part in content)
     elif content is None:
         found["content"] = ""
-    calls = message.get("tool_calls")
-    if isinstance(calls, list):
-        found["tool_calls"] = [_with_arguments(call) for call in calls if isinstance(call, dict)]
+    calls = objects(found.pop("tool_calls", None))  # templates ask whether they are there, and clients say null
+    if calls:
+        found["tool_calls"] = [_with_arguments(call) for call in calls]
     return found
 
 
 def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = dict(call.get("function") or {})
+    function = dict(mapping(call.get("function")))
     try:
         function["arguments"] = json.loads(function.get("arguments") or "{}")
     except (ValueError, TypeError):

@@ -65,6 +65,9 @@ class StreamedAnswer(BackendAnswer):
     def _event(self, each: Any) -> bytes:
         fields = _plain(each)
         if self._is_chat:
+            for choice in fields.get("choices") or ():
+                # The library leaves out pieces without text, with their tokens: what is left are not all of them.
+                choice.pop("token_ids", None)
             return b"data: " + dump(fields) + b"\n\n"
         return b"event: " + str(fields.get("type")).encode() + b"\ndata: " + dump(fields) + b"\n\n"
 

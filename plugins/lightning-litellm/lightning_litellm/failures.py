@@ -22,7 +22,7 @@ def answer_of(error: Exception, path: str, address: str, library: Any) -> WholeA
         ProxyError: When there is no answer: the backend was not reached, or did not answer as one.
     """
     status = getattr(error, "status_code", None)
-    if not isinstance(status, int) or status < 400 or isinstance(error, library.Timeout) or _is_out_of_reach(error):
+    if not isinstance(status, int) or status < 400 or isinstance(error, library.Timeout) or _is_without_answer(error):
         raise failure_of(error, address, library, has_begun=False) from error
     refused = Refused(status, str(getattr(error, "code", None) or status), _said(error))
     headers = [("content-type", "application/json")]
@@ -49,6 +49,15 @@ def _is_out_of_reach(error: BaseException) -> bool:
         isinstance(each, aiohttp.ClientConnectorError) or type(each).__name__ in ("ConnectError", "ConnectTimeout")
         for each in _chain(error)
     ) or "Cannot connect to host" in str(error)
+
+
+def _is_without_answer(error: BaseException) -> bool:
+    """Whether no answer came: the library then makes one of its own, of status 500."""
+    return _is_out_of_reach(error) or any(
+        isinstance(each, aiohttp.ClientConnectionError)
+        or type(each).__name__ in ("ReadError", "WriteError", "RemoteProtocolError")
+        for each in _chain(error)
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

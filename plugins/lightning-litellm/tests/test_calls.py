@@ -53,7 +53,7 @@ async def test_where_the_library_loses_tokens_of_a_stream_the_record_says_there_
     assert "token_ids" not in "".join(events)
     span = await agent.span()
     assert '"Paris."' in span.attributes["gen_ai.output.messages"]
-    assert "prompt_token_ids" not in span.attributes
+    assert not {"prompt_token_ids", "response_token_ids"} & span.attributes.keys()
     assert span.attributes["agentlightning.has_token_ids"] is False
 
 
@@ -121,10 +121,18 @@ async def test_openais_responses_api_in_front_of_a_chat_endpoint(
     assert span.status.status_code == "OK"
 
 
-async def test_completions_and_embeddings(make_agent: MakeAgent) -> None:
+async def test_a_whole_completion_is_recorded_with_the_engines_tokens(make_agent: MakeAgent) -> None:
     agent = await make_agent()
     async with agent.post("/completions", prompt="hi") as response:
-        assert (await response.json())["choices"][0]["text"] == "Paris."
+        answer = await response.json()
+    assert answer["choices"][0]["text"] == "Paris."
+    span = await agent.span()
+    assert span.attributes["prompt_token_ids"] == tokens_of("hi")
+    assert span.attributes["response_token_ids"] == tokens_of("Paris.")
+
+
+async def test_embeddings_and_nothing_else(make_agent: MakeAgent) -> None:
+    agent = await make_agent()
     async with agent.post("/embeddings", input="hi") as response:
         assert (await response.json())["data"][0]["embedding"] == [0.5, -0.5]
     async with agent.post("/moderations", input="hi") as response:
@@ -206,6 +214,20 @@ async def test_a_backend_that_fails_is_told_of(
     assert kind in text
     span = await agent.span()
     assert (span.status.status_code, span.attributes["error.type"]) == ("ERROR", kind)
+
+
+@pytest.mark.parametrize("model", ["hosted_vllm/small", "openai/small"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_backend_that_dies_before_it_answers_is_no_answer_of_it(
+    make_agent: MakeAgent, engine: FakeEngine, model: str, stream: bool
+) -> None:
+    engine.faults = ["dies"]
+    agent = await make_agent(model)
+    async with agent.chat(stream=stream) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (502, "backend_broke")
+    assert (await agent.span()).attributes["error.type"] == "backend_broke"
+    assert len(engine.received) == 1
 
 
 async def test_a_backend_that_is_not_there_is_tried_again(make_agent: MakeAgent) -> None:
