@@ -67,6 +67,13 @@ class LiveAttempts:
         """Take note that an attempt has ended: no call of it is let through from now on."""
         self._remember(owner, _ENDED)
 
+    async def aclose(self) -> None:
+        """Ask nothing more."""
+        tasks = [question.task for question in self._questions.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def require_not_ended(self, owner: Owner) -> None:
         """Check that an attempt has not ended since `require`. Whoever then begins a call at once is not too late.
 

@@ -138,6 +138,7 @@ class ProxyService(Serving):
         self._refusals.close()
         if listener is not None:
             await listener.close(seconds=STOP_SECONDS)
+        await self.attempts.aclose()
         await self.outbox.aclose(STOP_SECONDS)
         self.replicas.replace([])
         while self._closing:

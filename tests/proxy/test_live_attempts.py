@@ -179,3 +179,15 @@ async def test_what_was_still_being_sent_at_the_end_of_its_attempt_is_too_late(
     assert b"attempt_not_live" in answer
     assert len(engine.received) == 1
     assert len(await store.query_spans(rollout.rollout_id)) == 1
+
+
+async def test_no_question_outlives_the_proxy(attempts: LiveAttempts, store: Hesitant, owner: Owner) -> None:
+    store.gate.clear()
+    waiting = asyncio.create_task(attempts.require(owner, has_key=False))
+    for _ in range(3):  # until the store is asked
+        await asyncio.sleep(0)
+    assert store.questions == 1
+    await attempts.aclose()
+    assert asyncio.all_tasks() <= {waiting, asyncio.current_task()}
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
