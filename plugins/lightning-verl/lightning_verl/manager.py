@@ -24,6 +24,7 @@ from lightning_verl.learning import (
     Lesson,
     as_fault,
     group_of,
+    is_lost,
     learn_from_group,
     read_rollout,
     training_metrics,
@@ -236,13 +237,18 @@ class RolloutManager:
             for number in range(size)
         ]
         rollouts = list(await self._store.enqueue_many_rollouts(requests, request_id=request_id))
-        while gone := [place for place, rollout in enumerate(rollouts) if rollout.status == "cancelled"]:
-            # Asked for before a kill, and left unfinished by it.
-            request_id = f"{request_id}/{rollouts[gone[0]].rollout_id}"
-            again = await self._store.enqueue_many_rollouts([requests[place] for place in gone], request_id=request_id)
-            for place, rollout in zip(gone, again, strict=True):
+        while lost := [place for place, rollout in enumerate(rollouts) if await self._is_lost(rollout)]:
+            # Asked for before a kill, and left unfinished by it, or done without its proxy.
+            request_id = f"{request_id}/{rollouts[lost[0]].rollout_id}"
+            again = await self._store.enqueue_many_rollouts([requests[place] for place in lost], request_id=request_id)
+            for place, rollout in zip(lost, again, strict=True):
                 rollouts[place] = rollout
         return [list(rollouts[start : start + size]) for start in range(0, len(rollouts), size)]
+
+    async def _is_lost(self, rollout: Rollout) -> bool:
+        if rollout.status != "failed":
+            return is_lost(rollout)
+        return is_lost(await self._store.get_rollout_by_id(rollout.rollout_id) or rollout)
 
     async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:

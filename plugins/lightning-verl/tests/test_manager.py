@@ -12,9 +12,9 @@ from lightning_verl.learning import LearnedRow, LearningOptions
 from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.serving import Policy, Serving
 
-from lightning_core import LLM, Trainer, emit_reward, rollout
+from lightning_core import LLM, LitAgent, Trainer, emit_reward, rollout
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.errors import AlgorithmError, Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
@@ -388,12 +388,22 @@ async def test_work_that_is_taken_up_again_does_not_run_again_what_has_ended() -
     assert calls == [8, 0, 8]
 
 
-async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_comes_again() -> None:
+@rollout
+async def without_its_proxy(task: dict[str, Any], llm: LLM) -> float:
+    raise Fault("the model proxy is out of reach")
+
+
+@pytest.mark.parametrize(("left", "status"), [(hanging, "cancelled"), (without_its_proxy, "failed")])
+async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_comes_again(
+    left: LitAgent[Any], status: str
+) -> None:
     store = InMemoryLightningStore(run_id="r")
 
     async def leave(driven: Driven) -> None:
         driven.manager.write_to(Queue(1))
         await driven.ask(["1-0"])
+        if status == "failed":
+            await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in await store.query_rollouts()])
 
     async def go_on(driven: Driven) -> None:
         await driven.manager.cancel_left()
@@ -403,9 +413,9 @@ async def test_what_a_kill_has_left_unfinished_is_enqueued_anew_when_its_step_co
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert len(queue.ended["1-0"][0]) == 2
         rollouts = await store.query_rollouts()
-        assert sorted(each.status for each in rollouts) == ["cancelled"] * 2 + ["succeeded"] * 2
+        assert sorted(each.status for each in rollouts) == [status] * 2 + ["succeeded"] * 2
 
-    for drive, runs in ((leave, hanging), (go_on, agent)):
+    for drive, runs in ((leave, left), (go_on, agent)):
         trainer = Trainer(algorithm=Driven(drive), n_runners=4, store=store)
         trainer._fits = 0  # the same run, as after a kill
         await trainer.fit_async(runs, [{"say": "a"}])

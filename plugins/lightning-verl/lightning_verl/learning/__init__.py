@@ -14,6 +14,7 @@ from lightning_verl.learning.outcomes import (
     as_fault,
     as_trajectory_adapter,
     combined,
+    is_lost,
     read_rollout,
 )
 from lightning_verl.learning.padding import (
@@ -47,6 +48,7 @@ __all__ = [
     "get_right_padded_ids_and_attention_mask",
     "group_of",
     "grpo_advantages",
+    "is_lost",
     "learn_from_group",
     "loss_weights",
     "make_mini_batches",

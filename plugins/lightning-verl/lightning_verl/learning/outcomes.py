@@ -66,6 +66,11 @@ def as_fault(rollout_id: str, cause: str) -> EndedRollout:
     return EndedRollout(rollout_id, "fault", None, cause, RolloutRows())
 
 
+def is_lost(rollout: Rollout) -> bool:
+    """Whether a rollout that has ended did not get to its own end: it was cancelled, or faults have ended it."""
+    return rollout.status in ("cancelled", "failed") and _end_of(rollout) == "fault"
+
+
 def read_rollout(
     rollout: Rollout, spans: Sequence[Span], *, options: LearningOptions, adapter: object = None
 ) -> EndedRollout:
