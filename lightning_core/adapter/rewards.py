@@ -12,7 +12,7 @@ from lightning_core.emitter import NamedReward, get_rewards_from_span
 from lightning_core.semconv import AGL_OPERATION, AGL_REWARD, LightningSpanAttributes
 from lightning_core.types import Span
 
-_LATE_SECONDS = 10.0
+_LATE_SECONDS = 0.25
 
 Rewards = tuple[NamedReward, ...]
 """The rewards of one span, the primary one first."""
@@ -104,8 +104,8 @@ def match_by_sequence(
 def began_after(call: Span, reward: Span) -> bool:
     """Whether a call began after a reward was given, and the store only numbered them the other way round.
 
-    It numbers a call when that begins, and a reward when it gets it, a moment later. Where the clocks are more than ten
-    seconds apart they disagree, and the numbers decide.
+    It numbers a call when that begins, and a reward when it gets it, a moment later. More than that moment is no delay
+    but two clocks that disagree; then the numbers decide.
     """
     if call.start_time is None or reward.end_time is None:
         return False

@@ -93,6 +93,11 @@ class Budget:
             return {**self._used, "seconds": self._elapsed()}
 
     @property
+    def is_time_over(self) -> bool:
+        """Whether the limit of `seconds` is reached, also where another one was reached before it."""
+        return "seconds" in self.limits and self.used["seconds"] >= self.limits["seconds"]
+
+    @property
     def refused(self) -> Limit | None:
         """Which limit kept a call from starting; None while none was kept from it."""
         return self._refused

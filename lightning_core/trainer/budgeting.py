@@ -173,7 +173,8 @@ class BudgetOfRun:
         Args:
             work: Does it.
             can_be_cancelled: Whether it is told so by a cancellation. If not, it is given time to find out by itself.
-            end_seconds: How long it may take to end once it is told.
+            end_seconds: How long it may take to end once it is told. One that finds out by itself is cancelled then, and
+                has as long again.
 
         Raises:
             BudgetExhausted: When the budget has ended it.
@@ -194,7 +195,7 @@ class BudgetOfRun:
             limit = await self._elsewhere.look()
             if limit is not None:
                 self._end_elsewhere(limit)
-        if not can_be_cancelled and self.budget is not None and self.budget.reached == "seconds":
+        if not can_be_cancelled and self.budget is not None and self.budget.is_time_over:
             self._settle("seconds")  # it may have found out by itself before anybody told
         if not self._used_up.done():
             task.result()

@@ -198,7 +198,12 @@ class Run:
         algorithm.set_reporter(self._progress)
         algorithm.set_test_dataset(self._test_dataset if algorithm.measures_held_out else None)
         try:
-            await self._do("algorithm", self._call_algorithm, can_be_cancelled=algorithm.is_async())
+            await self._do(
+                "algorithm",
+                self._call_algorithm,
+                can_be_cancelled=algorithm.is_async(),
+                end_seconds=algorithm.end_seconds,
+            )
             await self._do("held out", partial(self._measure, store))
         finally:
             algorithm.set_reporter(None)
@@ -207,9 +212,15 @@ class Run:
             if self._trainer.initial_resources is None:
                 algorithm.set_initial_resources(own)  # the address of the proxy is this run's alone
 
-    async def _do(self, part: str, work: Callable[[], Awaitable[None]], *, can_be_cancelled: bool = True) -> None:
+    async def _do(
+        self,
+        part: str,
+        work: Callable[[], Awaitable[None]],
+        *,
+        can_be_cancelled: bool = True,
+        end_seconds: float = Algorithm.end_seconds,
+    ) -> None:
         """Do a part of the run, as far as the budget goes, unless it was done before the run was taken up again."""
-        end_seconds = self._algorithm.end_seconds
         spend = partial(self._budget.spend, work, can_be_cancelled=can_be_cancelled, end_seconds=end_seconds)
         if self._recording is None:
             await spend()

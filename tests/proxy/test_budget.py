@@ -63,6 +63,16 @@ def test_time_runs_from_the_start() -> None:
         budget.start_call()
 
 
+def test_the_time_is_over_also_where_another_limit_was_reached_before() -> None:
+    now = [0.0]
+    budget = Budget(calls=1, seconds=60, clock=lambda: now[0])
+    budget.start_call()
+    assert (budget.reached, budget.is_time_over) == ("calls", False)
+    now[0] = 60.0
+    assert (budget.reached, budget.is_time_over) == ("calls", True)
+    assert not Budget(calls=1).is_time_over
+
+
 def test_a_listener_that_comes_late_is_told_at_once() -> None:
     budget = Budget(calls=1)
     budget.start_call()

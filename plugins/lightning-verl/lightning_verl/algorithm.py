@@ -157,7 +157,7 @@ class VERL(Algorithm):
     def _is_spent(self) -> bool:
         """Whether the budget has ended the run: a call was refused, or the time is over."""
         budget = self.get_budget()
-        return budget is not None and (budget.refused is not None or budget.reached == "seconds")
+        return budget is not None and (budget.refused is not None or budget.is_time_over)
 
     def _check(self, *, n_train: int, n_val: int | None, n_test: int | None) -> None:
         """Refuse what cannot work, before torch is imported and Ray is started."""

@@ -142,9 +142,9 @@ def test_rewards_find_their_answers_where_no_store_has_numbered_the_spans():
     assert read_rollout(rollout(), spans, options=options()).call_rewards == (0.25, 1.5)
 
 
-@pytest.mark.parametrize(("late", "expected"), [(0.5, (1.0, 2.0)), (60.0, (None, 3.0))], ids=["a moment", "a minute"])
+@pytest.mark.parametrize(("late", "expected"), [(0.1, (1.0, 2.0)), (2.0, (None, 3.0))], ids=["a moment", "seconds"])
 def test_a_reward_that_reaches_the_store_after_the_next_call_began_is_of_the_call_before(late, expected):
-    # Where clocks disagree by a minute, the numbers of the store are all there is.
+    # Where clocks disagree by seconds, the numbers of the store are all there is.
     (first, second), trace = CALLS, TraceBuilder()
     trace.call(*first, start=0.0, end=1.0)
     trace.call(*second, start=2.0 + late, end=3.0 + late)
