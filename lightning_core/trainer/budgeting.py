@@ -173,8 +173,8 @@ class BudgetOfRun:
         Args:
             work: Does it.
             can_be_cancelled: Whether it is told so by a cancellation. If not, it is given time to find out by itself.
-            end_seconds: How long it may take to end once it is told. One that finds out by itself is cancelled then, and
-                has as long again.
+            end_seconds: How long it may take to end once it is told; one that is to find out by itself is cancelled
+                then, and has as long again.
 
         Raises:
             BudgetExhausted: When the budget has ended it.

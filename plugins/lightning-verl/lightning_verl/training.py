@@ -16,9 +16,9 @@ from lightning_core.errors import ConfigError
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
-from lightning_verl.config.context import context_length
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import LearningOptions
+from lightning_verl.longest import let_servers_go_as_far, longest_conversation
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.quiet import quiet_thread
@@ -133,6 +133,7 @@ class Training:
         from lightning_verl.transfer import TransferQueueRows
 
         self._complete(config)
+        let_servers_go_as_far(config, self._row)
         validate_config(
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
@@ -195,14 +196,12 @@ class Training:
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
-            max_context_tokens=rollout.max_model_len or self._longest(config),
+            max_context_tokens=longest_conversation(config, self._row),
         )
 
-    def _longest(self, config: DictConfig) -> int:
-        """Return how many tokens a conversation may have: as many as a row, or fewer where the model has no more."""
-        options = self._plan.options
-        row = options.max_prompt_length + options.max_response_length
-        return min(row, _context(config.actor_rollout_ref.model) or row)
+    @property
+    def _row(self) -> int:
+        return self._plan.options.max_prompt_length + self._plan.options.max_response_length
 
     # In any thread
 
@@ -218,16 +217,6 @@ class Training:
                     ray.kill(worker)
             if is_last:
                 self._trainer = None  # Ray ends next, and who killed a worker then would start it again
-
-
-def _context(model: DictConfig) -> int | None:
-    """Return how many tokens a model can have before it at most; None where it does not say."""
-    if "://" in str(model.path):  # verl fetches it later
-        return None
-    from transformers import AutoConfig
-
-    told = AutoConfig.from_pretrained(model.path, trust_remote_code=model.trust_remote_code).to_dict()
-    return context_length(told, model.override_config)
 
 
 def _choose_platform(device: str) -> None:

@@ -69,7 +69,7 @@ class Generator:
     @property
     def context(self) -> int:
         """How many tokens a prompt and its answer may have together."""
-        return int(getattr(self.model.config, "max_position_embeddings", 0) or 1_000_000)
+        return context_length(self.model.config.to_dict(), {}) or 1_000_000
 
     def load(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
         """Take other weights, and sample from a new beginning, which is the same for the same version.
