@@ -31,3 +31,4 @@ async def test_functions_and_model_calls_are_recorded_and_each_counts_once(tmp_p
         (call,) = read_model_calls(spans)
         assert len(call.spans) == 2
         assert list(call.response_token_ids or ()) == tokens_of("It's 42.")
+        assert names["ask"].attributes["agentlightning.operation.input.llm.api_key"] == "***"

@@ -111,7 +111,7 @@ class _Groups:
 
 
 def _is_by_proxy(span: Span) -> bool:
-    return genai.HAS_TOKEN_IDS in span.attributes
+    return span.resource.attributes.get("service.name") == genai.PROXY_SERVICE
 
 
 def _same_call(outer: int, inner: Sequence[int], calls: Sequence[Span], ids: Sequence[str | None]) -> list[int]:

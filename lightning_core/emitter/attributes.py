@@ -1,6 +1,7 @@
 """From the nested attributes that a person writes to the flat ones that a span has."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,8 +9,11 @@ from pydantic import BaseModel
 
 from lightning_core.emitter.text import text_of
 from lightning_core.types.span import plain_attributes
+from lightning_core.types.text import hide_attempt_keys
 
 _PRIMITIVES = (str, bool, int, float)
+
+_SECRET = re.compile(r"(?:^|[._-])(?:api[_-]?key|password|authorization)$", re.IGNORECASE)
 
 _MAX_DEPTH = 16
 """How deep values are described; what lies deeper, as in a list that contains itself, is given as text."""
@@ -40,9 +44,19 @@ def describe(name: str, value: Any) -> dict[str, Any]:
     """Make attributes of any Python value, under this name and, where it is nested, below it.
 
     Mappings, lists, tuples, dataclasses and pydantic models are nested; what else no span can have becomes its text.
-    Never raises, and changes nothing: it is used on values that are none of our business.
+    Never raises, and changes nothing: it is used on values that are none of our business. Such a value may be the model
+    that an agent is given, so keys of attempts, and what is called an API key or a password, are replaced.
     """
-    return plain_attributes(dict(_leaves({name: _recordable(value, _MAX_DEPTH)}, "")))
+    leaves = _leaves({name: _recordable(value, _MAX_DEPTH)}, "")
+    return plain_attributes({name: _without_secret(name, leaf) for name, leaf in leaves})
+
+
+def _without_secret(name: str, leaf: Any) -> Any:
+    if isinstance(leaf, str):
+        return "***" if leaf and _SECRET.search(name) else hide_attempt_keys(leaf)
+    if isinstance(leaf, list):
+        return [_without_secret(name, item) for item in leaf]
+    return leaf
 
 
 def _leaves(branch: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:

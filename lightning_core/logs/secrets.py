@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from lightning_core.types.text import ATTEMPT_KEY
+
 _HIDDEN = "***"
 
 _KEY = (
@@ -30,7 +32,7 @@ else: the names in it are not those of variables."""
 _TEXTS = (
     (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(sk|pk|rk|hf|xai|gsk)([-_])[\w-]{12,}"), rf"\1\2{_HIDDEN}"),
-    (re.compile(r"(agl-at-)[\w-]{12,}(?:\.[\w-]+)?"), rf"\1{_HIDDEN}"),  # the key of an attempt
+    (ATTEMPT_KEY, rf"\1{_HIDDEN}"),
     (re.compile(r"(\w://)[^\s/@:]*:[^\s/@]+@"), rf"\1{_HIDDEN}@"),
     (
         re.compile(

@@ -1,22 +1,15 @@
 """Keys that are kept out of what is recorded, and out of what agents are told."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lightning_core.proxy.model_list import Replica
 
 _HIDDEN = b"***"
-_ATTEMPT_KEY = re.compile(r"(agl-at-)[\w-]{12,}(?:\.[\w-]+)?", re.ASCII)
 _VARIABLE = "os.environ/"
 _SHORTEST_KEY = 8
 """What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
-
-
-def without_attempt_keys(text: str) -> str:
-    """Return a text without keys of attempts: an agent may say its own to a model, or in a report."""
-    return _ATTEMPT_KEY.sub(r"\1***", text) if "agl-at-" in text else text
 
 
 def without_keys_of(replica: Replica, said: bytes) -> bytes:

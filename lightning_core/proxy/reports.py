@@ -7,12 +7,12 @@ from lightning_core.emitter import emit_annotation, emit_reward
 from lightning_core.proxy.exchange import Exchange
 from lightning_core.proxy.jsons import parse_object
 from lightning_core.proxy.live_attempts import LiveAttempts
-from lightning_core.proxy.masks import without_attempt_keys
 from lightning_core.proxy.outbox import Outbox
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
 from lightning_core.registry import did_you_mean
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
+from lightning_core.types.text import hide_attempt_keys
 
 REPORT_PATH = "/report"
 
@@ -60,7 +60,7 @@ class Reports:
         body = await exchange.body(_MAX_BODY_BYTES)
         spans = [
             Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id)
-            for made in _read(parse_object(without_attempt_keys(body.decode("utf-8", "replace")).encode()))
+            for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
         ]
         if read_model_calls(spans):
             raise Refused(

@@ -14,11 +14,11 @@ from lightning_core.logs.secrets import hide_in_text
 from lightning_core.proxy import parts
 from lightning_core.proxy.answer import Answer, AnswerChoice
 from lightning_core.proxy.jsons import text, whole
-from lightning_core.proxy.masks import without_attempt_keys
 from lightning_core.proxy.record import CallRecord
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.clone import construct
 from lightning_core.types.frozen import EMPTY
+from lightning_core.types.text import hide_attempt_keys
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ MAX_ERROR_CHARACTERS = 2_000
 
 _QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage"})
 """Errors that say what the backend said, as do those that are its HTTP status."""
-_RESOURCE = OtelResource(attributes={"service.name": "lightning-proxy"})
+_RESOURCE = OtelResource(attributes={"service.name": genai.PROXY_SERVICE})
 _OK = TraceStatus(status_code="OK")
 _SPAN_FIELDS = set(Span.model_fields)
 _CONTEXT_FIELDS = set(SpanContext.model_fields)
@@ -144,7 +144,7 @@ def _error(record: CallRecord, kind: str, capture: Capture) -> str:
     if (kind in _QUOTING or kind.isdecimal()) and (not capture.content or capture.redact is not None):
         code = f" ({record.error_code})" if record.error_code not in (None, kind) else ""
         said = f"{record.address}: {kind}{code}; what it said is not recorded"
-    return whole(hide_in_text(without_attempt_keys(said[: 2 * MAX_ERROR_CHARACTERS]))[:MAX_ERROR_CHARACTERS])
+    return whole(hide_in_text(said[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
 
 def _parameters(request: dict[str, Any]) -> dict[str, Any]:
@@ -214,10 +214,10 @@ def _content(record: CallRecord, redact: Redact | None) -> dict[str, str]:
         if not value:
             continue
         if redact is None:
-            found[name] = without_attempt_keys(text(value))
+            found[name] = hide_attempt_keys(text(value))
             continue
         try:
-            found[name] = without_attempt_keys(text(redact(what, value)))
+            found[name] = hide_attempt_keys(text(redact(what, value)))
         except Exception:
             logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
     return found

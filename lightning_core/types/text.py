@@ -1,9 +1,13 @@
-"""Text that can be written down: UTF-8, and with it JSON, OTLP and databases, has no lone surrogates."""
+"""Text that can be written down: UTF-8, and with it JSON, OTLP and databases, has no lone surrogates; and no keys."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
+
+ATTEMPT_KEY = re.compile(r"(agl-at-)[\w-]{12,}(?:\.[\w-]+)?", re.ASCII)
+"""What opens the model calls and the reports of one attempt; its first group is no secret."""
 
 
 def well_formed(text: str) -> str:
@@ -35,3 +39,8 @@ def well_formed_value(value: Any) -> Any:
 
 Text = Annotated[str, AfterValidator(well_formed)]
 """A field of a model that keeps its text well-formed."""
+
+
+def hide_attempt_keys(text: str) -> str:
+    """Replace the keys of attempts in a text; nothing else is changed in what was said."""
+    return ATTEMPT_KEY.sub(r"\1***", text) if "agl-at-" in text else text

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from lightning_core.adapter import ModelCall, genai, read_model_calls
-from lightning_core.proxy import spans as proxy_spans
+from lightning_core.adapter import ModelCall, read_model_calls
 from lightning_core.testing.adapter import TraceBuilder
-from lightning_core.types import Event, Span
+from lightning_core.types import Event, OtelResource, Span
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather in Rome?"}]
 TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
@@ -221,8 +220,10 @@ def test_one_response_id_is_one_call_and_its_tokens_are_those_of_the_source_that
 
 
 def by_proxy(trace, id, token, **more):
-    attributes = {"gen_ai.operation.name": "chat", "agentlightning.has_token_ids": True, "gen_ai.response.id": id}
-    return trace.span("chat", {**attributes, "prompt_token_ids": [0], "response_token_ids": [token]}, **more)
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.response.id": id}
+    tokens = {"prompt_token_ids": [0], "response_token_ids": [token]}
+    resource = OtelResource(attributes={"service.name": "lightning-proxy"})
+    return trace.span("chat", {**attributes, **tokens}, resource=resource, **more)
 
 
 def test_a_server_that_gives_all_answers_the_same_id_has_answered_as_often_as_the_proxy_has_recorded():
@@ -251,10 +252,6 @@ def test_a_span_around_several_calls_of_one_id_that_the_proxy_recorded_is_the_la
     by_proxy(trace, "constant", 1, parent=around)
     by_proxy(trace, "constant", 2, parent=around)
     assert ids(called(trace)) == [["span-2"], ["span-3", "span-1"]]
-
-
-def test_the_proxy_marks_its_spans_as_its_own():
-    assert proxy_spans.HAS_TOKEN_IDS == genai.HAS_TOKEN_IDS
 
 
 def test_identical_calls_with_ids_of_their_own_are_calls_of_their_own():

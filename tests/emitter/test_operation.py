@@ -12,7 +12,7 @@ from lightning_core.emitter import emit_message, operation
 from lightning_core.errors import NoActiveTracer
 from lightning_core.semconv import AGL_OPERATION
 from lightning_core.tracer import OtelTracer, Trace
-from lightning_core.types import Span
+from lightning_core.types import LLM, Span
 
 NAME = "agentlightning.operation.name"
 INPUT = "agentlightning.operation.input"
@@ -43,6 +43,18 @@ def test_block_records_input_output_and_name() -> None:
     assert span.start_time is not None
     assert span.end_time is not None
     assert span.start_time <= span.end_time
+
+
+def test_the_model_that_an_agent_is_given_is_recorded_without_its_key() -> None:
+    llm = LLM(endpoint="http://127.0.0.1:1/v1", model="small", api_key="agl-at-0123456789ab.cd")
+    with operation(propagate=False) as op:
+        op.set_input(llm=llm, headers={"Authorization": "Bearer x"}, said=["the key is agl-at-0123456789ab.cd!"])
+        op.set_output({"key": "a word", "password": ""})
+    recorded = op.span().attributes
+    assert recorded[f"{INPUT}.llm.model"] == "small"
+    assert recorded[f"{INPUT}.llm.api_key"] == recorded[f"{INPUT}.headers.Authorization"] == "***"
+    assert recorded[f"{INPUT}.said"] == ["the key is agl-at-***!"]
+    assert (recorded[f"{OUTPUT}.key"], recorded[f"{OUTPUT}.password"]) == ("a word", "")
 
 
 def test_block_that_raises_is_a_failed_span() -> None:

@@ -1,15 +1,21 @@
-"""After which steps a checkpoint is written, and how many are kept."""
+"""After which steps a checkpoint is written, how many are kept, and which one is gone on from."""
 
+import logging
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from lightning_core.proxy import Budget
 from lightning_core.proxy.budget import Limit
 
+logger = logging.getLogger(__name__)
+
 _FOLDER = re.compile(r"global_step_(\d+)")
+_TRACKER = "latest_checkpointed_iteration.txt"
+_WRITTEN_LATE = "data.pt"
+"""Of what each checkpoint has, written after all models."""
 
 
 class Schedule:
@@ -54,15 +60,50 @@ class Schedule:
         return any(2 * self._used[name] - before.get(name, 0.0) >= limit for name, limit in self._budget.limits.items())
 
 
-def remove_older(folder: Path, *, keep: int) -> None:
+def remove_older(folder: Path, *, newest: int, keep: Iterable[int | None]) -> None:
     """Remove the checkpoints in a folder but for the newest ones.
 
-    verl does so with those of its own process, and leaves something of each; not with those from before a kill.
+    verl does so with those of its own process, and leaves something of each; not with those from before a kill. What
+    is numbered higher than the one just written is left of saves that were cut off: no run goes on from it.
 
     Args:
         folder: Where checkpoints are.
-        keep: How many stay.
+        newest: The step of the one just written.
+        keep: How many stay, by what each of the models wants. A checkpoint is of all of them, so the smallest number
+            counts; None, and what is less than one, asks for all.
     """
-    found = {int(match[1]): path for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))}
-    for step in sorted(found)[:-keep]:
+    n_kept = min((number for number in keep if number is not None and number > 0), default=None)
+    if n_kept is None:
+        return
+    found = _found(folder)
+    reachable = sorted(step for step in found if step <= newest)
+    for step in found.keys() - reachable[-n_kept:]:
         shutil.rmtree(found[step])
+
+
+def repair_tracker(folder: Path) -> None:
+    """Name the newest checkpoint again where a kill or a full disk has left nothing of its name.
+
+    verl writes it when all else of a checkpoint is there, and empties the file first: the whole one is the one that
+    was written last, whatever its number.
+
+    Args:
+        folder: Where checkpoints are, if there are any.
+    """
+    tracker = folder / _TRACKER
+    if not tracker.exists() or tracker.read_bytes().strip().isdigit():
+        return
+    written = {path / _WRITTEN_LATE: step for step, path in _found(folder).items() if (path / _WRITTEN_LATE).exists()}
+    if not written:
+        logger.warning("lightning_verl.no_checkpoint_left folder=%s", folder)
+        tracker.unlink()
+        return
+    step = written[max(written, key=lambda path: path.stat().st_mtime_ns)]
+    logger.warning("lightning_verl.newest_checkpoint_named_again folder=%s step=%d", folder, step)
+    whole = tracker.with_suffix(".new")
+    whole.write_text(str(step))
+    whole.replace(tracker)
+
+
+def _found(folder: Path) -> dict[int, Path]:
+    return {int(match[1]): path for path in folder.iterdir() if (match := _FOLDER.fullmatch(path.name))}

@@ -32,7 +32,7 @@ class Ending:
         """Do a piece of work, unless the training is to end, before it or in its middle.
 
         Raises:
-            Enough: When it is to end.
+            Enough: When it is to end, also where the work has failed by then.
             Exception: What the work raised.
         """
         if self._asked.is_set():
@@ -41,7 +41,7 @@ class Ending:
         task, asked = asyncio.ensure_future(work), asyncio.ensure_future(self._asked.wait())
         try:
             await asyncio.wait((task, asked), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
+            if not task.done() or (self._asked.is_set() and task.exception() is not None):
                 raise Enough(_EARLY)
             return task.result()
         finally:

@@ -16,6 +16,7 @@ from lightning_core.types import (
     RolloutConfig,
 )
 from lightning_verl.bridge import Bridge
+from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import (
     EndedRollout,
     FailureWatch,
@@ -95,6 +96,7 @@ class RolloutManager:
         self._store = store
         self._bridge = bridge
         self._sink: RowSink | None = None
+        self._ending = Ending()
         self._serving = serving
         self._tasks = tasks
         self._group_size = group_size
@@ -113,6 +115,10 @@ class RolloutManager:
     def write_to(self, sink: RowSink) -> None:
         """Say where rows go, before any are made."""
         self._sink = sink
+
+    def end_with(self, ending: Ending) -> None:
+        """Say what ends groups early, before any are begun: they are not judged then, whatever comes of their calls."""
+        self._ending = ending
 
     def generate_sequences(self, prompts: "TensorDict") -> None:
         """Begin the rollouts of groups, and return when they are queued. verl calls this.
@@ -217,6 +223,7 @@ class RolloutManager:
         for group in groups:
             await asyncio.to_thread(sink.begin, group.uid, partition="train")
         for group, [members] in zip(groups, rollouts, strict=True):
+            self._unfinished.update(rollout.rollout_id for rollout in members)
             task = asyncio.create_task(self._run_group(group, members, step, sink), name=f"group {group.uid}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -252,24 +259,29 @@ class RolloutManager:
 
     async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:
-            ended = await self._ended(rollouts)
-            lesson = await asyncio.to_thread(learn_from_group, ended, options=self._options)
-            self._lessons[group.uid] = lesson
-            if lesson.dropped is not None:
-                logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
-            if (warning := self._failures.see([lesson])) is not None:
-                logger.warning("lightning_verl.failures_depend_on_task %s", warning)
-            self._fruitless.take(lesson, step=step)
-            if any(row.versions is None for row in lesson.rows):
-                raise AlgorithmError(
-                    f"step {step}: the calls of task {group.task} do not say with which weights they were answered; "
-                    "agents have to call the proxy of this run"
-                )
-            await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step)
+            await self._ending.unless(self._learn(group, rollouts, step, sink))
+        except Enough:  # whoever goes on asks for it again
+            return
         except Exception as exc:
             self._bridge.stop(exc)
         else:
             self._bridge.tell()
+
+    async def _learn(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
+        ended = await self._ended(rollouts)
+        lesson = await asyncio.to_thread(learn_from_group, ended, options=self._options)
+        self._lessons[group.uid] = lesson
+        if lesson.dropped is not None:
+            logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
+        if (warning := self._failures.see([lesson])) is not None:
+            logger.warning("lightning_verl.failures_depend_on_task %s", warning)
+        self._fruitless.take(lesson, step=step)
+        if any(row.versions is None for row in lesson.rows):
+            raise AlgorithmError(
+                f"step {step}: the calls of task {group.task} do not say with which weights they were answered; "
+                "agents have to call the proxy of this run"
+            )
+        await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step)
 
     async def _ended(self, rollouts: Sequence[Rollout]) -> list[EndedRollout]:
         """Wait for rollouts, and read how they went."""

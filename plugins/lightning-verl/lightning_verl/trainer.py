@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
 
 from lightning_verl.bridge import Bridge
-from lightning_verl.checkpoints import Schedule, remove_older
+from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import LearningOptions, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.manager import RolloutManager
@@ -81,6 +82,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
     ) -> None:
         self._bridge = bridge
         self._manager = manager
+        self._manager.end_with(ending)
         self._serving = serving
         self._outcome = outcome
         self._schedule = schedule
@@ -148,8 +150,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
     # Checkpoints
 
     def _load_checkpoint(self) -> None:
+        if self.config.trainer.resume_mode == "auto":
+            repair_tracker(Path(self.config.trainer.default_local_dir))
         super()._load_checkpoint()
         self.learned_steps = self._saved_step = self.global_steps
+        if self._is_async:  # groups of the next step were asked for before an end in its middle
+            step, held = self.global_steps + 1, tq.kv_list("train") or {}
+            self._fetched = (step, _first_free(step, held.get("train", {})))
 
     def _save_checkpoint(self) -> None:
         super()._save_checkpoint()
@@ -157,9 +164,10 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._schedule.saved()
         self._bridge.call(self._outcome.save(self.global_steps))
         trainer = self.config.trainer
-        keep = [trainer.max_actor_ckpt_to_keep, trainer.max_critic_ckpt_to_keep]
-        if self._schedule.seconds is not None and all(number is not None and number > 0 for number in keep):
-            remove_older(Path(trainer.default_local_dir), keep=max(keep))
+        keep = [trainer.max_actor_ckpt_to_keep]
+        if self.use_critic:
+            keep.append(trainer.max_critic_ckpt_to_keep)
+        remove_older(Path(trainer.default_local_dir), newest=self.global_steps, keep=keep)
 
     def on_train_end(self) -> None:
         """Save what the last epoch has come to: verl saves the last step by itself where it knew that it was that."""
@@ -345,6 +353,12 @@ class _Fetched(NamedTuple):
 
     def state_dict(self) -> Mapping[str, Any]:
         return self.state
+
+
+def _first_free(step: int, keys: Iterable[str]) -> int:
+    """Return the first number that no group of a step has, among the keys of groups and of their rows."""
+    named = (re.fullmatch(rf"{step}-(\d+)", key.split("_", 1)[0]) for key in keys)
+    return 1 + max((int(name[1]) for name in named if name), default=-1)
 
 
 class _Rows:

@@ -1,9 +1,10 @@
-"""After which steps a checkpoint is written, and how many are kept."""
+"""After which steps a checkpoint is written, how many are kept, and which one is gone on from."""
 
+import os
 from pathlib import Path
 
 import pytest
-from lightning_verl.checkpoints import Schedule, remove_older
+from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 
 from lightning_core.proxy import Budget
 
@@ -66,18 +67,74 @@ def test_every_limit_of_the_budget_counts(limit: str) -> None:
         assert schedule.is_due() is is_due
 
 
+def written(folder: Path, *steps: int) -> None:
+    """Write a checkpoint for each step, one after the other."""
+    for second, step in enumerate(steps):
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
+        data = folder / f"global_step_{step}" / "data.pt"
+        data.touch()
+        os.utime(data, (1e9 + second, 1e9 + second))
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_the_newest_ones_are_kept_as_a_whole_and_nothing_else_is_touched(tmp_path: Path) -> None:
-    for step in (2, 9, 10, 11):
-        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
-        (tmp_path / f"global_step_{step}" / "data.pt").touch()
+    written(tmp_path, 2, 9, 10, 11)
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("11")
     (tmp_path / "global_step_1_of_mine").mkdir()
-    remove_older(tmp_path, keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
+    remove_older(tmp_path, newest=11, keep=[2])
+    assert left(tmp_path) == [
         "global_step_10",
         "global_step_11",
         "global_step_1_of_mine",
         "latest_checkpointed_iteration.txt",
     ]
-    remove_older(tmp_path, keep=5)
+    remove_older(tmp_path, newest=11, keep=[5])
     assert (tmp_path / "global_step_10" / "data.pt").exists()
+
+
+def test_what_cut_off_saves_have_left_goes_before_the_one_just_written(tmp_path: Path) -> None:
+    written(tmp_path, 8, 10, 11, 9)
+    remove_older(tmp_path, newest=9, keep=[2])
+    assert left(tmp_path) == ["global_step_8", "global_step_9"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "n_left"), [([3, 2], 2), ([1, 2], 1), ([None, 2], 2), ([0, -1], 4), ([None], 4), ([3], 3)]
+)
+def test_the_model_of_which_fewer_are_wanted_says_how_many_stay(
+    keep: list[int | None], n_left: int, tmp_path: Path
+) -> None:
+    written(tmp_path, 1, 2, 3, 4)
+    remove_older(tmp_path, newest=4, keep=keep)
+    assert left(tmp_path) == [f"global_step_{step}" for step in (1, 2, 3, 4)][-n_left:]
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0\0"])
+def test_where_the_name_of_the_newest_is_torn_it_is_the_one_that_was_written_last(torn: bytes, tmp_path: Path) -> None:
+    written(tmp_path, 8, 11, 10)  # the save of 11 was cut off, and the run taken up from 8
+    (tmp_path / "global_step_12" / "actor").mkdir(parents=True)
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    tracker.write_bytes(torn)
+    repair_tracker(tmp_path)
+    assert tracker.read_text() == "10"
+    assert "latest_checkpointed_iteration.new" not in left(tmp_path)
+
+
+def test_a_name_that_is_whole_is_left_alone(tmp_path: Path) -> None:
+    written(tmp_path, 8, 9)
+    repair_tracker(tmp_path)
+    assert left(tmp_path) == ["global_step_8", "global_step_9"], "verl has named none"
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    tracker.write_text("8")
+    repair_tracker(tmp_path)
+    assert tracker.read_text() == "8"
+
+
+def test_a_torn_name_of_nothing_lets_a_run_begin_anew(tmp_path: Path) -> None:
+    (tmp_path / "latest_checkpointed_iteration.txt").touch()
+    repair_tracker(tmp_path)
+    assert left(tmp_path) == []
+    repair_tracker(tmp_path / "not_there")

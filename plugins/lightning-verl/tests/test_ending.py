@@ -44,3 +44,14 @@ async def test_what_goes_wrong_is_raised() -> None:
 
     with pytest.raises(ValueError, match="no rewards"):
         await Ending().unless(fail())
+
+
+async def test_what_goes_wrong_as_the_training_is_to_end_is_not_told() -> None:
+    ending = Ending()
+
+    async def be_refused() -> None:
+        ending.ask()
+        raise ValueError("no rewards")
+
+    with pytest.raises(Enough):
+        await ending.unless(be_refused())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from lightning_verl.bridge import Bridge
+from lightning_verl.ending import Ending
 from lightning_verl.learning import LearnedRow, LearningOptions
 from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.serving import Policy, Serving
@@ -450,6 +451,53 @@ async def test_what_was_begun_for_a_step_that_does_not_come_is_cancelled() -> No
         assert [each.status for each in rollouts] == ["cancelled"] * 2
 
     await fit(Driven(drive), [{"say": "a"}])
+
+
+async def test_once_the_training_is_to_end_refused_calls_neither_judge_a_group_nor_stop_the_trainer() -> None:
+    is_refused = asyncio.Event()
+
+    @rollout
+    async def refused(task: dict[str, Any], llm: LLM) -> float:
+        await is_refused.wait()
+        raise RuntimeError("the budget is used up")
+
+    async def drive(driven: Driven) -> None:
+        queue, ending = Queue(1), Ending()
+        driven.manager.write_to(queue)
+        driven.manager.end_with(ending)
+        await driven.ask(["4-0"])
+        groups = [task for task in asyncio.all_tasks() if task.get_name() == "group 4-0"]
+        ending.ask()
+        is_refused.set()
+        store = driven.get_store()
+        ids = [each.rollout_id for each in await store.query_rollouts()]
+        await store.wait_for_rollouts(rollout_ids=ids)
+        await asyncio.wait(groups, timeout=20)
+        await asyncio.to_thread(driven.bridge.wait, 0)
+        assert (
+            await asyncio.to_thread(
+                lambda: driven.bridge.call(driven.manager.take_metrics(queue.keys(), waiting=queue.begun))
+            )
+            == {}
+        )
+        assert queue.ended == {}, "whoever goes on asks for it again"
+
+    await Trainer(algorithm=Driven(drive), n_runners=4).fit_async(refused, [{"say": "a"}])
+
+
+async def test_groups_that_are_begun_as_the_training_ends_are_cancelled_with_the_rest() -> None:
+    async def drive(driven: Driven) -> None:
+        ending = Ending()
+        driven.manager.write_to(Queue(2))
+        driven.manager.end_with(ending)
+        await driven.ask(["4-0"])
+        ending.ask()
+        await driven.ask(["4-1"], tasks=[1])
+        await driven.manager.cancel_rest()
+        rollouts = await driven.get_store().query_rollouts()
+        assert [each.status for each in rollouts] == ["cancelled"] * 4
+
+    await Trainer(algorithm=Driven(drive), n_runners=4).fit_async(hanging, [{"say": "a"}, {"say": "b"}])
 
 
 async def test_validation_counts_each_rollout_once_and_samples_as_it_is_told() -> None:

@@ -1,10 +1,11 @@
 """What cannot go together, whatever the models and the data are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
 from lightning_core.registry import did_you_mean
+from lightning_verl.config.context import ROPE, changes
 from lightning_verl.config.given import Given
 from lightning_verl.config.layers import IMPOSSIBLE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own
@@ -35,6 +36,8 @@ _OTHERS = {
     "tir_optimal_token_baseline": "needs what verl's newer trainer does not collect; use grpo or rloo",
 }
 
+_METRIC = "reward"
+"""The only one that rows have, to leave groups out by."""
 
 _RESUME_MODES = ("auto", "disable")
 
@@ -52,6 +55,8 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
     yield from _loss(config, given, own)
     yield from _mode(config, own)
     yield from _checkpoints(config, given, own)
+    yield from _groups(config)
+    yield from _rope(config)
     if config.distillation.enabled:
         yield (
             "distillation.enabled is true; what the teacher says is collected by verl's own agents, not here; leave it "
@@ -141,11 +146,35 @@ def _checkpoints(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
             "trainer.del_local_ckpt_after_load is true, and what was learned would be gone if the run ended before its "
             "next checkpoint; leave it out"
         )
+    for name in ("actor_rollout_ref.actor", "critic"):
+        if OmegaConf.select(config, f"{name}.checkpoint.async_save"):
+            yield (
+                f"{name}.checkpoint.async_save is true, and verl does not write down then which checkpoint is the "
+                "newest, so that no run could go on from it; leave it out"
+            )
     if frequency is not None and "checkpoint_minutes" in own.model_fields_set:
         yield (
             f"{PREFIX}.checkpoint_minutes is {own.checkpoint_minutes:g}, and trainer.save_freq is {frequency!r}, which "
             "says it in steps; set one of the two"
         )
+
+
+def _groups(config: DictConfig) -> Iterator[str]:
+    groups = config.algorithm.filter_groups
+    if groups.enable and groups.metric != _METRIC:
+        yield (
+            f"algorithm.filter_groups.metric is {groups.metric!r}, and groups are compared by the rewards that agents "
+            f"give; set it to {_METRIC}"
+        )
+
+
+def _rope(config: DictConfig) -> Iterator[str]:
+    for name in ROPE:
+        if isinstance(changes(config.actor_rollout_ref.model.override_config).get(name), Mapping):
+            yield (
+                f"actor_rollout_ref.model.override_config has {name}, which neither verl nor its servers can change; "
+                "write it into the config.json of the model"
+            )
 
 
 def _loss(config: DictConfig, given: Given, own: Own) -> Iterator[str]:

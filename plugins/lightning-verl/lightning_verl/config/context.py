@@ -6,7 +6,7 @@ from typing import Any
 _NAMES = ("max_position_embeddings", "n_positions")
 """What models call it; the second is GPT-2's."""
 
-_ROPE = ("rope_parameters", "rope_scaling")
+ROPE = ("rope_parameters", "rope_scaling")
 """Where a model says how it is lengthened; the second is the older name."""
 
 
@@ -53,7 +53,7 @@ def _said(place: Mapping[str, Any]) -> int | None:
 
 
 def _with_yarn(place: Mapping[str, Any], said: int) -> int:
-    rope = next((place[name] for name in _ROPE if place.get(name)), {})
+    rope: Mapping[str, Any] = next((place[name] for name in ROPE if place.get(name)), {})
     for each in (rope, *rope.values()):  # one for all layers, or one for each kind of them
         if isinstance(each, Mapping) and each.get("rope_type", each.get("type")) == "yarn" and each.get("factor"):
             return int((each.get("original_max_position_embeddings") or said) * each["factor"])

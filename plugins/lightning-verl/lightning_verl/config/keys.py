@@ -10,6 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lightning_core.config.faults import shown
 from lightning_core.registry import nearest
 from lightning_verl.config.given import Given, Keys
+from lightning_verl.config.without_effect import why_without_effect
 
 _OPEN = frozenset(
     {
@@ -28,6 +29,9 @@ _COUNTS = re.compile(
 
 _LISTED = 15
 """The most keys that a message lists."""
+
+_FORMER = {"data.image_base_dir": "the agent reads its images itself; give it whole paths in its samples"}
+"""By key of agentlightning 0.3 that verl does not have, who does here what it was for."""
 
 _ALSO_TEXT = frozenset({"rollout_is_threshold"})
 """Names of numbers that verl takes as a text, too, such as `0.5_2.0` for two of them."""
@@ -55,7 +59,9 @@ def _faults(
         keys = (*inside, key)
         name = ".".join(keys)
         if key not in known:
-            if not is_open and keys not in given.added:
+            if name in _FORMER:
+                yield f"{given.where(keys)}{name} has no effect: {_FORMER[name]}; leave it out"
+            elif not is_open and keys not in given.added:
                 yield f"{given.where(keys)}unknown key {name!r}{_meant(key, inside, known, root)}"
             continue
         default = _default(defaults, key)
@@ -69,7 +75,8 @@ def _faults(
 
 
 def _meant(key: str, inside: Keys, known: list[str], root: DictConfig) -> str:
-    """Return the end of a message: the nearest key beside it, or else anywhere."""
+    """Return the end of a message: the nearest key beside it, or else anywhere, of those that have an effect."""
+    known = [each for each in known if why_without_effect((*inside, each)) is None]
     beside = nearest(key, known)
     if beside is not None:
         return f". Did you mean {'.'.join((*inside, beside))!r}?"
@@ -82,8 +89,11 @@ def _meant(key: str, inside: Keys, known: list[str], root: DictConfig) -> str:
 
 
 def _every_key(config: DictConfig, inside: Keys) -> Iterator[Keys]:
+    """Give the keys that have an effect."""
     for key in config:
         keys = (*inside, str(key))
+        if why_without_effect(keys) is not None:
+            continue
         yield keys
         if OmegaConf.is_missing(config, key):
             continue

@@ -1,5 +1,6 @@
 """From what a user says to a whole configuration."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,8 +16,10 @@ from lightning_verl.config.keys import faults_of_keys
 from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.packaged import packaged_defaults
-from lightning_verl.config.without_effect import faults_of_effect
+from lightning_verl.config.without_effect import faults_of_effect, harmless_options
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
+
+logger = logging.getLogger(__name__)
 
 _HF = "hf_model"
 _SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
@@ -64,7 +67,8 @@ class Settings:
 def load_settings(config: Source = None, *, preset: str | None = None) -> Settings:
     """Merge what is given with verl's packaged defaults, and check it.
 
-    Neither verl nor torch is imported. What the user sets wins over everything, and is refused where it cannot work.
+    Neither verl nor torch is imported. What the user sets wins over everything, and is refused where it cannot work;
+    an option without effect that what is learned does not depend on is a warning.
 
     Args:
         config: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
@@ -88,7 +92,7 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
         faults.append(f"model_engine is {engine!r}; on a CPU it is dp: the other engines need an accelerator")
         engine = "dp"
     defaults = packaged_defaults(engine)
-    without_effect = list(faults_of_effect(given, defaults))
+    without_effect, harmless = list(faults_of_effect(given, defaults)), list(harmless_options(given, defaults))
     _lay(defaults, ALWAYS)
     _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
@@ -107,6 +111,8 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
     OmegaConf.set_struct(merged, True)
     warn_of_superseded(own)
+    if harmless:
+        logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(harmless))
     by_time = given.get(_SAVE_FREQ) is None
     return Settings(merged, own, learning, own.checkpoint_minutes * 60 if by_time else None)
 

@@ -30,9 +30,6 @@ _WITHOUT_EFFECT = {
     "custom_reward_function": _AGENT_GIVES_REWARD,
     "data.audio_key": _AGENT_MAKES_PROMPTS,
     "data.custom_cls": _GIVEN_DATASETS,
-    "data.dataloader_num_workers": "samples are read where rollouts are enqueued, in the process of the run",
-    "data.filter_overlong_prompts": _PROMPTS_AS_THEY_ARE,
-    "data.filter_overlong_prompts_workers": _PROMPTS_AS_THEY_ARE,
     "data.function_tool_path": _AGENT_HAS_TOOLS,
     "data.image_key": _AGENT_MAKES_PROMPTS,
     "data.image_patch_size": _AGENT_MAKES_PROMPTS,
@@ -48,11 +45,8 @@ _WITHOUT_EFFECT = {
     "data.train_files": _GIVEN_DATASETS,
     "data.truncation": _PROMPTS_AS_THEY_ARE,
     "data.trust_remote_code": "set actor_rollout_ref.model.trust_remote_code",
-    "data.use_shm": _GIVEN_DATASETS,
-    "data.val_batch_size": _WHOLE_VALIDATION,
     "data.val_files": _GIVEN_DATASETS,
     "data.val_max_samples": _WHOLE_VALIDATION,
-    "data.validation_shuffle": _WHOLE_VALIDATION,
     "data.video_key": _AGENT_MAKES_PROMPTS,
     "reward": _AGENT_GIVES_REWARD,
     "reward_model": _AGENT_GIVES_REWARD,
@@ -60,19 +54,30 @@ _WITHOUT_EFFECT = {
     "skip": "rollouts that have ended are in the store, and are not run again",
     "trainer.balance_batch": "mini-batches have whole rollouts, and are always balanced",
     "trainer.esi_redundant_time": _OLDER_TRAINER,
-    "trainer.log_val_generations": _STORE_HAS_THEM,
-    "trainer.ray_wait_register_center_timeout": _OLDER_TRAINER,
     "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
     "trainer.use_v1": "it is always verl's newer trainer that runs here",
-    "trainer.validation_data_dir": _STORE_HAS_THEM,
     f"{_ROLLOUT}.agent": _RUNNERS,
     f"{_ROLLOUT}.do_sample": f"what is learned from is drawn at {_ROLLOUT}.temperature",
-    f"{_ROLLOUT}.moe_load_balance_metrics_interval": _NO_EXPERTS,
     f"{_ROLLOUT}.multi_turn": _AGENT_TAKES_TURNS,
     f"{_ROLLOUT}.over_sample_rate": _OLDER_TRAINER,
     f"{_ROLLOUT}.trace": "the trainer's tracer records the rollouts",
 }
 """By key, or what keys are under, why it is not used and what to do instead."""
+
+_HARMLESS = {
+    "data.dataloader_num_workers": "samples are read where rollouts are enqueued, in the process of the run",
+    "data.filter_overlong_prompts": _PROMPTS_AS_THEY_ARE,
+    "data.filter_overlong_prompts_workers": _PROMPTS_AS_THEY_ARE,
+    "data.use_shm": _GIVEN_DATASETS,
+    "data.val_batch_size": _WHOLE_VALIDATION,
+    "data.validation_shuffle": _WHOLE_VALIDATION,
+    "trainer.log_val_generations": _STORE_HAS_THEM,
+    "trainer.ray_wait_register_center_timeout": _OLDER_TRAINER,
+    "trainer.validation_data_dir": _STORE_HAS_THEM,
+    f"{_ROLLOUT}.agent.num_workers": _RUNNERS,
+    f"{_ROLLOUT}.moe_load_balance_metrics_interval": _NO_EXPERTS,
+}
+"""By key, the same, where what is learned does not depend on it: verl's own examples set some of them."""
 
 
 def faults_of_effect(given: Given, defaults: DictConfig) -> Iterator[str]:
@@ -82,11 +87,38 @@ def faults_of_effect(given: Given, defaults: DictConfig) -> Iterator[str]:
         given: What the user set of verl's.
         defaults: verl's own; what says the same as these is as good as not said.
     """
+    for keys in _said(given, defaults):
+        why = None if _why(keys, _HARMLESS) else _why(keys, _WITHOUT_EFFECT)
+        if why is not None:
+            yield f"{given.where(keys)}{'.'.join(keys)} has no effect: {why}; leave it out"
+
+
+def harmless_options(given: Given, defaults: DictConfig) -> Iterator[str]:
+    """Give the options without effect that what is learned does not depend on, and why they have none.
+
+    Args:
+        given: What the user set of verl's.
+        defaults: verl's own, as for `faults_of_effect`.
+    """
+    for keys in _said(given, defaults):
+        if (why := _why(keys, _HARMLESS)) is not None:
+            yield f"{'.'.join(keys)} ({why})"
+
+
+def why_without_effect(keys: Keys) -> str | None:
+    """Return why an option is not used, and what to do instead; None for one that is."""
+    return _why(keys, _HARMLESS) or _why(keys, _WITHOUT_EFFECT)
+
+
+def _why(keys: Keys, table: Mapping[str, str]) -> str | None:
+    name = ".".join(keys)
+    return next((why for key, why in table.items() if f"{name}.".startswith(f"{key}.")), None)
+
+
+def _said(given: Given, defaults: DictConfig) -> Iterator[Keys]:
     for keys, value in _leaves(given.values, ()):
-        name = ".".join(keys)
-        why = next((why for key, why in _WITHOUT_EFFECT.items() if f"{name}.".startswith(f"{key}.")), None)
-        if why is not None and value not in (None, "", _plain(OmegaConf.select(defaults, name))):
-            yield f"{given.where(keys)}{name} has no effect: {why}; leave it out"
+        if value not in (None, "", _plain(OmegaConf.select(defaults, ".".join(keys)))):
+            yield keys
 
 
 def _leaves(values: Mapping[str, Any], inside: Keys) -> Iterator[tuple[Keys, Any]]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LogitsProcessor, StoppingCriteria
 
+from lightning_verl.config.context import context_length
 from lightning_verl.hf.sampling import Sampling
 
 _SEEDS = 1_000_003
@@ -63,13 +64,14 @@ class Generator:
         self.model.generation_config = GenerationConfig()
         pad = self.tokenizer.pad_token_id
         self._pad = next(iter(sorted(self._ends)), 0) if pad is None else pad
+        self._context = context_length(self.model.config.to_dict(), {}) or 1_000_000
         self._seed = seed
         torch.manual_seed(seed)
 
     @property
     def context(self) -> int:
         """How many tokens a prompt and its answer may have together."""
-        return context_length(self.model.config.to_dict(), {}) or 1_000_000
+        return self._context
 
     def load(self, weights: Mapping[str, torch.Tensor], version: int | None = None) -> None:
         """Take other weights, and sample from a new beginning, which is the same for the same version.

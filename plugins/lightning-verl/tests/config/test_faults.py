@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from lightning_verl.config import load_settings
 from lightning_verl.config.packaged import packaged_defaults
-from lightning_verl.config.without_effect import _WITHOUT_EFFECT
+from lightning_verl.config.without_effect import _HARMLESS, _WITHOUT_EFFECT
 from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError
@@ -15,6 +15,10 @@ from lightning_core.errors import ConfigError
         (
             {"actor_rollout_ref": {"rollot": {"n": 4}}},
             "unknown key 'actor_rollout_ref.rollot'. Did you mean 'actor_rollout_ref.rollout'?",
+        ),
+        (
+            ["data.image_base_dir=/images"],
+            "data.image_base_dir has no effect: the agent reads its images itself; give it whole paths",
         ),
         ({"n": 4}, "unknown key 'n'. Did you mean 'actor_rollout_ref.rollout.n'?"),
         (["data.train_batch_sise=3"], "unknown key 'data.train_batch_sise'. Did you mean 'data.train_batch_size'?"),
@@ -185,6 +189,20 @@ def test_what_is_no_configuration_at_all_is_refused():
             "agentlightning.checkpoint_minutes is 5, and trainer.save_freq is 20, which says it in steps",
         ),
         (["agentlightning.checkpoint_minutes=0"], "agentlightning.checkpoint_minutes is 0: it has to be more than 0"),
+        (
+            ["actor_rollout_ref.actor.checkpoint.async_save=true"],
+            "actor_rollout_ref.actor.checkpoint.async_save is true, and verl does not write down then which checkpoint",
+        ),
+        (["critic.checkpoint.async_save=true"], "critic.checkpoint.async_save is true"),
+        (
+            ["algorithm.filter_groups={enable: true, metric: acc}"],
+            "algorithm.filter_groups.metric is 'acc', and groups are compared by the rewards that agents give; set it "
+            "to reward",
+        ),
+        (
+            ["+actor_rollout_ref.model.override_config.rope_scaling={rope_type: yarn, factor: 4}"],
+            "override_config has rope_scaling, which neither verl nor its servers can change; write it into the config",
+        ),
         (["distillation.enabled=true"], "what the teacher says is collected by verl's own agents"),
         (
             ["actor_rollout_ref.rollout.enable_rollout_routing_replay=true"],
@@ -206,20 +224,21 @@ def test_what_contradicts_itself_is_refused(config, message):
     [
         ("actor_rollout_ref.rollout.multi_turn.enable=true", "the agent says how many turns it takes"),
         ("actor_rollout_ref.rollout.multi_turn.format=qwen3_coder", "in the form 'hermes'"),
-        ("actor_rollout_ref.rollout.agent.num_workers=4", "the trainer's runners run the agent: n_runners, strategy"),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent", "the trainer's runners run the agent"),
+        ("data.val_max_samples=8", "the whole validation dataset is run"),
+        (
+            "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+            "the trainer's runners run the agent: n_runners, strategy",
+        ),
         ("actor_rollout_ref.rollout.trace.backend=mlflow", "the trainer's tracer records the rollouts"),
         ("actor_rollout_ref.rollout.do_sample=false", "is drawn at actor_rollout_ref.rollout.temperature"),
         ("reward.reward_manager.name=dapo", "the agent gives the reward"),
         ("custom_reward_function.path=x.py", "the agent gives the reward"),
         ("reward_model.enable=true", "the agent gives the reward"),
         ("data.train_files=train.parquet", "samples are those of the datasets that the run is given"),
-        ("data.filter_overlong_prompts=true", "a row of which one is too long is left out and counted"),
-        ("data.truncation=left", "prompts are the agent's"),
+        ("data.truncation=left", "a row of which one is too long is left out and counted"),
         ("data.prompt_key=question", "the agent makes its prompts of a sample"),
         ("data.tool_config_path=tools.yaml", "the agent has tools of its own"),
         ("data.tokenizer=a/b", "set actor_rollout_ref.model.tokenizer_path"),
-        ("data.val_batch_size=8", "the whole validation dataset is run"),
         ("skip.rollout_tq.enable=true", "rollouts that have ended are in the store"),
         ("trainer.balance_batch=false", "mini-batches have whole rollouts"),
         ("trainer.use_v1=false", "it is always verl's newer trainer that runs here"),
@@ -231,6 +250,34 @@ def test_what_somebody_else_does_here_says_who(assignment, why):
     key = assignment.partition("=")[0]
     assert f"{key} has no effect: " in str(caught.value)
     assert why in str(caught.value)
+
+
+def test_what_says_nothing_of_what_is_learned_is_told_in_one_line_and_not_refused(caplog):
+    load_settings(
+        {
+            "data": {"filter_overlong_prompts": True, "val_batch_size": 8, "dataloader_num_workers": 4},
+            "trainer.log_val_generations": 10,
+            "actor_rollout_ref.rollout.agent.num_workers": 4,
+        }
+    )
+    (message,) = caplog.messages
+    assert message.startswith("lightning_verl.options_without_effect data.filter_overlong_prompts (prompts are the ")
+    for name in ("data.val_batch_size", "data.dataloader_num_workers", "trainer.log_val_generations"):
+        assert f", {name} (" in message
+    assert ", actor_rollout_ref.rollout.agent.num_workers (the trainer's runners run the agent: " in message
+
+
+def test_groups_may_be_left_out_by_their_rewards():
+    assert load_settings(["algorithm.filter_groups.enable=true"]).verl.algorithm.filter_groups.metric == "reward"
+    load_settings(["algorithm.filter_groups.metric=acc"])  # nothing is left out
+
+
+@pytest.mark.parametrize("key", ["data.image_keys", "data.val_batch_sise", "reward_modl", "image_key"])
+def test_an_option_without_effect_is_not_suggested(key):
+    with pytest.raises(ConfigError) as caught:
+        load_settings({key: "x"})
+    assert f"unknown key '{key}'" in str(caught.value)
+    assert not any(f"Did you mean '{without}" in str(caught.value) for without in (*_WITHOUT_EFFECT, *_HARMLESS))
 
 
 def test_what_says_the_same_as_verls_default_is_as_good_as_not_said():
@@ -246,6 +293,6 @@ def test_what_says_the_same_as_verls_default_is_as_good_as_not_said():
 
 def test_every_option_that_is_said_to_have_no_effect_is_one_of_verls():
     defaults = packaged_defaults()
-    for key in _WITHOUT_EFFECT:
+    for key in (*_WITHOUT_EFFECT, *_HARMLESS):
         parent, _, last = key.rpartition(".")
         assert last in (OmegaConf.select(defaults, parent) if parent else defaults), key

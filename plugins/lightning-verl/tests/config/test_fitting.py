@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,31 @@ def test_a_row_longer_than_the_context_is_told_once_and_one_that_fits_is_not(mod
     check_settings(with_context(model, '{"max_position_embeddings": 127}'), n_train=8, n_val=None)
     (message,) = caplog.messages
     assert message.startswith("lightning_verl.context_is_short row=128 context=127; ")
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4}},  # of as many as it says beside it
+        {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4}, "sliding_attention": {}}},
+    ],
+)
+@pytest.mark.parametrize("has_more_than_text", [False, True])
+def test_yarn_lengthens_the_context(model, caplog, has_more_than_text, rope):
+    text, name = {"max_position_embeddings": 32, **rope}, "actor_rollout_ref.rollout.max_model_len"
+    told = json.dumps({"text_config": text} if has_more_than_text else text)
+    check_settings(with_context(model, told), n_train=8, n_val=None)
+    assert caplog.messages == [], "a row has 128 tokens"
+    assert f"{name} is 129, and the model can have 128 tokens before it" in refused(
+        with_context(model, told, **{name: 129})
+    )
+
+
+@pytest.mark.parametrize("kind", ["default", "llama3", "longrope", "mrope"])
+def test_a_model_lengthened_otherwise_says_its_whole_context(model, kind):
+    told = json.dumps({"max_position_embeddings": 63, "rope_scaling": {"type": kind, "factor": 8.0}})
+    assert "the model can have 63 tokens" in refused(with_context(model, told))
 
 
 def test_what_verl_changes_in_the_model_counts(model):

@@ -1,0 +1,114 @@
+"""How long conversations may become, with models as transformers writes them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning_verl.config import load_settings
+from lightning_verl.longest import let_servers_go_as_far, longest_conversation
+from lightning_verl.testing import make_tiny_model
+from omegaconf import DictConfig
+
+CONTEXT, LONGER = 64, 256
+
+
+@pytest.fixture(scope="module")
+def with_yarn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_tiny_model(tmp_path_factory.mktemp("yarn"), context=CONTEXT)
+    path = folder / "config.json"
+    told = json.loads(path.read_text())
+    told.pop("rope_parameters")
+    told["rope_scaling"] = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT}
+    path.write_text(json.dumps(told))
+    return folder
+
+
+def config_of(model: Path | str, **more) -> DictConfig:
+    return load_settings(
+        {"agentlightning.device": "cpu", "actor_rollout_ref.model.path": str(model), **more}, preset="grpo"
+    ).verl
+
+
+def limits(config: DictConfig) -> tuple[int | None, int | None]:
+    """What verl's servers are told: the longest conversation, and the model's context where it is not the model's."""
+    model = config.actor_rollout_ref.model
+    return config.actor_rollout_ref.rollout.max_model_len, model.override_config.get("max_position_embeddings")
+
+
+@pytest.mark.parametrize(("row", "longest"), [(1000, LONGER), (100, 100)])
+def test_a_conversation_with_yarn_goes_on_behind_what_the_model_was_trained_on(with_yarn, row, longest):
+    config = config_of(with_yarn)
+    assert longest_conversation(config, row) == longest
+    let_servers_go_as_far(config, row)
+    assert limits(config) == (longest, LONGER)
+    assert longest_conversation(config, row) == longest
+
+
+def test_the_model_is_left_as_it_is_where_rows_are_short(with_yarn):
+    config = config_of(with_yarn)
+    let_servers_go_as_far(config, 40)
+    assert limits(config) == (40, None)
+
+
+def test_a_length_that_is_asked_for_stays(with_yarn):
+    config = config_of(with_yarn, **{"actor_rollout_ref.rollout.max_model_len": 80})
+    let_servers_go_as_far(config, 1000)
+    assert limits(config) == (80, LONGER)
+
+
+def test_verl_takes_the_context_that_the_user_says(with_yarn):
+    config = config_of(with_yarn, **{"+actor_rollout_ref.model.override_config.max_position_embeddings": 128})
+    let_servers_go_as_far(config, 1000)
+    assert limits(config) == (None, 128)
+    assert longest_conversation(config, 1000) == 128
+
+
+def test_a_model_without_yarn_is_left_as_it_is(tmp_path):
+    config = config_of(make_tiny_model(tmp_path / "model", context=CONTEXT))
+    let_servers_go_as_far(config, 1000)
+    assert limits(config) == (None, None)
+    assert longest_conversation(config, 1000) == CONTEXT
+
+
+def test_a_model_that_verl_fetches_later_is_as_long_as_a_row():
+    config = config_of("hdfs://somewhere/model")
+    let_servers_go_as_far(config, 1000)
+    assert limits(config) == (None, None)
+    assert longest_conversation(config, 1000) == 1000
+
+
+def test_the_generator_of_hugging_face_goes_as_far(with_yarn):
+    from lightning_verl.hf.generator import Generator
+
+    assert Generator(str(with_yarn)).context == LONGER
+
+
+SCRIPT = """
+import sys
+from lightning_verl.config import load_settings
+from lightning_verl.longest import let_servers_go_as_far
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import HFModelConfig
+from verl.workers.rollout.utils import get_max_position_embeddings
+
+config = load_settings(["agentlightning.device=cpu", f"actor_rollout_ref.model.path={sys.argv[1]}"]).verl
+let_servers_go_as_far(config, 1000)
+model = omega_conf_to_dataclass(config.actor_rollout_ref.model, dataclass_type=HFModelConfig)
+print("allowed", get_max_position_embeddings(model.hf_config))
+"""
+
+
+@pytest.mark.slow
+def test_verls_servers_allow_as_much(with_yarn):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(with_yarn)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env={**os.environ, "VERL_PLATFORM": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert f"allowed {LONGER}" in done.stdout.splitlines()

@@ -1,0 +1,185 @@
+"""What verl's own trainer saves and goes on from, with what is changed in it. Models are folders without weights."""
+
+import asyncio
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import ray
+import transfer_queue as tq
+from lightning_verl.bridge import Bridge
+from lightning_verl.checkpoints import Schedule
+from lightning_verl.config import load_settings
+from lightning_verl.ending import Ending
+from lightning_verl.manager import RolloutManager
+from lightning_verl.run_queue import own_queue
+from omegaconf import OmegaConf
+
+from lightning_core.store import InMemoryLightningStore
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),  # of verl
+]
+
+
+class Models:
+    """Saves and loads in the place of workers."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+
+    def save_checkpoint(self, local_path: str, *_: Any, **__: Any) -> None:
+        Path(local_path).mkdir(parents=True)
+
+    def load_checkpoint(self, local_path: str, **_: Any) -> None:
+        self.loaded.append(Path(local_path).parent.name)
+
+
+class Loader:
+    """Gives one task after the other."""
+
+    def __init__(self) -> None:
+        self.fetched = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        while True:
+            self.fetched += 1
+            numbers = np.array([self.fetched - 1], dtype=object)
+            yield {"raw_prompt": numbers, "index": numbers}
+
+    def state_dict(self) -> dict[str, int]:
+        return {"fetched": self.fetched}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.fetched = state["fetched"]
+
+
+class Saves:
+    async def save(self, step: int) -> None: ...
+
+
+def trainer_in(folder: Path, mode: str = "sync") -> Any:
+    """Return verl's trainer with all that it needs to save, to load, and to fetch tasks."""
+    from lightning_verl.trainer import make_trainer_class
+
+    settings = load_settings(
+        {
+            "agentlightning.device": "cpu",
+            "actor_rollout_ref.model.path": "tiny",
+            "trainer.default_local_dir": str(folder),
+            "trainer.v1.trainer_mode": mode,
+            "data.train_batch_size": 1,
+        },
+        preset="grpo",
+    )
+    bridge = Bridge(asyncio.get_running_loop())
+    manager = RolloutManager(
+        InMemoryLightningStore(),
+        bridge=bridge,
+        serving=cast(Any, None),
+        tasks={},
+        group_size={},
+        batch_size=1,
+        options=settings.learning,
+        key="k",
+    )
+    trainer = make_trainer_class(mode)(
+        OmegaConf.create(settings.verl),
+        bridge=bridge,
+        manager=manager,
+        serving=cast(Any, None),
+        outcome=cast(Any, Saves()),
+        schedule=Schedule(600),
+        ending=Ending(),
+        options=settings.learning,
+        report=lambda metrics, step: None,
+    )
+    trainer.actor_rollout_wg, trainer.train_dataloader, trainer.train_dataloader_it = Models(), Loader(), None
+    return trainer
+
+
+async def saved(trainer: Any, step: int) -> None:
+    trainer.global_steps = step
+    await asyncio.to_thread(trainer._save_checkpoint)
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("global*"))
+
+
+async def test_a_save_removes_what_a_kill_has_left_of_later_ones_and_not_itself(tmp_path: Path) -> None:
+    await saved(trainer_in(tmp_path), 8)
+    for step in (10, 11):
+        (tmp_path / f"global_step_{step}" / "actor").mkdir(parents=True)
+    resumed = trainer_in(tmp_path)
+    resumed._load_checkpoint()
+    assert resumed.global_steps == 8
+    await saved(resumed, 9)
+    assert left(tmp_path) == ["global_step_8", "global_step_9"]
+    last = trainer_in(tmp_path)
+    last._load_checkpoint()
+    assert last.actor_rollout_wg.loaded == ["global_step_9"]
+
+
+async def test_a_critic_that_there_is_not_has_no_say_in_how_many_stay(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path)
+    trainer.config.trainer.max_actor_ckpt_to_keep, trainer.config.trainer.max_critic_ckpt_to_keep = 3, 1
+    for step in (1, 2, 3, 4):
+        await saved(trainer, step)
+    assert left(tmp_path) == [f"global_step_{step}" for step in (2, 3, 4)]
+
+
+async def test_a_run_that_was_killed_while_a_checkpoint_was_named_goes_on_from_it(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path)
+    for step in (1, 2):
+        await saved(trainer, step)
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("")
+    resumed = trainer_in(tmp_path)
+    resumed._load_checkpoint()
+    assert (resumed.global_steps, resumed.actor_rollout_wg.loaded) == (2, ["global_step_2"])
+
+
+@pytest.fixture
+def queue() -> Iterator[Callable[[], None]]:
+    """A queue; what it gives makes it empty, as a new process has it."""
+    warnings.simplefilter("ignore")
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+
+    def empty() -> None:
+        tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")
+
+    with own_queue(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})):
+        yield empty
+    ray.shutdown()
+
+
+@pytest.mark.slow
+async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept(
+    queue: Callable[[], None], tmp_path: Path
+) -> None:
+    def names(trainer: Any, count: int) -> list[str]:
+        return [str(uid) for _ in range(count) for uid in trainer._fetch_one_gen_batch()["uid"]]
+
+    trainer = trainer_in(tmp_path, "colocate_async")
+    trainer.global_steps = 3
+    begun = names(trainer, 1)
+    trainer.global_steps = 4  # which ends in its middle: what the third step has learned is saved
+    begun += names(trainer, 11)
+    assert begun == ["3-0", *(f"4-{number}" for number in range(11))]
+    for uid in begun[:-1]:
+        tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "running", "global_steps": 4})
+    tq.kv_put(key="4-10_0_0", partition_id="train", tag={"status": "success"})  # learned from, the group is forgotten
+    await saved(trainer, 3)
+    queue()
+
+    resumed = trainer_in(tmp_path, "colocate_async")
+    resumed._load_checkpoint()
+    resumed.global_steps += 1
+    assert names(resumed, 2) == ["4-11", "4-12"]
+    resumed.global_steps += 1
+    assert names(resumed, 1) == ["5-0"]
