@@ -130,14 +130,14 @@ async def test_what_the_programs_own_init_hides_is_hidden_at_the_service_and_in_
         with tracer.lifespan():
             async with tracer.trace_context() as trace:
                 weave.init("team/project", postprocess_inputs=lambda inputs: inputs)  # an agent cannot lay it open
-                weave.op(lambda password: password, name="login")("s3cret")
+                weave.op(lambda said: said, name="login")("s3cret")
     finally:
         private.set_client(None)
         private.forget_client(own)
     assert len(sent) == 2
     assert "s3cret" not in "".join(sent)
     (span,) = trace.spans
-    assert span.attributes["agentlightning.operation.input.password"] == "hidden"
+    assert span.attributes["agentlightning.operation.input.said"] == "hidden"
     assert span.attributes["agentlightning.operation.output"] == "hidden"
     assert span.attributes["weave.attributes.stage"] == "test"
     assert "lightning.weave_option_skipped name=postprocess_inputs" in caplog.text
@@ -146,8 +146,8 @@ async def test_what_the_programs_own_init_hides_is_hidden_at_the_service_and_in_
 async def test_what_an_agents_init_hides_is_hidden(tracer: WeaveTracer) -> None:
     async with tracer.trace_context() as trace:
         weave.init("team/project", postprocess_inputs=hidden)
-        weave.op(lambda password: 1, name="login")("s3cret")
-    assert trace.spans[0].attributes["agentlightning.operation.input.password"] == "hidden"
+        weave.op(lambda said: 1, name="login")("s3cret")
+    assert trace.spans[0].attributes["agentlightning.operation.input.said"] == "hidden"
 
 
 async def test_an_agent_cannot_switch_weave_off_for_the_process(
