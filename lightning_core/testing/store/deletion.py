@@ -171,13 +171,15 @@ class DeletionBehaviour(StoreBehaviour):
         await other.aclose()
 
     @pytest.mark.parametrize("turns", range(10))
-    async def test_no_span_outlives_a_run_that_is_deleted_while_it_arrives(
-        self, store: LightningStore, turns: int
+    @pytest.mark.parametrize("whole_run", [True, False], ids=["the run", "its rollout"])
+    async def test_no_span_outlives_what_is_deleted_while_it_arrives(
+        self, store: LightningStore, whole_run: bool, turns: int
     ) -> None:
         started = await begin(store)
+        await store.update_rollout(started.rollout_id, status="cancelled")
         arrival = asyncio.create_task(store.add_span(span_of(started)))
-        await turn(turns)  # the run is deleted at any point of the arrival
-        await store.delete_run()
+        await turn(turns)  # the deletion begins at any point of the arrival
+        await (store.delete_run() if whole_run else store.delete_rollouts([started.rollout_id]))
         outcome = (await soon(asyncio.gather(arrival, return_exceptions=True)))[0]
         assert isinstance(outcome, NotFound | Span)
         assert set((await totals(store)).values()) == {0}

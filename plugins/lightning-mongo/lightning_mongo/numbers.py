@@ -1,7 +1,7 @@
 """The sequence ids of each attempt's spans, taken in blocks: one for what a request brings."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from pymongo import UpdateOne
@@ -83,7 +83,7 @@ class Numbers:
         found = await self._takings.ask(_Taking(attempt, before, number, token))
         if found is None:
             self._known.pop(attempt, None)
-            raise NotFound(f"run {attempt.run_id} has no rollout {attempt.rollout_id!r}")
+            raise rollouts_gone(attempt.run_id, [attempt.rollout_id])
         if found.token == token:
             # Spans become known once they are kept; meanwhile there may be some that are not known.
             taken = Last(number, token, before.spans)
@@ -143,3 +143,8 @@ class Numbers:
 
     def _id(self, attempt: Attempt) -> dict[str, str]:
         return {"run": self._database.run_key(attempt.run_id), "id": attempt.rollout_id}
+
+
+def rollouts_gone(run_id: str, rollout_ids: Iterable[str]) -> NotFound:
+    """Return the error that says which rollouts are not there."""
+    return NotFound(f"run {run_id} has no rollout {', '.join(repr(each) for each in sorted(rollout_ids))}")

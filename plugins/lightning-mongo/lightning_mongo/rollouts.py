@@ -339,6 +339,8 @@ class Rollouts:
             await self._database.bulk_write(schema.ROLLOUTS, [DeleteMany({"_id": {"$in": found}})], session=session)
 
         await self._database.as_one(write)
+        # Those whose numbers were taken before, and that came in after the spans were deleted.
+        await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, spans))
         self._listeners.tell([Change(run_id, id["id"], None, None) for id in found])
         return len(found)
 

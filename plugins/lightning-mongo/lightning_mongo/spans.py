@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pymongo import InsertOne
+from pymongo import DeleteMany, InsertOne
 from pymongo.errors import BulkWriteError
 
 from lightning_core.store.codec.spans import EncodedSpan, SpanReader
@@ -14,7 +14,7 @@ from lightning_mongo import schema, span_range
 from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session
 from lightning_mongo.errors import duplicates
-from lightning_mongo.numbers import Attempt, Last, Numbers
+from lightning_mongo.numbers import Attempt, Last, Numbers, rollouts_gone
 from lightning_mongo.records import SERVER_TIME, check_size, expires_in
 from lightning_mongo.together import Together
 
@@ -33,6 +33,15 @@ class _Numbered(NamedTuple):
     """By the place in the request; without those spans that were there already."""
 
 
+class _Inserted(NamedTuple):
+    """What came of the documents of a request."""
+
+    there: set[int]
+    """Which of them were there already."""
+    gone: frozenset[str]
+    """The rollouts that were deleted meanwhile, and their spans with them."""
+
+
 class Spans:
     """The spans of all runs of a partition.
 
@@ -43,7 +52,7 @@ class Spans:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers = Numbers(database)
-        self._inserts: Together[list[dict[str, Any]], set[int]] = Together(self._insert_all, limit=100)
+        self._inserts: Together[list[dict[str, Any]], _Inserted] = Together(self._insert_all, limit=100)
 
     async def append(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> list[int | None]:
         """Keep spans, each with its rollout's and its attempt's id, and return their sequence ids.
@@ -68,12 +77,14 @@ class Spans:
         token = self._database.new_token()
         documents = [self._document(run_id, *spans[place], stored[place], token) for place in places]
         try:
-            there = await self._inserts.ask(documents) if documents else set()
+            inserted = await self._inserts.ask(documents) if documents else _Inserted(set(), frozenset())
+            if inserted.gone:
+                raise rollouts_gone(run_id, inserted.gone)
         except BaseException:
             for attempt in by_attempt:
                 self._numbers.not_kept(attempt)
             raise
-        for number in there:  # of somebody who brought the same just now
+        for number in inserted.there:  # of somebody who brought the same just now
             stored[places[number]] = None
         for attempt, each in zip(by_attempt, numbered, strict=True):
             if each.taken is not None:
@@ -141,7 +152,32 @@ class Spans:
         found = await self._database.retried(lambda: spans.find({"_id": {"$in": ids}}, {"_id": 1}).to_list())
         return frozenset(document["_id"]["span"] for document in found)
 
-    async def _insert_all(self, requests: list[list[dict[str, Any]]]) -> list[set[int]]:
+    async def _insert_all(self, requests: list[list[dict[str, Any]]]) -> list[_Inserted]:
+        """Insert the documents of several requests.
+
+        A rollout that was deleted after its numbers were taken may have missed what is inserted now. Whoever deletes
+        looks for spans once more when the rollout is gone; whoever inserts looks for the rollout when the spans are in.
+        One of the two comes last, and nothing is left.
+        """
+        there = await self._keep_all(requests)
+        of_requests = [{(each["_id"]["run"], each["_id"]["rollout"]) for each in request} for request in requests]
+        gone = await self._without_rollout(set[tuple[str, str]]().union(*of_requests))
+        return [
+            _Inserted(numbers, frozenset(rollout_id for _, rollout_id in rollouts & gone))
+            for numbers, rollouts in zip(there, of_requests, strict=True)
+        ]
+
+    async def _without_rollout(self, rollouts: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return those of the rollouts, each after its run's key, that are not there; and delete their spans."""
+        ids = [{"run": run, "id": rollout} for run, rollout in rollouts]
+        kept = self._database.collection(schema.ROLLOUTS)
+        found = await self._database.retried(lambda: kept.find({"_id": {"$in": ids}}, {"_id": 1}).to_list())
+        gone = rollouts - {(document["_id"]["run"], document["_id"]["id"]) for document in found}
+        deletions = [DeleteMany({"_id": span_range.of(*each)}) for each in gone]
+        await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, deletions))
+        return gone
+
+    async def _keep_all(self, requests: list[list[dict[str, Any]]]) -> list[set[int]]:
         """Insert the documents of several requests; the answers say which were there already.
 
         In a replica set, each request is kept as a whole or not at all.
@@ -149,7 +185,7 @@ class Spans:
         documents = [document for request in requests for document in request]
         if self._database.is_replica_set and len(documents) > 1:
             if len(requests) > 1 and not await self._insert_as_one(documents):
-                return [(await self._insert_all([request]))[0] for request in requests]
+                return [(await self._keep_all([request]))[0] for request in requests]
             if len(requests) > 1:
                 return [set() for _ in requests]
             there: dict[int, str] = {}

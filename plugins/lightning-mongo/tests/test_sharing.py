@@ -1,10 +1,10 @@
 """Several stores over one partition, as several processes have them; and partitions beside each other."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from lightning_core.lifecycle import RolloutRecord, claim
 from lightning_core.store import LightningStore, StoreFacade
 from lightning_core.store.served_run import note_served, served_run
 from lightning_core.testing import FakeClock
-from lightning_core.types import EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
 
 PATIENCE_SECONDS = 20.0
 
@@ -29,7 +29,7 @@ async def soon(awaitable: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(awaitable, PATIENCE_SECONDS)
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def stores(mongod: Mongod, partition: str, count: int = 2, **options: Any) -> AsyncIterator[list[LightningStore]]:
     """Open stores of one run that know nothing of each other."""
     opened = [
@@ -61,6 +61,15 @@ async def called_only(store: Any) -> asyncio.Task[Any]:
     await soon(looked.wait())
     store._backend.claim = claim
     return waiting
+
+
+async def _add_until_gone(store: LightningStore, rollout: AttemptedRollout, arrived: asyncio.Semaphore) -> None:
+    """Add spans, one by one, until the rollout has been deleted."""
+    ids = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+    with contextlib.suppress(NotFound):
+        while True:
+            await store.add_span(Span.from_attributes(attributes={}, name="call", **ids))
+            arrived.release()
 
 
 async def test_no_rollout_is_handed_out_twice(mongod: Mongod, partition: str) -> None:
@@ -255,6 +264,23 @@ async def test_stores_number_the_spans_of_an_attempt_together(mongod: Mongod, pa
         spans = await other.query_spans(started.rollout_id)
         assert len(spans) == 45
         assert len({span.sequence_id for span in spans}) == 45
+
+
+async def test_no_span_outlives_what_another_store_deletes(mongod: Mongod, partition: str) -> None:
+    async with stores(mongod, partition) as (writer, deleter):
+        for number in range(40):
+            rollout = await writer.start_rollout("task")
+            await writer.update_rollout(rollout.rollout_id, status="cancelled")
+            arrived = asyncio.Semaphore(0)
+            arrivals = [asyncio.create_task(_add_until_gone(writer, rollout, arrived)) for _ in range(3)]
+            for _ in range(number % 8):
+                await arrived.acquire()
+            if number % 2:
+                await deleter.delete_run()
+            else:
+                await deleter.delete_rollouts([rollout.rollout_id])
+            await soon(asyncio.gather(*arrivals))
+            assert (await deleter.statistics())["total_spans"] == 0
 
 
 async def test_the_latest_resources_are_those_of_whoever_wrote_last(mongod: Mongod, partition: str) -> None:
