@@ -55,12 +55,13 @@ class Call:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_open = False
+        task, self._task = self._task, None  # whose context knows the call: without it both are let go of at once
         if self._timer is not None:
             self._timer.cancel()
         if self._watching is not None:
             self._watching.cancel()
         if isinstance(error, asyncio.CancelledError):
-            if self._cut is not None and self._task is not None and self._task.uncancel() == 0:
+            if self._cut is not None and task is not None and task.uncancel() == 0:
                 raise self._cut from None
             self._exchange.hurry()
             raise proxy_stopped() from None  # nobody else cancels requests than the server when it stops
