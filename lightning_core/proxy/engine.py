@@ -181,7 +181,8 @@ class Engine:
                 self._count(record, is_counted=is_counted)
             finally:
                 if ticket is not None:
-                    self._record(ticket, record)
+                    # When the event loop has its next turn: in this one it writes the answer.
+                    asyncio.get_running_loop().call_soon(self._record, ticket, record)
 
     def _begin(self, owner: Owner, call: Call) -> Ticket:
         """Take note of a call that begins.
