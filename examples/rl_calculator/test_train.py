@@ -89,5 +89,5 @@ def test_rewards_raise_the_accuracy_on_pairs_of_numbers_that_were_never_seen(run
 
 def test_a_coin_s_rewards_teach_nothing(runs: Path) -> None:
     printed = run("--steps=10", "--coin", runs=runs)
-    _, low, _ = numbers_of(PAIRED, printed)
-    assert low <= 0
+    gain, _, _ = numbers_of(PAIRED, printed)
+    assert gain < 0.2

@@ -53,25 +53,25 @@ async def test_timeout_ends_children_and_grandchildren(marker: str, tmp_path: Pa
     ready = tmp_path / "ready"
     began = time.monotonic()
 
-    ran = await run(shell(family(marker, ready)), config=RolloutConfig(timeout_seconds=0.5))
+    ran = await run(shell(family(marker, ready)), config=RolloutConfig(timeout_seconds=2))
 
     assert ready.exists()
-    assert ran.failure == {"type": "AgentTimeout", "message": "the agent ran longer than 0.5 s"}
+    assert ran.failure == {"type": "AgentTimeout", "message": "the agent ran longer than 2 s"}
     assert until(lambda: not alive(marker))
-    assert time.monotonic() - began < 0.5 + SOON_SECONDS
+    assert time.monotonic() - began < 2 + SOON_SECONDS
 
 
 async def test_timeout_ends_what_has_left_the_group(marker: str) -> None:
     child = f"import time; time.sleep(300)  # {marker}"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], start_new_session=True)"
 
-    await run(python(script), config=RolloutConfig(timeout_seconds=0.7))
+    await run(python(script), config=RolloutConfig(timeout_seconds=2))
 
     assert until(lambda: not alive(marker))
 
 
 async def test_timeout_leaves_what_the_program_had_said_in_a_span() -> None:
-    ran = await run(shell("echo thinking >&2; sleep 300"), config=RolloutConfig(timeout_seconds=0.5))
+    ran = await run(shell("echo thinking >&2; sleep 300"), config=RolloutConfig(timeout_seconds=2))
 
     (span,) = ran.spans
     assert span.attributes["exception.type"] == "lightning_core.errors.ProgramFailed"
@@ -84,7 +84,7 @@ async def test_program_may_end_by_itself_when_it_is_stopped(tmp_path: Path) -> N
     farewell = tmp_path / "farewell"
     script = f"trap 'echo bye >{farewell}; exit 0' TERM; while :; do sleep 0.05; done"
 
-    await run(shell(script), config=RolloutConfig(timeout_seconds=0.5))
+    await run(shell(script), config=RolloutConfig(timeout_seconds=2))
 
     assert farewell.read_text() == "bye\n"
 

@@ -19,7 +19,7 @@ import psutil
 PATIENCE_SECONDS = 60.0
 """How long nothing may happen before it is said that nothing will."""
 
-END_SECONDS = 10.0
+END_SECONDS = 60.0
 """How long processes may take to end of which nobody is left to wait for."""
 
 Program = subprocess.Popen[bytes]

@@ -47,7 +47,7 @@ def call(llm, text):
 @rollout
 async def ask(task, llm):
     if task == os.environ.get("DIE_AT"):
-        await asyncio.sleep(1.5)  # what was used is saved each second
+        await asyncio.sleep(5)  # what was used is saved each second
         os.kill(os.getpid(), signal.SIGKILL)
     await asyncio.to_thread(call, llm, str(task))
     return 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-LIMIT_SECONDS = 3.0
+LIMIT_SECONDS = 5.0
 """2 s are promised; the rest is for a busy machine."""
 
 EXIT_SECONDS = 8.0
@@ -176,8 +176,8 @@ def interrupt(process: "subprocess.Popen[str]", number: int = signal.SIGINT) -> 
 
 
 def is_soon_gone(group: int) -> bool:
-    """Whether a process group is empty within a second: a system may take a moment to forget the dead."""
-    deadline = time.monotonic() + 1.0
+    """Whether a process group is empty soon: a system may take a moment to forget the dead."""
+    deadline = time.monotonic() + EXIT_SECONDS
     while time.monotonic() < deadline:
         try:
             os.killpg(group, 0)

@@ -65,7 +65,7 @@ def fork_and_die_once(task):
         return 1.0
     forked = os.fork()
     if forked == 0:
-        time.sleep(30)
+        time.sleep(600)
         os._exit(0)
     flag.write_text(str(forked))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -28,6 +28,9 @@ pytestmark = pytest.mark.usefixtures("process_agents", "no_process_left", "clean
 
 Batch = Callable[[list[Any]], Any]
 
+END_SECONDS = 8.0
+"""How long the end of a run may take: far less than what its agents do, and than what it waits for at most."""
+
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +151,8 @@ def test_all_runners_at_their_max_rollouts_is_an_error_where_work_is_left():
 
 
 def test_dead_runner_is_replaced_and_its_rollout_runs_again_at_once(tmp_path: Path, caplog: Any):
-    store = InMemoryLightningStore()
-    began = time.monotonic()
+    store = InMemoryLightningStore(lease_seconds=600)  # longer than a test may take: it is not waited for
     assert run_agent("die_once", [str(tmp_path / "flag")], store=store) == [1.0]
-    assert time.monotonic() - began < 25  # not after a lost lease, which takes 30 s
 
     async def attempts() -> list[tuple[str, str]]:
         (rollout,) = await store.query_rollouts()
@@ -166,10 +167,9 @@ def test_dead_runner_is_replaced_and_its_rollout_runs_again_at_once(tmp_path: Pa
 
 def test_death_is_seen_while_a_process_lives_that_the_runner_forked(tmp_path: Path):
     flag = tmp_path / "flag"
-    began = time.monotonic()
+    store = InMemoryLightningStore(lease_seconds=600)
     try:
-        assert run_agent("fork_and_die_once", [str(flag)]) == [1.0]
-        assert time.monotonic() - began < 20
+        assert run_agent("fork_and_die_once", [str(flag)], store=store) == [1.0]  # the fork lives for 600 s
     finally:
         os.kill(int(flag.read_text()), signal.SIGKILL)
 
@@ -219,7 +219,7 @@ def test_runners_end_with_an_algorithm_that_fails(name: str, tmp_path: Path):
 
     with pytest.raises(KeyError, match="the algorithm's"):
         Trainer(algorithm=fail, strategy=ProcessesStrategy(), store=store).fit(getattr(process_agents, name))
-    assert time.monotonic() - seconds[0] < 4
+    assert time.monotonic() - seconds[0] < END_SECONDS
     (rollout,) = asyncio.run(_rollouts(store))
     assert rollout.status == "requeuing"
 
@@ -230,7 +230,7 @@ def test_end_is_not_held_up_by_a_store_that_does_not_answer(tmp_path: Path, monk
     seconds: list[float] = []
 
     async def release(store: LightningStore, token: str, reason: str) -> None:
-        await asyncio.sleep(10)
+        await asyncio.sleep(100)
 
     @algo
     async def fail(store: LightningStore) -> None:
@@ -244,7 +244,7 @@ def test_end_is_not_held_up_by_a_store_that_does_not_answer(tmp_path: Path, monk
     monkeypatch.setattr("lightning_core.execution.processes.release", release)
     with pytest.raises(KeyError, match="the algorithm's"):
         Trainer(algorithm=fail, strategy=ProcessesStrategy(n_runners=2)).fit(process_agents.hog)
-    assert time.monotonic() - seconds[0] < 6
+    assert time.monotonic() - seconds[0] < END_SECONDS
 
 
 async def test_cancelled_run_ends_its_runners(tmp_path: Path):
@@ -261,7 +261,7 @@ async def test_cancelled_run_ends_its_runners(tmp_path: Path):
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert time.monotonic() - cancelled < 3
+    assert time.monotonic() - cancelled < END_SECONDS
 
 
 async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp_path: Path):

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from lightning_core.proxy import openai_backend
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import Agent, MakeProxy
@@ -23,8 +24,13 @@ async def test_a_backend_that_dies_with_the_whole_request_does_not_get_it_again(
 
 
 async def test_a_connection_that_was_kept_and_is_closed_may_be_one_that_was_idle(
-    http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+    http: aiohttp.ClientSession,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    attempt: AttemptedRollout,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(openai_backend, "_AT_ONCE_SECONDS", 10.0)  # however slow the machine is
     agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
     async with agent.chat() as response:
         await response.read()

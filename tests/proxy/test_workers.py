@@ -109,9 +109,10 @@ async def test_a_budget_is_counted_across_workers_and_never_exceeded(
     proxy = await make_proxy(engine, workers=2, budget=budget)
     agent = Agent(http, proxy, attempt)
     answered = Counter(await asyncio.gather(*(say(agent) for _ in range(60))))
-    assert answered == {200: 25, 402: 35}
+    while not all(each["calls"] for each in await statuses(proxy)):  # which of them takes a call is chance
+        answered.update(await asyncio.gather(*(say(agent) for _ in range(8))))
+    assert (answered[200], set(answered)) == (25, {200, 402})
     assert len(engine.received) == 25
-    assert all(each["calls"] for each in await statuses(proxy))
     assert (budget.used["calls"], budget.reached, told) == (25, "calls", ["calls"])
     assert budget.used["tokens"] == sum(len("u:hi\na:") + len("ok") for _ in range(25))
 

@@ -130,11 +130,11 @@ async def test_limit_that_is_changed_while_the_agent_runs_is_seen_at_the_next_he
 
 
 async def test_agent_that_blocks_the_event_loop_keeps_its_lease() -> None:
-    store = HeardStore(lease_seconds=0.2)
+    store = HeardStore(lease_seconds=1.0)
 
     @rollout
     async def agent(task: Any) -> float:
-        time.sleep(0.4)  # noqa: ASYNC251  # as somebody does who calls a model without await
+        time.sleep(1.5)  # noqa: ASYNC251  # as somebody does who calls a model without await
         return 1.0
 
     ended = await run_one(store, runner_with("thread"), agent)

@@ -58,5 +58,5 @@ async def test_once_the_server_is_given_up_nothing_else_is_repeated_as_long_agai
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"was out of reach for [1-9]"):
         await client.statistics()
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 0.9
     await client.aclose()

@@ -14,6 +14,8 @@ import sys
 import time
 
 _LOOK_SECONDS = 0.2
+_DEATH_SECONDS = 2.0
+"""How long the system may take to forget those that were killed."""
 
 
 def main(command: list[str], *, grace_seconds: float) -> int:
@@ -49,6 +51,9 @@ def _end(program: "subprocess.Popen[bytes]", grace_seconds: float) -> None:
         time.sleep(0.05)
     _signal(program.pid, signal.SIGKILL)
     program.wait()
+    deadline = time.monotonic() + _DEATH_SECONDS
+    while time.monotonic() < deadline and _signal(program.pid, 0):
+        time.sleep(0.01)
 
 
 def _signal(group: int, number: int) -> bool:
