@@ -169,6 +169,10 @@ class CommandAgent(LitAgent[Any]):
                 )
             return reward_of_text(self._shown(line, briefing), f"the last line that the program {self.name} printed")
         try:
+            if reward_file.exists() and not reward_file.is_file():  # a pipe that nobody writes to would be waited for
+                raise InvalidResult(
+                    f"the program {self.name} has left something that is no file as {REWARD_FILE}; it is {WANTED}"
+                )
             with reward_file.open("rb") as file:
                 text = file.read(_MAX_REWARD_BYTES).decode("utf-8", "replace")
         except OSError as exc:

@@ -13,7 +13,7 @@ class AnswerChoice:
     """A text, or OpenAI's content parts; None where there is none."""
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
-    """As OpenAI's chat API has them."""
+    """As OpenAI's chat API has them; a custom tool's may be in a function's form, with its input as the arguments."""
     finish_reason: str | None = None
     token_ids: Sequence[int] | None = None
     """The engine's; None where it gave none."""
@@ -62,3 +62,8 @@ def objects(value: Any) -> list[dict[str, Any]]:
 def text_of(value: Any) -> str | None:
     """Return a text that is not empty; None for anything else."""
     return value if isinstance(value, str) and value else None
+
+
+def failure_of(error: Any) -> str | None:
+    """Return what an answer's `error` says went wrong; None for one that is empty: some give all fields always."""
+    return str(mapping(error).get("message") or error) if error else None

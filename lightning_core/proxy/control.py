@@ -1,6 +1,7 @@
 """Steering a proxy over HTTP: by the runner of an attempt, and by the algorithm."""
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
@@ -33,9 +34,9 @@ class Control:
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
       not with an attempt's key, which could take over the calls of others;
     - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
-    - `POST /control/pause`, `resume`, `drain`, `weights`, `model_list` and `GET /control/status`: with the algorithm's
-      key only. A proxy without keys, which answers to its own machine, says how it stands, and is steered in its own
-      process alone;
+    - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
+      `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
+      how it stands, and is steered in its own process alone;
     - `GET /control/budget?refusals=N&seconds=S`, likewise: answers how the budget stands as soon as it has refused more
       than N calls, or after S seconds.
 
@@ -87,11 +88,11 @@ class Control:
         if exchange.method == "POST" and what in _ACTIONS:
             fields = await self._fields(exchange)
             if what == "pause":
-                await steering.pause()
+                await steering.pause(_seconds(fields, "seconds"))
             elif what == "resume":
                 await steering.resume()
             elif what == "drain":
-                drained = await steering.drain(_seconds(fields))
+                drained = await steering.drain(_seconds(fields, "timeout"))
                 return {"finished": drained.finished, "aborted": drained.aborted}
             elif what == "weights":
                 await steering.set_weight_version(_text(fields, "version"))
@@ -152,8 +153,10 @@ def _number(asked: Mapping[str, Sequence[str]], name: str, default: int) -> int:
     return int(given) if given else default
 
 
-def _seconds(fields: Mapping[str, Any]) -> float | None:
-    value = fields.get("timeout")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-        raise Refused(400, "invalid_request", f"timeout is {value!r}; it is a number of seconds")
+def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
+    value = fields.get(name)
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
+    ):
+        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a number of seconds")
     return value

@@ -93,19 +93,20 @@ class Engine:
             return
         if dialect is None and not is_of_api:
             raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {exchange.path!r}")
-        if owner is None and not self.allow_unattributed:
-            raise Refused(
-                403,
-                "unattributed",
-                "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
-                "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
-            )
-        if dialect is None and not may_manage and _manages(exchange.method, below):
+        manages = dialect is None and _manages(exchange.method, below)
+        if manages and not may_manage:
             raise Refused(
                 403,
                 "not_allowed",
                 f"{exchange.method} {PREFIX}{below} manages the backend, which is not for agents; it needs the key of "
                 "the proxy itself",
+            )
+        if owner is None and not manages and not self.allow_unattributed:
+            raise Refused(
+                403,
+                "unattributed",
+                "the call belongs to no attempt: use the base URL of ProxyLLM.get_base_url(rollout_id, attempt_id), "
+                "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
             )
         if owner is not None:
             await self.attempts.require(owner, has_key=has_key)
@@ -210,7 +211,7 @@ class Engine:
 
     def _count(self, record: CallRecord, *, is_counted: bool) -> None:
         tokens, cost = 0, record.cost
-        if record.price is None or record.is_refused or record.error_kind in _NOT_BEGUN:
+        if record.price is None or record.is_refused or record.error_kind == "backend_redirects":
             cost = 0.0
         else:
             given, taken = record.spent()
@@ -240,8 +241,21 @@ class Engine:
             record.model_name = replica.model_name
             record.weight_version = self.weight_version
 
+        def on_failed_try() -> None:
+            record.price = None  # as if it had not been sent
+            self.traffic.rest()
+
         attempt = None if record.owner is _NOBODY else record.owner.attempt_id
-        sent = await self.sender.send(exchange, path, body, fields, dialect=dialect, attempt=attempt, on_try=on_try)
+        sent = await self.sender.send(
+            exchange,
+            path,
+            body,
+            fields,
+            dialect=dialect,
+            attempt=attempt,
+            on_try=on_try,
+            on_failed_try=on_failed_try,
+        )
         try:
             if sent.answer.status < 400 and sent.answer.header("content-type").startswith("text/event-stream"):
                 await self._relay(exchange, sent, dialect, record, began)
@@ -250,6 +264,10 @@ class Engine:
         except (BackendBroke, BackendTimeout, EarlyEnd) as exc:
             self.replicas.failed(sent.replica, is_dead=False)
             raise refusal_of(exc) from exc
+        except (ClientGone, asyncio.CancelledError):
+            if record.was_taken:
+                self._went_well(sent)
+            raise
         else:
             self._went_well(sent)
         finally:
@@ -300,13 +318,13 @@ class Engine:
 
     async def _relay(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord, began: float) -> None:
         """Answer piece by piece."""
-        relay = StreamRelay(exchange, dialect, sent.added)
+        relay = StreamRelay(exchange, dialect, sent.added, dialect.choices(record.request))
         record.status = sent.answer.status
         try:
             await relay.run(sent, _headers_of(sent))
         finally:
             record.answer = relay.finish()
-            record.was_taken = relay.was_taken(dialect.choices(record.request))
+            record.was_taken = relay.was_taken()
             record.size += relay.size
             if relay.first_chunk is not None:
                 record.first_chunk_seconds = relay.first_chunk - began
@@ -331,18 +349,23 @@ class Engine:
             nonlocal cost
             cost = None  # nobody knows
 
+        def on_failed_try() -> None:
+            nonlocal cost
+            cost = 0.0  # as if it had not been sent
+            self.traffic.rest()
+
         try:
             async with call:
                 try:
                     await self.traffic.enter(call, call.abort)
                     await self._start_budgeted()
                     is_counted = True
-                    if await self._pass(exchange, path, body, fields, owner, on_try) >= 400:
+                    if await self._pass(exchange, path, body, fields, owner, on_try, on_failed_try) >= 400:
                         cost = 0.0
                 finally:
                     self.traffic.leave(call)
         except Refused as refused:
-            if refused.kind in _NOT_BEGUN:
+            if refused.kind == "backend_redirects":
                 cost = 0.0
             if exchange.status:
                 raise ClientGone from refused  # nothing can be added to an answer that nobody understands
@@ -361,10 +384,13 @@ class Engine:
         fields: dict[str, Any] | None,
         owner: Owner | None,
         on_try: Callable[[Replica], None],
+        on_failed_try: Callable[[], None],
     ) -> int:
         """Hand a call on, and return the status of its answer."""
         attempt = None if owner is None else owner.attempt_id
-        sent = await self.sender.send(exchange, path, body, fields, dialect=None, attempt=attempt, on_try=on_try)
+        sent = await self.sender.send(
+            exchange, path, body, fields, dialect=None, attempt=attempt, on_try=on_try, on_failed_try=on_failed_try
+        )
         status = sent.answer.status
         try:
             if status >= 400:
@@ -419,9 +445,6 @@ class Engine:
 
 _NOBODY = Owner(None, "", "")
 
-_NOT_BEGUN = frozenset({"backend_unavailable", "backend_redirects"})
-"""How calls end that were sent, and that no backend has begun to answer."""
-
 _MANAGED = frozenset(
     {
         *("load_lora_adapter", "unload_lora_adapter", "models"),
@@ -474,7 +497,11 @@ def _unread(path: str) -> str:
 
 
 def _headers_of(sent: Sent) -> Headers:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in sent.answer.headers]
+    # As aiohttp reads them: so the bytes are those that came.
+    return [
+        (name.lower().encode("latin-1"), value.encode("utf-8", "surrogateescape"))
+        for name, value in sent.answer.headers
+    ]
 
 
 def _retry_after(sent: Sent) -> Headers:

@@ -30,13 +30,13 @@ def content_parts(content: Any) -> list[dict[str, Any]]:
 
 
 def tool_call_part(call: dict[str, Any]) -> dict[str, Any]:
-    """Turn a tool call of OpenAI's chat API into a part."""
-    function = mapping(call.get("function"))
+    """Turn a tool call of OpenAI's chat API into a part. The arguments of a custom tool are its input, a text."""
+    called = mapping(call.get("function")) or mapping(call.get("custom"))
     return {
         "type": "tool_call",
         "id": call.get("id"),
-        "name": function.get("name"),
-        "arguments": function.get("arguments"),
+        "name": called.get("name"),
+        "arguments": called.get("arguments", called.get("input")),
     }
 
 

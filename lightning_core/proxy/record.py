@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_core.proxy import parts
 from lightning_core.proxy.answer import Answer, AnswerChoice
 from lightning_core.proxy.dialects import Dialect
 from lightning_core.proxy.owner import Owner
@@ -90,7 +91,7 @@ class CallRecord:
 def _received(choice: AnswerChoice) -> int:
     if choice.token_ids is not None:
         return len(choice.token_ids)
-    calls = (call["function"].get("arguments") for call in choice.tool_calls)
+    calls = (parts.tool_call_part(call)["arguments"] for call in choice.tool_calls)
     return _quarter(sum(len(str(said)) for said in (choice.content, choice.reasoning, *calls) if said))
 
 

@@ -25,15 +25,17 @@ class StreamRelay:
         exchange: Where it goes.
         dialect: What it is made of.
         added: What is to be taken out.
+        choices: How many answers were asked for; 0 where the API's last event alone ends a stream.
     """
 
-    def __init__(self, exchange: Exchange, dialect: Dialect, added: Added) -> None:
+    def __init__(self, exchange: Exchange, dialect: Dialect, added: Added, choices: int) -> None:
         self.first_chunk: float | None = None
         """When the first piece went out, by `time.perf_counter`."""
         self.size = 0
         self._exchange = exchange
         self._dialect = dialect
         self._added = added
+        self._choices = choices
         self._reader = EventReader()
         self._assembler = dialect.assembler()
         self._is_pushing = False
@@ -58,8 +60,9 @@ class StreamRelay:
                 await self._push(piece, sent, headers)
                 self._read(self._events(piece, sent))
         last = self._read(self._reader.finish())
+        is_ended = self._assembler.is_complete  # by its last event; where there is none, each choice says its own end
         self._assembler.finish()
-        if not self._assembler.is_complete and self._assembler.answer.failure is None:
+        if not is_ended and not self._has_all() and self._assembler.answer.failure is None:
             raise EarlyEnd(f"{sent.replica.backend.address} ended its stream before the answer was complete")
         if self._added:
             await self._push(last, sent, headers)
@@ -71,16 +74,16 @@ class StreamRelay:
         """Return the answer, as far as it came."""
         return self._assembler.finish()
 
-    def was_taken(self, choices: int) -> bool:
+    def was_taken(self) -> bool:
         """Whether the agent took the whole answer. To be called after `finish`.
 
         Many agents close a stream at the finish reason, before what the backend still says of the usage.
-
-        Args:
-            choices: How many answers were asked for.
         """
-        answer, is_complete = self._assembler.answer, self._assembler.is_complete
-        return is_complete and not self._is_pushing and answer.failure is None and len(answer.choices) >= choices
+        return not self._is_pushing and self._assembler.answer.failure is None and self._has_all()
+
+    def _has_all(self) -> bool:
+        """Whether all answers that were asked for are complete. To be called after `finish`."""
+        return self._assembler.is_complete and len(self._assembler.answer.choices) >= self._choices
 
     async def _push(self, handed: bytes, sent: Sent, headers: Headers) -> None:
         if not handed:

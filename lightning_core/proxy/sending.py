@@ -1,6 +1,7 @@
 """A call's way to a backend: which replica, with which body, and what is tried again."""
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from typing import Any
@@ -94,6 +95,7 @@ class Sender:
         dialect: Dialect | None,
         attempt: str | None,
         on_try: Callable[[Replica], None],
+        on_failed_try: Callable[[], None],
     ) -> Sent:
         """Send a call until a backend answers it, or another try is of no use.
 
@@ -105,6 +107,7 @@ class Sender:
             dialect: The API; None for a path that passes through.
             attempt: Whose calls go to the same replica.
             on_try: Is told of each try, before it.
+            on_failed_try: Is told of each that failed before anything was answered, whether or not another one follows.
 
         Returns:
             The answer, whatever its status. Whoever gets it calls `release`, and `went_well` or `failed` of the
@@ -123,6 +126,7 @@ class Sender:
                 return await self._try(exchange, path, body, fields, dialect, attempt, on_try, failed, tries)
             except _TryAgain as exc:
                 failed = exc.replica
+                on_failed_try()
                 raise
 
         try:
@@ -270,7 +274,8 @@ class Sender:
         model = fields.get("model") if fields is not None else None
         wait: float | None = None
         with suppress(ValueError):
-            wait = min(max(float(asked), 0.0), _LONGEST_WAIT_SECONDS)
+            if math.isfinite(seconds := float(asked)):
+                wait = min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS)
         if self._replicas.has_other(model if isinstance(model, str) else None, replica):
             wait = 0.0
         return _TryAgain(refused, replica, wait_seconds=wait)

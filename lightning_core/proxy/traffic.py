@@ -19,7 +19,7 @@ class Drained:
     """What became of the calls that were under way."""
 
     finished: int
-    """They came to their end."""
+    """They came to their end, or wait for another try."""
     aborted: int
     """They were cut off when the time was over. A backend that does not let go of one may still be at it."""
 
@@ -44,6 +44,7 @@ class Traffic:
         self._queue_seconds = queue_seconds
         self._usual_pause_seconds = self._pause_seconds = pause_seconds
         self._aborts: dict[object, Callable[[str], None]] = {}
+        self._resting: dict[object, Callable[[str], None]] = {}
         self._queue: dict[asyncio.Future[None], None] = {}
         self._promised = 0
         self._waiting = 0
@@ -58,8 +59,8 @@ class Traffic:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait, for their turn or for the end of a pause."""
-        return self._waiting
+        """How many calls wait: for their turn, for the end of a pause, or for another try."""
+        return self._waiting + len(self._resting)
 
     @property
     def is_paused(self) -> bool:
@@ -136,32 +137,46 @@ class Traffic:
             self._waiting -= 1
         self._aborts[call] = abort
 
-    async def come_again(self) -> None:
-        """Return when the call of this task, which was let in and has to be made again, may go on.
+    def rest(self) -> None:
+        """Take note that a try of this task's call, which was let in, has failed: no backend is at it.
 
-        While it waits for the end of a pause it is not under way: no backend is at it.
+        Until `come_again` it is not under way, but keeps its place.
+        """
+        call = _entered.get()
+        abort = self._aborts.pop(call, None)
+        if abort is not None:
+            self._resting[call] = abort
+            self._tell_if_idle()
+
+    async def come_again(self) -> None:
+        """Return when the call of this task, which rests, may be made again. In a pause it gives up its place.
 
         Raises:
             Refused: As of `enter`.
         """
         call = _entered.get()
-        if self._resumed is None or call not in self._aborts:
+        abort = self._resting.pop(call, None)
+        if abort is None:
             return
-        abort = self._aborts[call]
-        self.leave(call)
-        await self.enter(call, abort)
+        if self._resumed is None:
+            self._aborts[call] = abort
+        else:
+            await self.enter(call, abort)
 
     def leave(self, call: object) -> None:
         """Take note that a call has ended. One that was not let in is ignored."""
-        if self._aborts.pop(call, None) is None:
+        if self._aborts.pop(call, None) is None and self._resting.pop(call, None) is None:
             return
         self._let_next_in()
+        self._tell_if_idle()
+
+    def _tell_if_idle(self) -> None:
         if not self._aborts and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
 
     def _has_room(self) -> bool:
-        return len(self._aborts) + self._promised < self._max_calls
+        return len(self._aborts) + len(self._resting) + self._promised < self._max_calls
 
     async def _wait(self) -> None:
         while not self._is_closed:

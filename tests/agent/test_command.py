@@ -75,6 +75,14 @@ async def test_file_that_was_not_written_is_a_failure() -> None:
     assert "has left no reward in the file AGL_REWARD_FILE: No such file" in ran.failure["message"]
 
 
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir", "ln -s /dev/zero"])
+async def test_what_is_no_file_is_a_failure_and_is_not_waited_for(make: str) -> None:
+    ran = await run(shell(f'{make} "$AGL_REWARD_FILE"', reward="file"))
+
+    assert ran.failure is not None
+    assert "has left something that is no file as AGL_REWARD_FILE; it is " in ran.failure["message"]
+
+
 async def test_grader_is_given_all_that_was_printed() -> None:
     def count_lines(result: str, task: int) -> float:
         return len(result.splitlines()) / task

@@ -222,6 +222,8 @@ async def test_a_call_that_the_agent_gave_up_counts_by_an_estimate(
         (Answer(choices=[AnswerChoice("x" * 9, token_ids=[1, 2]), AnswerChoice("xx")]), None, (25, 3)),
         (Answer(prompt_token_ids=[1], choices=[AnswerChoice("x" * 9, token_ids=[1, 2])]), None, (1, 2)),
         (Answer(choices=[AnswerChoice(reasoning="x" * 4, tool_calls=[tool_call("{}  ")])]), None, (25, 2)),
+        (Answer(choices=[AnswerChoice(tool_calls=[{"type": "custom", "custom": {"input": "x" * 9}}])]), None, (25, 3)),
+        (Answer(choices=[AnswerChoice("x" * 4, tool_calls=[{"type": "other"}])]), None, (25, 1)),
         # Anthropic's streams tell of few tokens when they begin, and of all when they end.
         (Answer(input_tokens=3, output_tokens=1, choices=[AnswerChoice("x" * 40)]), "client_disconnected", (3, 10)),
         (Answer(input_tokens=3, output_tokens=1, choices=[AnswerChoice("x" * 40)]), None, (3, 1)),
@@ -250,3 +252,19 @@ async def test_what_passes_through_counts_as_a_call_without_a_price(
     assert proxy.budget is not None
     assert (proxy.budget.used["calls"], proxy.budget.unpriced_calls) == (2, 1)
     assert (await proxy.status())["calls"] == 3
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/images/generations"])
+async def test_a_call_that_ends_before_another_try_costs_nothing(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any, path: str
+) -> None:
+    budget = Budget(tokens=10_000)
+    proxy = await make_proxy(engine, params=PRICES, budget=budget, first_retry_seconds=30, flush_grace_seconds=0)
+    await engine.stop()
+    call = asyncio.create_task(Agent(http, proxy, attempt).post(path, messages=[]).__aenter__())
+    async with asyncio.timeout(5):
+        while (await proxy.status())["replicas"][0]["is_up"]:  # noqa: ASYNC110  # nobody is told of it
+            await asyncio.sleep(0.001)
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+    assert (await (await call).json())["error"]["code"] == "call_aborted"
+    assert (budget.used["calls"], budget.used["tokens"], budget.used["usd"], budget.unpriced_calls) == (1, 0, 0, 0)

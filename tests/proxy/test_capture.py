@@ -13,6 +13,7 @@ from lightning_core.adapter import (
     read_model_calls,
 )
 from lightning_core.adapter.usage import read_usage
+from lightning_core.proxy import parts
 from lightning_core.proxy.dialects import DIALECTS
 from lightning_core.proxy.sse import ServerEvent
 from lightning_core.store import InMemoryLightningStore
@@ -321,6 +322,49 @@ def test_a_streamed_function_call_is_put_together() -> None:
         assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": delta}]})
     (choice,) = assembler.finish().choices
     assert choice.tool_calls == [{"id": None, "type": "function", "function": FUNCTION_CALL}]
+
+
+CUSTOM_CALL = {"id": "call_1", "type": "custom", "custom": {"name": "sh", "input": "ls -l"}}
+CUSTOM_PART = {"type": "tool_call", "id": "call_1", "name": "sh", "arguments": "ls -l"}
+
+
+async def test_calls_of_tools_that_are_no_functions_are_recorded(agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = [{"tool_calls": [CUSTOM_CALL]}]
+    await ask(agent, False, [USER, {"role": "assistant", "content": None, "tool_calls": [CUSTOM_CALL]}])
+    attributes = (await agent.span()).attributes
+    assert json.loads(attributes["gen_ai.input.messages"])[1]["parts"] == [CUSTOM_PART]
+    assert json.loads(attributes["gen_ai.output.messages"])[0]["parts"] == [CUSTOM_PART]
+
+
+def test_a_streamed_call_of_a_tool_that_is_no_function_is_put_together() -> None:
+    assembler = DIALECTS["/chat/completions"].assembler()
+    begun = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "sh", "input": ""}}
+    for call in (begun, {"index": 0, "custom": {"input": "ls"}}, {"index": 0, "custom": {"input": " -l"}}):
+        assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
+    assert parts.of_choices(assembler.finish())[0]["parts"] == [CUSTOM_PART]
+
+
+def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> None:
+    dialect = DIALECTS["/responses"]
+    item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "sh", "input": "ls -l"}
+    answer = dialect.read({"status": "completed", "output": [item]})
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert parts.of_choices(answer)[0]["parts"] == [CUSTOM_PART]
+    result = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "a.txt"}
+    assert dialect.messages({"input": [item, result]}) == [
+        {"role": "assistant", "parts": [CUSTOM_PART]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": "a.txt"}]},
+    ]
+
+
+@pytest.mark.parametrize(("error", "failure"), [(None, None), ({}, None), ({"message": "full"}, "full"), ("x", "x")])
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+def test_a_stream_has_failed_where_its_error_says_something(path: str, error: Any, failure: str | None) -> None:
+    assembler = DIALECTS[path].assembler()
+    choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
+    assembler.feed(ServerEvent(b"", "", b""), {"choices": [choice], "error": error})
+    assembler.feed(ServerEvent(b"", "", b""), {"choices": [], "error": None})
+    assert assembler.finish().failure == failure
 
 
 async def test_what_cannot_be_written_down_is_not_recorded_and_the_attempt_ends(

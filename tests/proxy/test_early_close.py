@@ -75,3 +75,16 @@ async def test_of_two_answers_both_must_be_complete(
     await close_after(agent, "/chat/completions", finished, n=2)
     await asyncio.wait_for(engine.cancelled.wait(), 5)
     assert (await agent.span()).attributes.get("error.type") == error
+
+
+async def test_the_replica_that_gave_the_answer_is_sound(agent: Agent, engine: FakeEngine) -> None:
+    held_after(engine, 1)
+    for _ in range(3):
+        engine.cancelled.clear()
+        await close_after(agent, "/chat/completions", 1)
+        await asyncio.wait_for(engine.cancelled.wait(), 5)
+        engine.faults = ["dies_mid_stream"]
+        async with agent.chat(stream=True) as response:
+            assert "backend_broke" in await response.text()
+    (replica,) = (await agent.proxy.status())["replicas"]
+    assert replica["is_up"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.store import InMemoryLightningStore
@@ -34,6 +35,23 @@ async def test_a_backend_that_fails_is_told_of_once(
     assert span.status.status_code == "ERROR"
     assert span.attributes["error.type"]
     assert TraceToTrajectories().adapt([span]).refused[0].reason == "failed"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/messages", "/responses", "/embeddings"])
+@pytest.mark.parametrize("error", [{"message": "no provider is left", "code": 502}, "no provider is left"], ids=type)
+async def test_an_error_of_status_200_is_a_call_that_failed(
+    agent: Agent, engine: FakeEngine, path: str, error: Any
+) -> None:
+    async def refuse(*_: Any) -> Any:
+        return web.json_response({"error": error})
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
+        assert (response.status, await response.json()) == (200, {"error": error})
+    span = await agent.span()
+    assert span.attributes["error.type"] == "backend_error"
+    assert span.status.description == "no provider is left"
+    assert (await agent.proxy.status())["failed"] == 1
 
 
 async def test_a_backend_that_never_answers_is_a_timeout(
@@ -80,6 +98,26 @@ async def test_a_stream_of_garbage_is_an_error(agent: Agent, engine: FakeEngine)
         text = await response.text()
     assert "backend_broke" in text
     assert (await agent.span()).status.status_code == "ERROR"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+@pytest.mark.parametrize(("asked", "error"), [(1, None), (2, "backend_broke")])
+async def test_a_stream_that_ends_after_one_of_two_answers_broke_off(
+    agent: Agent, engine: FakeEngine, path: str, asked: int, error: str | None
+) -> None:
+    async def answer(request: web.Request, *_: Any) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
+        await response.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+        return response
+
+    engine._fail = answer  # type: ignore[method-assign]
+    said = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}]}
+    async with agent.post(path, stream=True, n=asked, **said) as response:
+        text = await response.text()
+    assert ("ended its stream before the answer was complete" in text) == (error is not None)
+    assert (await agent.span()).attributes.get("error.type") == error
 
 
 async def test_a_backend_that_is_not_there_is_tried_again(
@@ -165,8 +203,6 @@ async def test_the_end_of_an_attempt_cuts_off_what_is_under_way(
 
 async def test_keys_in_a_backends_errors_are_hidden(agent: Agent, engine: FakeEngine) -> None:
     async def refuse(request: Any, fields: Any, fault: Any) -> Any:
-        from aiohttp import web
-
         error = {"message": "Incorrect API key provided: sk-abcdefghijklmnop", "type": "x"}
         return web.json_response({"error": error}, status=401)
 
@@ -270,3 +306,13 @@ async def test_the_end_of_an_attempt_cuts_off_what_passes_through(
     assert response.status == 503
     assert "the attempt has ended" in (await response.json())["error"]["message"]
     assert not await agent.spans()
+
+
+@pytest.mark.parametrize("asked", ["nan", "-1", "0"])
+async def test_a_pause_that_a_backend_asks_for_and_that_is_none_is_the_usual_one(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, asked: str
+) -> None:
+    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    engine.faults, engine.retry_after = [429], asked
+    async with asyncio.timeout(5), agent.chat() as response:
+        assert response.status == 200

@@ -50,12 +50,19 @@ async def test_an_agent_does_not_manage_the_backend(
 
 
 @pytest.mark.parametrize(("method", "path"), MANAGING)
+@pytest.mark.parametrize("is_of_attempt", [False, True], ids=["alone", "attempt"])
 async def test_whoever_has_the_key_of_the_proxy_does(
-    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, method: str, path: str
+    http: Any,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    attempt: AttemptedRollout,
+    method: str,
+    path: str,
+    is_of_attempt: bool,
 ) -> None:
     proxy = await make_proxy(engine, key="secret")
-    base = f"{proxy.url}/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}"
-    url = URL(f"{base}{path}", encoded=True)
+    base = f"/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}" if is_of_attempt else ""
+    url = URL(f"{proxy.url}{base}{path}", encoded=True)
     async with http.request(method, url, headers={"authorization": "Bearer secret"}) as response:
         assert response.status == 201
     assert len(engine.received) == 1

@@ -369,3 +369,10 @@ async def test_a_stop_that_is_cancelled_comes_to_its_end(
     await asyncio.to_thread(running._thread.join)
     assert running._thread._closed.exception() is None
     assert len(await store.query_spans(attempt.rollout_id)) == 1
+
+
+@pytest.mark.parametrize("value", ["a", "ä", "€"])
+async def test_a_header_comes_as_the_backend_wrote_it(agent: Agent, engine: FakeEngine, value: str) -> None:
+    engine.faults, engine.retry_after = [400], value
+    async with agent.chat() as response:
+        assert (response.status, response.headers["retry-after"]) == (400, value)

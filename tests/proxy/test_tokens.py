@@ -594,9 +594,39 @@ def test_a_character_of_several_tokens_comes_whole() -> None:
     assert stream.feed([0xE2], is_last=True) == "\ufffd"
 
 
-@pytest.mark.parametrize("text", ["none", "<tool_call>{</tool_call>", '<tool_call>{"a": 1}</tool_call>'])
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["none", "<tool_call>{</tool_call>", '<tool_call>{"a": 1}</tool_call>', f"<tool_call>{DEEP}</tool_call>"],
+    ids=["none", "broken", "nameless", "deep"],
+)
 def test_what_is_no_tool_call_stays_text(text: str) -> None:
     assert parse_hermes(text) == (text, [])
+
+
+async def test_arguments_that_are_nested_too_deep_go_to_the_template_as_they_are(start: Start) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": DEEP}}
+    said = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, *USER]
+    engine = Engine("ok")
+    await chat(await start(engine), said)
+    assert DEEP in Letters().decode(engine.prompts[0], skip_special_tokens=False)
+
+
+@both_ways
+async def test_a_tool_parser_that_fails_loses_nothing(
+    start: Start, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(text: str) -> Any:
+        raise RuntimeError("what is this?")
+
+    agent = await start(StreamingEngine("a b"), tool_parser=fail)
+    assert (await converse(agent, 1, stream, tools=TOOLS))[1]["content"] == "a b"
+    (call,) = read_model_calls(await agent.spans())
+    assert call.response_token_ids == [*map(ord, "a b"), END]
+    assert call.finish_reason == "stop"
+    assert "lightning.tool_parser_failed" in caplog.text
 
 
 def test_a_wrong_engine_or_parser_is_named() -> None:

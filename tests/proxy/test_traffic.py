@@ -121,9 +121,11 @@ async def test_a_call_that_is_made_again_waits_for_the_end_of_a_pause_and_keeps_
 
     async def call() -> None:
         await traffic.enter("a", lambda _: None)
+        traffic.rest()
         await traffic.come_again()  # no pause, no wait
         came.set()
         await again.wait()
+        traffic.rest()
         await traffic.come_again()
 
     task = asyncio.create_task(call())
@@ -137,6 +139,26 @@ async def test_a_call_that_is_made_again_waits_for_the_end_of_a_pause_and_keeps_
     traffic.resume()
     await task
     assert traffic.in_flight == 1
+
+
+async def test_a_call_that_waits_for_another_try_keeps_its_place(traffic: Traffic, clock: FakeClock) -> None:
+    ends = asyncio.Event()
+
+    async def call() -> None:
+        await traffic.enter("a", lambda _: None)
+        traffic.rest()
+        await ends.wait()
+        traffic.leave("a")
+
+    resting = asyncio.create_task(call())
+    await clock.advance(0)
+    assert (traffic.in_flight, traffic.waiting) == (0, 1)
+    calls = [enter(traffic, name) for name in "bc"]
+    await clock.advance(0)
+    assert [each.done() for each in calls] == [True, False]
+    ends.set()
+    await asyncio.gather(resting, *calls)
+    assert (traffic.in_flight, traffic.waiting) == (2, 0)
 
 
 async def test_draining_waits_for_what_is_under_way(traffic: Traffic, clock: FakeClock) -> None:
@@ -263,3 +285,21 @@ async def test_a_call_is_not_tried_again_while_new_weights_come(
     await proxy.resume()
     assert (await call).status == 200
     assert (await agent.span()).attributes["agentlightning.weight_version"] == "2"
+
+
+async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_not_cut_off(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, flush_grace_seconds=0)
+    engine.faults, engine.retry_after = [429], "30"
+    call = asyncio.create_task(Agent(http, proxy, attempt).chat().__aenter__())
+    async with asyncio.timeout(5):
+        while (await proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # nobody is told of it
+            await asyncio.sleep(0.001)
+    await proxy.pause()
+    assert await proxy.drain(timeout=0) == Drained(finished=0, aborted=0)
+    await proxy.resume()
+    assert (await proxy.status())["waiting"] == 1
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)  # it does end with its attempt
+    assert (await call).status == 503
+    assert ((await proxy.status())["in_flight"], (await proxy.status())["waiting"]) == (0, 0)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_core.proxy import parts
-from lightning_core.proxy.answer import Answer, AnswerChoice, integer, mapping, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, failure_of, integer, mapping, objects, text_of
 from lightning_core.proxy.dialects.base import Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import read_usage
 from lightning_core.proxy.jsons import dump, text
@@ -23,6 +23,7 @@ class AnthropicDialect(Dialect):
 
     def read(self, answer: Fields) -> Answer:
         found = Answer(id=text_of(answer.get("id")), model=text_of(answer.get("model")))
+        found.failure = failure_of(answer.get("error"))
         found.choices = [_choice(objects(answer.get("content")), answer.get("stop_reason"))]
         _read_usage(found, mapping(answer.get("usage")))
         return found

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_core.proxy import parts
-from lightning_core.proxy.answer import Answer, AnswerChoice, integer, integers, mapping, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, failure_of, integer, integers, mapping, objects, text_of
 from lightning_core.proxy.dialects.base import Added, Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import (
     ChoiceTokens,
@@ -29,6 +29,7 @@ class ChatDialect(Dialect):
             model=text_of(answer.get("model")),
             choices=[_choice(choice) for choice in objects(answer.get("choices"))],
             prompt_token_ids=integers(answer.get("prompt_token_ids")),
+            failure=failure_of(answer.get("error")),
         )
         read_usage(found, answer.get("usage"))
         return found
@@ -108,10 +109,11 @@ class _StreamedChoice:
         index = call.get("index")
         place = index if isinstance(index, int) else len(self.calls)
         known = self.calls.setdefault(place, {"id": None, "type": "function", "function": {"name": ""}})
-        function = mapping(call.get("function"))
+        called = mapping(call.get("function")) or mapping(call.get("custom"))
         known["id"] = call.get("id") or known["id"]
-        known["function"]["name"] += text_of(function.get("name")) or ""
-        self.arguments.setdefault(place, []).append(text_of(function.get("arguments")) or "")
+        known["function"]["name"] += text_of(called.get("name")) or ""
+        piece = text_of(called.get("arguments")) or text_of(called.get("input")) or ""
+        self.arguments.setdefault(place, []).append(piece)
 
     def whole(self) -> AnswerChoice:
         for place, pieces in self.arguments.items():
@@ -140,9 +142,8 @@ class ChatAssembler(Assembler):
         answer = self.answer
         answer.id = answer.id or text_of(fields.get("id"))
         answer.model = answer.model or text_of(fields.get("model"))
-        if "error" in fields:
-            error = fields["error"]
-            answer.failure = str(error.get("message") if isinstance(error, dict) else error)
+        if error := fields.get("error"):
+            answer.failure = failure_of(error)
         if answer.prompt_token_ids is None:
             answer.prompt_token_ids = integers(fields.get("prompt_token_ids"))
         for choice in objects(fields.get("choices")):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightning_core.proxy.answer import Answer, AnswerChoice, integer, integers, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, failure_of, integer, integers, objects, text_of
 from lightning_core.proxy.dialects.base import Added, Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import (
     ChoiceTokens,
@@ -39,6 +39,7 @@ class CompletionsDialect(Dialect):
                 for choice in choices
             ],
             prompt_token_ids=_one_prompt(answer, choices),
+            failure=failure_of(answer.get("error")),
         )
         _leave_out_echo(found)
         read_usage(found, answer.get("usage"))
@@ -108,9 +109,8 @@ class CompletionsAssembler(Assembler):
         answer = self.answer
         answer.id = answer.id or text_of(fields.get("id"))
         answer.model = answer.model or text_of(fields.get("model"))
-        if "error" in fields:
-            error = fields["error"]
-            answer.failure = str(error.get("message") if isinstance(error, dict) else error)
+        if error := fields.get("error"):
+            answer.failure = failure_of(error)
         if answer.prompt_token_ids is None:
             answer.prompt_token_ids = integers(fields.get("prompt_token_ids"))
         for choice in objects(fields.get("choices")):

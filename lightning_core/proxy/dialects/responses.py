@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightning_core.proxy import parts
-from lightning_core.proxy.answer import Answer, AnswerChoice, mapping, objects, text_of
+from lightning_core.proxy.answer import Answer, AnswerChoice, failure_of, mapping, objects, text_of
 from lightning_core.proxy.dialects.base import Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.openai_tokens import read_usage
 from lightning_core.proxy.jsons import dump
@@ -11,6 +11,8 @@ from lightning_core.proxy.refusals import Refused
 from lightning_core.proxy.sse import ServerEvent
 
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_CALLS = ("function_call", "custom_tool_call")
+_RESULTS = ("function_call_output", "custom_tool_call_output")
 
 
 class ResponsesDialect(Dialect):
@@ -24,11 +26,10 @@ class ResponsesDialect(Dialect):
         for item in items:
             if item.get("type") == "message":
                 texts += [str(part.get("text") or part.get("refusal") or "") for part in objects(item.get("content"))]
-            elif item.get("type") == "function_call":
+            elif item.get("type") in _CALLS:
                 calls.append(_tool_call(item))
             elif item.get("type") == "reasoning":
                 reasoning += [str(part.get("text") or "") for part in objects(item.get("summary"))]
-        failure = answer.get("error")
         found = Answer(
             id=text_of(answer.get("id")),
             model=text_of(answer.get("model")),
@@ -42,7 +43,7 @@ class ResponsesDialect(Dialect):
             ]
             if items
             else [],
-            failure=str(mapping(failure).get("message") or failure) if failure else None,
+            failure=failure_of(answer.get("error")),
         )
         read_usage(found, answer.get("usage"))
         return found
@@ -76,7 +77,7 @@ def _tool_call(item: Fields) -> dict[str, Any]:
     return {
         "id": item.get("call_id") or item.get("id"),
         "type": "function",
-        "function": {"name": item.get("name"), "arguments": item.get("arguments")},
+        "function": {"name": item.get("name"), "arguments": item.get("arguments", item.get("input"))},
     }
 
 
@@ -94,9 +95,9 @@ def _message(item: Fields) -> Fields | None:
         content = item.get("content")
         plain = parts.content_parts(content) if isinstance(content, str) else [_part(part) for part in objects(content)]
         return {"role": item.get("role"), "parts": plain}
-    if kind == "function_call":
+    if kind in _CALLS:
         return {"role": "assistant", "parts": [parts.tool_call_part(_tool_call(item))]}
-    if kind == "function_call_output":
+    if kind in _RESULTS:
         return {"role": "tool", "parts": [parts.tool_result_part(item.get("call_id"), item.get("output"))]}
     return None
 

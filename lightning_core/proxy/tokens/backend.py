@@ -1,6 +1,7 @@
 """A model in this process that takes and gives tokens, behind OpenAI's chat and completions APIs."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -20,6 +21,8 @@ from lightning_core.proxy.tokens.text import TextStream
 from lightning_core.proxy.tokens.tool_calls import TextBefore, ToolParser, parse_hermes, start_of
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 _TOO_LONG = "context_length_exceeded"
 """OpenAI's word, by which agents know that they have to forget something."""
@@ -148,7 +151,7 @@ class TokensBackend(Backend):
         for each in found:
             size = len(each.token_ids) * _BYTES_PER_TOKEN
             text = await self._beside.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
-            content, calls = parse(text) if parse is not None else (text, [])
+            content, calls = _parsed(text, parse)
             message = shape.add(each, content, calls)
             await self._remember(request, message, shape.prompt, each.token_ids)
         return WholeAnswer(200, dump(shape.whole()))
@@ -169,7 +172,7 @@ class TokensBackend(Backend):
             texts.append(text)
             yield shape.piece(piece, text if before is None else before.feed(text))
         whole = "".join(texts)
-        content, calls = parse(whole) if parse is not None else (whole, [])
+        content, calls = _parsed(whole, parse)
         await self._remember(request, shape.message(content, calls), shape.prompt, ids)
         rest = "" if before is None else content[before.told :]
         for event in shape.last(rest, calls, reason or "stop", len(ids)):
@@ -238,6 +241,18 @@ class _Stream(BackendAnswer):
         close = getattr(self._pieces, "aclose", None)
         if close is not None:
             await close()
+
+
+def _parsed(text: str, parse: ToolParser | None) -> tuple[str, list[dict[str, Any]]]:
+    """Return what is left of an answer's text, and its tool calls. A parser that fails found none."""
+    if parse is None:
+        return text, []
+    try:
+        content, calls = parse(text)
+    except Exception:  # what was sampled is not lost for it
+        logger.exception("lightning.tool_parser_failed; the text stays as it is")
+        return text, []
+    return content, calls
 
 
 def _request_id(request: BackendRequest) -> str:

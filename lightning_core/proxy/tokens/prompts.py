@@ -135,6 +135,6 @@ def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
     function = dict(mapping(call.get("function")))
     try:
         function["arguments"] = json.loads(function.get("arguments") or "{}")
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return call
     return {**call, "function": function}

@@ -11,6 +11,8 @@ ToolParser = Callable[[str], tuple[str, list[dict[str, Any]]]]
 
 One with an attribute `start`, the text that every call begins with, promises to leave what comes before as it is, white
 space at its end apart. That is then streamed while it is sampled; without it, all text comes at the end.
+
+One that raises finds no calls: the text stays as it is.
 """
 
 _HERMES_START = "<tool_call>"
@@ -27,7 +29,7 @@ def parse_hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
     def take(match: "re.Match[str]") -> str:
         try:
             given = json.loads(match[1])
-        except ValueError:
+        except (ValueError, RecursionError):
             return match[0]
         if not isinstance(given, dict) or not isinstance(given.get("name"), str):
             return match[0]
