@@ -91,12 +91,14 @@ class VERL(Algorithm):
         )
         work = work_of(settings, n_train=len(train), n_val=len(val))
         async with continued(store, "verl", of=work) as key:
+            folder = await checkpoint_folder(store, key, of=work)
             bridge = Bridge(asyncio.get_running_loop())
             serving = Serving(
                 store,
                 proxy=self.get_llm_proxy(),
                 backend=settings.own.backend,
-                key=key,
+                # What goes on from a checkpoint keeps what was measured before it, also where that part failed.
+                key=folder if settings.verl.trainer.save_freq > 0 else key,
                 resources=_others(self.get_initial_resources()),
                 budget=self.get_budget(),
             )
@@ -114,7 +116,6 @@ class VERL(Algorithm):
                 config=self.get_rollout_config(),
                 adapter=self._adapter,
             )
-            folder = await checkpoint_folder(store, key, of=work)
             checkpoints = self._checkpoints(folder)
             ending = Ending()
             outcome = Outcome(

@@ -170,20 +170,27 @@ def _check_environment() -> None:
 def _check_resources(config: DictConfig) -> None:
     """Refuse a cluster on which verl would wait for ever."""
     name = get_resource_name()
-    needed = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    trainer, rollout = config.trainer, config.actor_rollout_ref.rollout
+    training, generating = trainer.nnodes * trainer.n_gpus_per_node, 0
+    asked = f"trainer.nnodes={trainer.nnodes} times trainer.n_gpus_per_node={trainer.n_gpus_per_node}"
+    if trainer.v1.trainer_mode == "separate_async":
+        generating = rollout.nnodes * rollout.n_gpus_per_node
+        asked += (
+            f", and for separate_async actor_rollout_ref.rollout.nnodes={rollout.nnodes} times "
+            f"actor_rollout_ref.rollout.n_gpus_per_node={rollout.n_gpus_per_node}"
+        )
+    needed = training + generating
     total = ray.cluster_resources()
     has = total.get(name, 0)
     if has < needed:
         pretended = "; start it with --num-gpus, a worker takes one also on a processor" * (_device(config) == "cpu")
-        raise ConfigError(
-            f"Ray's cluster has {has:g} of {name}, the run needs {needed} (trainer.nnodes={config.trainer.nnodes} "
-            f"times trainer.n_gpus_per_node={config.trainer.n_gpus_per_node}){pretended}"
-        )
+        raise ConfigError(f"Ray's cluster has {has:g} of {name}, the run needs {needed} ({asked}){pretended}")
     units = OmegaConf.select(config, "transfer_queue.backend.SimpleStorage.num_data_storage_units", default=0)
-    cpus = 3 * needed + 1 + units  # verl's pools ask for three a worker, TransferQueue for one each of its actors
+    # verl's pools ask for three a worker, and two where it only generates; TransferQueue for one each of its actors
+    cpus = 3 * training + 2 * generating + 1 + units
     if total.get("CPU", 0) < cpus:
         raise ConfigError(
-            f"Ray's cluster has {total.get('CPU', 0):g} of CPU, verl asks for {cpus}; set "
+            f"Ray's cluster has {total.get('CPU', 0):g} of CPU, verl asks for {cpus} ({asked}); set "
             "ray_kwargs.ray_init.num_cpus, which is a count for scheduling and may be more than there are"
         )
     for what, count in ((name, needed), ("CPU", cpus)):

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -20,7 +21,6 @@ from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import (
     EndedRollout,
     FailureWatch,
-    LearnedRow,
     LearningOptions,
     Lesson,
     as_fault,
@@ -47,7 +47,7 @@ class RowSink(Protocol):
 
     def begin(self, uid: str, *, partition: str) -> None: ...
 
-    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int) -> None: ...
+    def end(self, uid: str, lesson: Lesson, *, partition: str, step: int) -> None: ...
 
 
 class Group(NamedTuple):
@@ -268,7 +268,7 @@ class RolloutManager:
             self._bridge.tell()
 
     async def _learn(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
-        ended = await self._ended(rollouts)
+        ended = await self._ended(rollouts, self._serving.training())
         lesson = await asyncio.to_thread(learn_from_group, ended, options=self._options)
         self._lessons[group.uid] = lesson
         if lesson.dropped is not None:
@@ -281,10 +281,16 @@ class RolloutManager:
                 f"step {step}: the calls of task {group.task} do not say with which weights they were answered; "
                 "agents have to call the proxy of this run"
             )
-        await asyncio.to_thread(sink.end, group.uid, lesson.rows, partition="train", step=step)
+        await asyncio.to_thread(sink.end, group.uid, lesson, partition="train", step=step)
 
-    async def _ended(self, rollouts: Sequence[Rollout]) -> list[EndedRollout]:
-        """Wait for rollouts, and read how they went."""
+    async def _ended(self, rollouts: Sequence[Rollout], resources: NamedResources) -> list[EndedRollout]:
+        """Wait for rollouts that were given these resources, and read how they went."""
+        read = partial(
+            read_rollout,
+            options=self._options,
+            adapter=self._adapter,
+            other_models=self._serving.other_models(resources),
+        )
         ids = [rollout.rollout_id for rollout in rollouts]
         self._unfinished.update(ids)
         ended: list[EndedRollout] = []
@@ -295,9 +301,7 @@ class RolloutManager:
                     ended.append(as_fault(rollout.rollout_id, lost))
                     continue
             spans = await self._store.query_spans(rollout.rollout_id, "latest")
-            ended.append(
-                await asyncio.to_thread(read_rollout, rollout, spans, options=self._options, adapter=self._adapter)
-            )
+            ended.append(await asyncio.to_thread(read, rollout, spans))
         self._unfinished.difference_update(ids)
         return ended
 
@@ -312,7 +316,7 @@ class RolloutManager:
             resources_id=await self._serving.resources_id(resources),
             request_id=f"{self._key}/{partition}/{step}",
         )
-        ended = await self._ended([rollout for members in rollouts for rollout in members])
+        ended = await self._ended([rollout for members in rollouts for rollout in members], resources)
         if not any(each.was_scored for each in ended):
             raise NoRewards(f"{what}: {_no_rewards(ended)}")
         return ended

@@ -50,7 +50,7 @@ class Serving:
         store: The run's.
         proxy: The trainer's; None for one of its own, on this machine alone.
         backend: `tokens` calls verl's client, `openai` the HTTP of its servers.
-        key: Names this work within its run.
+        key: Names its resources within the run: the same one again continues them.
         resources: What else agents are given.
         budget: What a proxy of its own counts calls against.
     """
@@ -132,12 +132,17 @@ class Serving:
         if self._proxy.is_running():  # and may be paused, where the run ended while the model learned
             await self._proxy.resume()
 
+    def other_models(self, resources: NamedResources) -> frozenset[str]:
+        """Return what the other models of the proxy are called by agents that are given these resources."""
+        names = {str(entry.get("model_name")) for entry in self._others}
+        return frozenset(names - {self.name, getattr(resources[RESOURCE], "model", None)})
+
     async def resources_id(self, resources: NamedResources) -> str:
         """Return the id of what agents are given, in the store."""
         model = str(getattr(resources[RESOURCE], "model", ""))
         if model not in self._ids:
             update = await self._store.add_resources(resources, request_id=f"{self._key}/resources/{model}")
-            if update.resources != resources:  # those of the run before it was killed: the proxy is elsewhere now
+            if update.resources != resources:  # those of before it was taken up again: the proxy is elsewhere now
                 update = await self._store.update_resources(update.resources_id, resources)
             self._ids[model] = update.resources_id
         return self._ids[model]

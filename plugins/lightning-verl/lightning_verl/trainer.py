@@ -22,6 +22,7 @@ from verl.utils.tensordict_utils import assign_non_tensor_stack
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.ending import Ending, Enough
+from lightning_verl.filtering import filter_by_lessons
 from lightning_verl.learning import LearningOptions, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
@@ -118,6 +119,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
         buffer._wait_for_next_poll = self._wait_for_groups  # rather than sleeping
+        if self._options.advantage == "rollout":  # else rows are the samples, as verl has it
+            filter_by_lessons(buffer)
         return buffer
 
     def _wait_for_groups(self, partition_id: str, last_debug_time: float) -> float:

@@ -1,13 +1,13 @@
 """From learned rows to what verl's trainer reads: entries of TransferQueue."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from lightning_verl.learning import LearnedRow
+from lightning_verl.filtering import ONLY_REWARD
+from lightning_verl.learning import LearnedRow, Lesson
 
 
 class TransferQueueRows:
@@ -21,12 +21,13 @@ class TransferQueueRows:
         """Say that the rollouts of a group run."""
         tq.kv_put(key=uid, partition_id=partition, tag={"status": "running"})
 
-    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int) -> None:
+    def end(self, uid: str, lesson: Lesson, *, partition: str, step: int) -> None:
         """Put the rows of a group, and then say that it has ended. Each row has its versions.
 
         One without rows is a failure: verl leaves it out, or asks for another one, where it is told to; of what is
         finished it wants to know the reward.
         """
+        rows = lesson.rows
         if rows:
             tq.kv_batch_put(
                 keys=[f"{uid}_{row.session}_{row.index}" for row in rows],
@@ -39,6 +40,7 @@ class TransferQueueRows:
                         "response_len": len(row.response_ids),
                         "seq_len": len(row.prompt_ids) + len(row.response_ids),
                         "global_steps": step,
+                        ONLY_REWARD: lesson.only_reward,
                         **_age(row),
                     }
                     for row in rows

@@ -5,7 +5,9 @@ import json
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from lightning_verl import GRPO, PPO, RLOO, VERL
@@ -13,6 +15,8 @@ from lightning_verl.accelerators import has_accelerator
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.config import load_settings
+from lightning_verl.serving import Policy
+from lightning_verl.training import Training
 
 from lightning_core.errors import ConfigError
 from lightning_core.proxy import LLMProxy, RemoteProxy
@@ -154,6 +158,70 @@ def test_a_proxy_that_verl_s_client_cannot_reach(model: str, proxy: object, mess
 
 def make_proxy(proxy: object) -> object:
     return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy.of(proxy)
+
+
+class Begun(Training):
+    """Serves the model and says what it begins with, and ends there as it is to."""
+
+    ends_with: BaseException | None = None
+
+    async def run(self) -> None:
+        policy = Policy(
+            name="tiny",
+            client=cast(Any, None),
+            addresses=("127.0.0.1:1",),
+            tokenizer=cast(Any, None),
+            path="/models/tiny",
+            sampling={"train": {}, "val": {}},
+            chat_template={},
+            max_response_tokens=8,
+            max_context_tokens=100,
+        )
+        await self._serving.start(policy)
+        await self._outcome.begin(0)
+        if self.ends_with is not None:
+            raise self.ends_with
+
+
+UNSAVED = "trainer.save_freq=-1"
+
+
+@pytest.mark.parametrize(
+    ("ends_with", "config", "next_config", "versions"),
+    [
+        pytest.param(OSError("the disk is full"), (), (), 1, id="failed"),
+        pytest.param(asyncio.CancelledError(), (), (), 1, id="killed"),
+        pytest.param(None, (), (), 2, id="succeeded"),
+        pytest.param(OSError("the disk is full"), (), ("actor_rollout_ref.rollout.n=8",), 2, id="other work"),
+        pytest.param(OSError("the disk is full"), (UNSAVED,), (UNSAVED,), 2, id="no checkpoints"),
+    ],
+)
+async def test_who_can_go_on_from_a_checkpoint_has_the_resources_that_were_measured_before_it(
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    ends_with: BaseException | None,
+    config: tuple[str, ...],
+    next_config: tuple[str, ...],
+    versions: int,
+) -> None:
+    monkeypatch.setattr("lightning_verl.algorithm.Training", Begun)
+    store = InMemoryLightningStore()
+
+    async def run(*overrides: str) -> GRPO:
+        options = ("agentlightning.device=cpu", "agentlightning.backend=openai", "data.train_batch_size=4")
+        algorithm = GRPO([*options, f"actor_rollout_ref.model.path={model}", *overrides])
+        algorithm.set_store(store)
+        await algorithm.run([1] * 8)
+        return algorithm
+
+    monkeypatch.setattr(Begun, "ends_with", ends_with)
+    with suppress(OSError, asyncio.CancelledError):
+        await run(*config)
+    monkeypatch.setattr(Begun, "ends_with", None)
+    algorithm = await run(*next_config)
+    found = await store.query_resources()
+    assert len(found) == versions
+    assert found[-1].resources == algorithm.get_initial_resources(), "they are found where the proxy is now"
 
 
 async def test_a_step_that_is_taken_again_after_a_kill_is_not_reported_again() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from lightning_verl import cluster
+from lightning_verl.config import load_settings
 from lightning_verl.testing import make_tiny_model
 from omegaconf import DictConfig
 
@@ -67,3 +68,35 @@ def test_a_process_has_one_training_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     refused = pytest.raises(ConfigError, match="another training runs in this process")
     with cluster._alone(), refused, cluster.ray_cluster(DictConfig({})):
         pass
+
+
+@pytest.mark.parametrize(
+    ("mode", "has", "missing"),
+    [
+        ("sync", {"GPU": 1, "CPU": 12}, None),
+        ("sync", {"GPU": 1, "CPU": 11}, "has 11 of CPU, verl asks for 12 (trainer.nnodes=1 times trainer.n_gpus_per"),
+        ("separate_async", {"GPU": 3, "CPU": 16}, None),
+        ("separate_async", {"GPU": 3, "CPU": 15}, "has 15 of CPU, verl asks for 16 ("),
+        ("separate_async", {"GPU": 2, "CPU": 16}, "has 2 of GPU, the run needs 3 ("),
+    ],
+)
+def test_generation_with_devices_of_its_own_is_counted(
+    mode: str, has: dict[str, float], missing: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_settings(
+        {
+            "trainer": {"n_gpus_per_node": 1, "v1.trainer_mode": mode},
+            "actor_rollout_ref.rollout": {"nnodes": 2, "n_gpus_per_node": 1},
+        }
+    ).verl
+    monkeypatch.setattr(cluster, "get_resource_name", lambda: "GPU")
+    for name in ("cluster_resources", "available_resources"):
+        monkeypatch.setattr(cluster.ray, name, lambda: has)
+    if missing is None:
+        cluster._check_resources(config)
+        return
+    with pytest.raises(ConfigError) as caught:
+        cluster._check_resources(config)
+    assert missing in str(caught.value)
+    named = "for separate_async actor_rollout_ref.rollout.nnodes=2 times actor_rollout_ref.rollout.n_gpus_per_node=1)"
+    assert (named in str(caught.value)) is (mode == "separate_async")

@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending
-from lightning_verl.learning import LearnedRow, LearningOptions
+from lightning_verl.learning import LearnedRow, LearningOptions, Lesson
 from lightning_verl.manager import Partition, RolloutManager
 from lightning_verl.serving import Policy, Serving
 
 from lightning_core import LLM, LitAgent, Trainer, emit_reward, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, Fault, NoRewards
+from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.backend import FakeEngine
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
 
@@ -62,8 +64,8 @@ class Queue:
     def begin(self, uid: str, *, partition: str) -> None:
         self.begun.append(uid)
 
-    def end(self, uid: str, rows: Sequence[LearnedRow], *, partition: str, step: int) -> None:
-        self.ended[uid] = (list(rows), step)
+    def end(self, uid: str, lesson: Lesson, *, partition: str, step: int) -> None:
+        self.ended[uid] = (list(lesson.rows), step)
         self._missing -= 1
         if not self._missing:
             self._loop.call_soon_threadsafe(self.is_full.set)
@@ -85,6 +87,7 @@ class Driven(Algorithm):
         batch_size: int | None = None,
         is_sync: bool = True,
         options: LearningOptions = OPTIONS,
+        model_list: Sequence[dict[str, Any]] | None = None,
     ) -> None:
         self.drive = drive
         self.key = key
@@ -92,12 +95,16 @@ class Driven(Algorithm):
         self.batch_size = batch_size
         self.is_sync = is_sync
         self.options = options
+        self.model_list = model_list
         self.client = Client()
         self.asked: list[int] = []
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         self.bridge = Bridge(asyncio.get_running_loop())
-        self.serving = Serving(self.get_store(), proxy=None, backend="tokens", key=self.key)
+        proxy = (
+            None if self.model_list is None else LLMProxy(store=self.get_store(), key="", model_list=self.model_list)
+        )
+        self.serving = Serving(self.get_store(), proxy=proxy, backend="tokens", key=self.key)
         tasks: dict[Partition, Sequence[Any]] = {"train": train_dataset, "val": val_dataset or []}
         self.manager = RolloutManager(
             self.get_store(),
@@ -129,6 +136,8 @@ class Driven(Algorithm):
             self.bridge.stop()
             await self.manager.aclose()
             await self.serving.stop()
+            if proxy is not None:
+                await proxy.stop()
 
     async def ask(self, uids: Sequence[str], *, step: int = 4, tasks: Sequence[int] | None = None) -> None:
         """Ask for a group for each task, as verl does."""
@@ -178,6 +187,20 @@ async def hanging(task: dict[str, Any], llm: LLM) -> float:
     return 0.0
 
 
+@rollout
+async def helped(task: dict[str, Any], llm: LLM) -> float:
+    """Make a call, and one to another model."""
+    import aiohttp
+
+    async with aiohttp.ClientSession() as http:
+        for model in (llm.model, "helper"):
+            asked = {"model": model, "messages": [{"role": "user", "content": task["say"]}]}
+            async with http.post(f"{llm.endpoint}/chat/completions", json=asked) as response:
+                assert response.status == 200
+                await response.read()
+    return 1.0
+
+
 async def fit(driven: Driven, tasks: list[dict[str, Any]], **more: Any) -> Any:
     return await Trainer(algorithm=driven, n_runners=4).fit_async(agent, tasks, **more)
 
@@ -203,6 +226,26 @@ async def test_each_rollout_whose_turns_continue_is_one_row_of_exact_tokens() ->
         assert (metrics["training/n_rollouts"], metrics["training/n_triplets_learned"]) == (4, 4)
 
     await fit(Driven(drive), [{"say": "a"}, {"say": "b"}])
+
+
+@pytest.mark.parametrize("gives_tokens", [True, False])
+async def test_what_another_model_of_the_proxy_says_is_not_learned_from(gives_tokens: bool) -> None:
+    async def drive(driven: Driven) -> None:
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        await driven.ask(["u0"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert [row.response_ids for row in queue.ended["u0"][0]] == [[111, 107]] * 2
+        assert [row.num_turns for row in queue.ended["u0"][0]] == [1] * 2
+        metrics = await driven.manager.take_metrics(queue.keys(), waiting=())
+        assert metrics["training/n_rollouts_wo_token_ids"] == 0
+        await driven.manager.validate(driven.serving.measure("tiny:step-4"), step=4)
+
+    async with FakeEngine(["what a helper says"]) as engine:
+        params = {"model": "hosted_vllm/helper", "api_base": engine.url, "return_token_ids": gives_tokens}
+        driven = Driven(drive, model_list=[{"model_name": "helper", "litellm_params": params}])
+        trainer = Trainer(algorithm=driven, n_runners=2)
+        await trainer.fit_async(helped, [{"say": "a"}], val_dataset=[{"say": "b"}])
 
 
 async def test_a_group_without_two_rewards_gives_no_rows_and_the_others_go_on() -> None:

@@ -104,6 +104,19 @@ async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is
     assert await call == 503
 
 
+async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(clock: FakeClock) -> None:
+    engine = {"litellm_params": {"api_base": "http://127.0.0.1:1/v1"}}
+    models = [{"model_name": name, **engine} for name in ("tiny", "base", "judge")]
+    store = InMemoryLightningStore()
+    proxy = LLMProxy(store=store, key="", clock=clock, model_list=models, launch_mode="asyncio")
+    serving = Serving(store, proxy=proxy, backend="tokens", key="k")
+    await serving.start(policy(Letters()))
+    measured = serving.measure("base")
+    assert serving.other_models(measured) == {"judge"}
+    assert serving.other_models(serving.training()) == {"base", "judge"}
+    await proxy.stop()
+
+
 async def test_the_trainer_s_proxy_takes_calls_again_where_the_run_ended_while_the_model_learned(
     proxy: LLMProxy,
 ) -> None:

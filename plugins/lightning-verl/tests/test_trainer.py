@@ -63,7 +63,7 @@ class Saves:
     async def save(self, step: int) -> None: ...
 
 
-def trainer_in(folder: Path, mode: str = "sync") -> Any:
+def trainer_in(folder: Path, mode: str = "sync", **more: Any) -> Any:
     """Return verl's trainer with all that it needs to save, to load, and to fetch tasks."""
     from lightning_verl.trainer import make_trainer_class
 
@@ -74,6 +74,7 @@ def trainer_in(folder: Path, mode: str = "sync") -> Any:
             "trainer.default_local_dir": str(folder),
             "trainer.v1.trainer_mode": mode,
             "data.train_batch_size": 1,
+            **more,
         },
         preset="grpo",
     )
@@ -142,6 +143,15 @@ async def test_a_run_that_was_killed_while_a_checkpoint_was_named_goes_on_from_i
     resumed = trainer_in(tmp_path)
     resumed._load_checkpoint()
     assert (resumed.global_steps, resumed.actor_rollout_wg.loaded) == (2, ["global_step_2"])
+
+
+async def test_groups_are_left_out_by_what_is_learned_of_them(tmp_path: Path) -> None:
+    buffer = trainer_in(tmp_path, **{"algorithm.filter_groups.enable": True}).replay_buffer
+    rows: dict[str, Any] = {"1-0_0_0": {"only_reward": 1.0}, "1-1_0_0": {"only_reward": None}}
+    buffer.partitions["train"] = rows
+    buffer.finished_keys["train"] = {"1-0", "1-1"}
+    assert buffer._dapo_filtered_keys("train") == ({"1-0"}, {1.0: 1})
+    assert buffer._dapo_filtered_keys("val") == (set(), {})
 
 
 @pytest.fixture

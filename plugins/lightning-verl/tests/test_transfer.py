@@ -1,12 +1,15 @@
 """Rows in TransferQueue, and who may use it: with a real Ray, and verl's own replay buffer."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 import transfer_queue as tq
 from lightning_verl.cluster import ray_cluster
-from lightning_verl.learning import LearnedRow
+from lightning_verl.filtering import filter_by_lessons
+from lightning_verl.learning import LearnedRow, Lesson
 from lightning_verl.run_queue import check_queue, own_queue
 from lightning_verl.transfer import TransferQueueRows
 from omegaconf import OmegaConf
@@ -37,33 +40,63 @@ def queue(cluster: None) -> Iterator[None]:
     check_queue()
 
 
-def row(session: int, score: float) -> LearnedRow:
-    return LearnedRow(session, 0, [1, 2], [3, 4], [1, 1], [-0.5, -0.5], [0.0, score], (), 1, (0, session))
+def row(session: int, score: float, index: int = 0) -> LearnedRow:
+    return LearnedRow(session, index, [1, 2], [3, 4], [1, 1], [-0.5, -0.5], [0.0, score], (), 1, (0, session))
 
 
-def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: None) -> None:
-    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer  # warns while it is imported
+def lesson(*rows: LearnedRow, only_reward: float | None = None) -> Lesson:
+    return Lesson((), rows, only_reward=only_reward)
 
-    for uid in ("1-0", "1-1"):
-        tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "pending", "global_steps": 1})
-    rows = TransferQueueRows()
-    rows.begin("1-0", partition="train")
-    rows.end("1-0", [], partition="train", step=1)
-    rows.end("1-1", [row(0, 0.0), row(1, 1.0)], partition="train", step=1)
-    buffer = ReplayBuffer(
-        "sync",
+
+def filtering(mode: str, *, size: int) -> Any:
+    """Return verl's buffer of a mode, which leaves groups out."""
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync  # warn while they are imported
+
+    buffer = (ReplayBuffer if mode == "sync" else ReplayBufferAsync)(
+        mode,
         OmegaConf.create({}),
         8,
         "drop",
         {},
         refill_fn=lambda count: None,
         filter_groups_metric="reward",
-        train_batch_size=2,
+        train_batch_size=size,
         gen_batch_size=1,
     )
-    batch, _ = buffer.sample(1, "train", 2)
+    filter_by_lessons(buffer)
+    return buffer
+
+
+def ask(*uids: str) -> TransferQueueRows:
+    rows = TransferQueueRows()
+    for uid in uids:
+        tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "pending", "global_steps": 1})
+        rows.begin(uid, partition="train")
+    return rows
+
+
+def test_a_group_without_rows_does_not_end_a_run_that_filters_groups(queue: None) -> None:
+    rows = ask("1-0", "1-1")
+    rows.end("1-0", lesson(), partition="train", step=1)
+    rows.end("1-1", lesson(row(0, 0.0), row(1, 1.0)), partition="train", step=1)
+    batch, _ = filtering("sync", size=2).sample(1, "train", 2)
     assert sorted(batch.keys) == ["1-1_0_0", "1-1_1_0"]
     assert [(tag["min_global_steps"], tag["max_global_steps"]) for tag in batch.tags] == [(0, 0), (0, 1)]
+
+
+def test_groups_are_left_out_by_their_rewards_and_not_by_those_of_rows_also_from_a_checkpoint(
+    queue: None, tmp_path: Path
+) -> None:
+    rows = ask("2-0", "2-1")
+    rows.end("2-0", lesson(row(0, 0.0), row(0, 1.0, 1), row(1, 0.0), only_reward=1.0), partition="train", step=2)
+    rows.end("2-1", lesson(row(0, 1.0), row(1, 1.0)), partition="train", step=2)  # each at another call
+    tq.save_checkpoint(str(tmp_path))
+    tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")
+    tq.load_checkpoint(str(tmp_path))
+    batch, metrics = filtering("colocate_async", size=1).sample(2, "train", 1)
+    assert sorted(batch.keys) == ["2-1_0_0", "2-1_1_0"]
+    assert metrics["training/filter_groups/evicted_samples"] == 1
+    assert metrics["_dapo_filtered_reward_counts"] == {1.0: 1}
 
 
 @ray.remote(num_cpus=0)

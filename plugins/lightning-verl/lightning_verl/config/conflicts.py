@@ -56,6 +56,11 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
     yield from _mode(config, own)
     yield from _checkpoints(config, given, own)
     yield from _groups(config)
+    if config.trainer.val_only and not config.trainer.val_before_train:
+        yield (
+            "trainer.val_only is true, and trainer.val_before_train is false, without which verl trains nevertheless; "
+            "leave one of the two out"
+        )
     yield from _rope(config)
     if config.distillation.enabled:
         yield (

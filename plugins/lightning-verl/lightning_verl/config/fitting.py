@@ -195,11 +195,11 @@ def _found(name: str, path: str) -> Path | str | None:
     """Return the folder of a model; None when it is elsewhere, and what is wrong when it is nowhere."""
     if "://" in path:
         return None
-    folder = Path(path).expanduser()
+    folder = Path(path)
     if folder.is_dir():
         return folder
     parts = path.split("/")
-    is_of_hub = len(parts) == 2 and all(parts) and parts[0] not in (".", "..", "~")
+    is_of_hub = len(parts) == 2 and all(parts) and parts[0] not in (".", "..") and path[0] != "~"
     if not is_of_hub:
         return f"{name} is {path!r}: there is no such folder, and it is no 'owner/name' of the Hugging Face hub"
     return _cached(name, path)

@@ -23,7 +23,8 @@ _OPEN = frozenset(
 """What goes on to another program, whose keys verl does not list."""
 
 _COUNTS = re.compile(
-    r"(_size|_length|_steps|_epochs|_workers|_freq|_per_node|_per_gpu|_rank|_bs|_turns|_tokens|_seqs)$|^(n|nnodes)$"
+    r"(_size|_length|_len|_steps|_epochs|_workers|_freq|_per_node|_per_gpu|_rank|_bs|_turns|_tokens|_seqs|_keep)$"
+    r"|^(n|nnodes)$"
 )
 """Names of what is counted, so that no fraction is right."""
 
@@ -72,6 +73,25 @@ def _faults(
                 yield f"{given.where(keys)}{name} is a mapping: it has to be {_type_in_words(default, key)}"
         elif not _fits(value, default, key):
             yield f"{given.where(keys)}{name} is {shown(name, value)}: it has to be {_type_in_words(default, key)}"
+
+
+def with_whole_counts(values: Mapping[str, Any], defaults: DictConfig) -> dict[str, Any]:
+    """Return what was set, with an int for each whole number where something is counted, or verl has an int.
+
+    YAML and JSON may say 8.0.
+
+    Args:
+        values: Nested, as `Given` has them.
+        defaults: verl's, with what is always set over them.
+    """
+    return {key: _with_whole_counts(value, _default(defaults, key), key) for key, value in values.items()}
+
+
+def _with_whole_counts(value: Any, default: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        return with_whole_counts(value, default if isinstance(default, DictConfig) else DictConfig({}))
+    is_count = _COUNTS.search(key) or (isinstance(default, int) and not isinstance(default, bool))
+    return int(value) if is_count and isinstance(value, float) and value.is_integer() else value
 
 
 def _meant(key: str, inside: Keys, known: list[str], root: DictConfig) -> str:

@@ -15,6 +15,7 @@ ALWAYS: dict[str, Any] = {
     "trainer.logger": [],
     # What was learned is kept: verl saves the last step, too, where it saves any; the others are saved by time
     "trainer.save_freq": 1_000_000_000,
+    "trainer.test_freq": 1_000_000_000,  # verl validates after the last step, too, where it validates after any
     "trainer.default_local_dir": "checkpoints",
 }
 

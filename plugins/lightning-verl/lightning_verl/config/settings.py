@@ -1,6 +1,7 @@
 """From what a user says to a whole configuration."""
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -12,7 +13,7 @@ from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
 from lightning_verl.config.conflicts import POLICY_LOSS, ROLLOUT_LOSS, faults_of_conflicts, is_loss_by_rollout
 from lightning_verl.config.given import Given, Source, read_given
-from lightning_verl.config.keys import faults_of_keys
+from lightning_verl.config.keys import faults_of_keys, with_whole_counts
 from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.packaged import packaged_defaults
@@ -24,6 +25,14 @@ logger = logging.getLogger(__name__)
 _HF = "hf_model"
 _SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
+_PATHS = (
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.tokenizer_path",
+    "critic.model.path",
+    "critic.model.tokenizer_path",
+    "trainer.default_local_dir",
+)
+"""Which may begin with a `~`, that neither verl nor transformers understands."""
 
 _KEPT = 2
 """How many checkpoints are kept, of those that are written by time. With one, verl removes the last good one before the
@@ -92,14 +101,16 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
         faults.append(f"model_engine is {engine!r}; on a CPU it is dp: the other engines need an accelerator")
         engine = "dp"
     defaults = packaged_defaults(engine)
-    without_effect, harmless = list(faults_of_effect(given, defaults)), list(harmless_options(given, defaults))
     _lay(defaults, ALWAYS)
     _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
     if own.device == "cpu" and given.get("trainer.v1.trainer_mode") == "separate_async":
         _lay(defaults, SEPARATE_ON_CPU)
     _refuse([*faults, *faults_of_keys(given, defaults)])
+    given.values = with_whole_counts(given.values, defaults)
     try:
+        packaged = packaged_defaults(engine)
+        without_effect, harmless = list(faults_of_effect(given, packaged)), list(harmless_options(given, packaged))
         merged = cast(DictConfig, OmegaConf.merge(defaults, given.values))
         _refuse([*faults_of_conflicts(merged, given, own), *without_effect])
         _let_loss_correct(merged, given)
@@ -118,7 +129,12 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
 
 
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
-    """Set what follows from the rest, where nobody did."""
+    """Set what follows from the rest, where nobody did, and write paths out."""
+    for path in _PATHS:
+        section, _, name = path.rpartition(".")
+        inside = OmegaConf.select(config, section)
+        if not OmegaConf.is_interpolation(inside, name) and str(inside[name]).startswith("~"):
+            inside[name] = os.path.expanduser(inside[name])
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
     if config.actor_rollout_ref.rollout.name == "hf" and _has_lora(config):
         config.actor_rollout_ref.model.lora.merge = True  # our server takes whole weights
@@ -130,9 +146,11 @@ def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
         config.ray_kwargs.ray_init.num_cpus += 3 * (trainer.n_gpus_per_node - 1)  # what verl asks for, for each worker
     if trainer.v1.trainer_mode == "separate_async" and trainer.device == "cpu":
         rollout = config.actor_rollout_ref.rollout
+        generating = rollout.nnodes * rollout.n_gpus_per_node
         if given.get("ray_kwargs.ray_init.num_gpus") is None:
-            devices = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node
-            config.ray_kwargs.ray_init.num_gpus = devices
+            config.ray_kwargs.ray_init.num_gpus = trainer.nnodes * trainer.n_gpus_per_node + generating
+        if given.get("ray_kwargs.ray_init.num_cpus") is None:
+            config.ray_kwargs.ray_init.num_cpus += 2 * (generating - 1)
     if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
         trainer.total_epochs = trainer.total_training_steps  # each has a step at least
     if given.get(_SAVE_FREQ) is None:

@@ -50,6 +50,8 @@ class Lesson:
     """Why nothing is learned, in one line; None when something is."""
     has_spread: bool = True
     """Whether the rewards differ; where they do not, no advantage of a group-based estimator does."""
+    only_reward: float | None = None
+    """What each reward of two or more rollouts is; None where they differ, or of one rollout alone."""
 
 
 def learn_from_group(rollouts: Sequence[EndedRollout], *, options: LearningOptions) -> Lesson:
@@ -74,7 +76,8 @@ def learn_from_group(rollouts: Sequence[EndedRollout], *, options: LearningOptio
             rows += _learned_rows(rollout, session, rewards[session], advantages[session], options)
     spread = {reward for each in rewards for reward in each.values()}
     why = None if rows else "none of its rollouts has a row that fits"
-    return Lesson(ended, tuple(rows), why, has_spread=len(spread) > 1)
+    only = next(iter(spread)) if len(spread) == 1 and n_rewarded > 1 else None
+    return Lesson(ended, tuple(rows), why, has_spread=len(spread) > 1, only_reward=only)
 
 
 def _rewards(rollout: EndedRollout, options: LearningOptions) -> dict[int, float]:

@@ -1,7 +1,7 @@
 """How one rollout went: a reward, a failure or a fault, and its rows."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from lightning_core.adapter import (
     TracerTraceToTriplet,
     TraceToTrajectories,
     Trajectories,
+    genai,
 )
 from lightning_core.adapter.order import in_order
 from lightning_core.adapter.rewards import began_after
@@ -72,7 +73,12 @@ def is_lost(rollout: Rollout) -> bool:
 
 
 def read_rollout(
-    rollout: Rollout, spans: Sequence[Span], *, options: LearningOptions, adapter: object = None
+    rollout: Rollout,
+    spans: Sequence[Span],
+    *,
+    options: LearningOptions,
+    adapter: object = None,
+    other_models: Container[str] = (),
 ) -> EndedRollout:
     """Read how a rollout went.
 
@@ -83,6 +89,8 @@ def read_rollout(
         spans: What its last attempt recorded.
         options: The level, the lengths, the weights of rewards, and what a failure is worth.
         adapter: The trainer's; None for `TraceToTrajectories()`. See `as_trajectory_adapter`.
+        other_models: What agents call models of the proxy that are not learned from. Their calls are left out, as those
+            of a grader are.
 
     Raises:
         TypeError: When no rows can be made with that adapter.
@@ -92,6 +100,7 @@ def read_rollout(
     if end == "fault":
         return as_fault(rollout.rollout_id, describe_failure(rollout))
     reads = as_trajectory_adapter(adapter)
+    spans = [_as_of_a_helper(span) if _model_at_proxy(span) in other_models else span for span in spans]
     trajectories, told = Trajectories((), (), None), list[tuple[Span, Sequence[NamedReward]]]()
     try:
         trajectories = reads.adapt(spans)
@@ -173,6 +182,17 @@ def _end_of(rollout: Rollout) -> End:
         return "fault"  # no agent has seen it
     told: Mapping[str, Any] = attempt.metadata or {}
     return "fault" if "fault" in told and "failure" not in told else "failure"
+
+
+def _model_at_proxy(span: Span) -> str:
+    """Return the model of the proxy that answered, by the name that agents say; empty for what it has not recorded."""
+    is_by_proxy = span.resource.attributes.get("service.name") == genai.PROXY_SERVICE
+    return str(span.attributes.get(genai.REQUEST_MODEL, "")) if is_by_proxy else ""
+
+
+def _as_of_a_helper(span: Span) -> Span:
+    """Return the span of a call that is no training data, whatever else has recorded it."""
+    return span.model_copy(update={"attributes": {genai.PURPOSE: "helper", **span.attributes}})
 
 
 def _told(spans: Sequence[Span]) -> list[tuple[Span, Sequence[NamedReward]]]:

@@ -40,6 +40,7 @@ from lightning_core.errors import ConfigError
         ({"trainer.project_name": 3}, "trainer.project_name is 3: it has to be a text"),
         ({"trainer": 3}, "trainer is 3: it has to be a mapping"),
         ({"algorithm": {"gamma": {"a": 1}}}, "algorithm.gamma is a mapping: it has to be a number"),
+        ({"trainer": {"logger": {"console": True}}}, "trainer.logger is a mapping: it has to be a list"),
         ({"agentlightning": 3}, "agentlightning is 3: it has to be a mapping"),
         (
             {"agentlightning.credit": "all"},
@@ -184,6 +185,10 @@ def test_what_is_no_configuration_at_all_is_refused():
         (["trainer.resume_mode=disabled"], "there are: auto, disable. Did you mean 'disable'?"),
         (["trainer.resume_from_path=/ckpt/global_step_3"], "a run goes on from the newest checkpoint of its own"),
         (["trainer.del_local_ckpt_after_load=true"], "what was learned would be gone"),
+        (
+            ["trainer.val_only=true", "trainer.val_before_train=false"],
+            "trainer.val_only is true, and trainer.val_before_train is false, without which verl trains nevertheless",
+        ),
         (
             ["trainer.save_freq=20", "agentlightning.checkpoint_minutes=5"],
             "agentlightning.checkpoint_minutes is 5, and trainer.save_freq is 20, which says it in steps",

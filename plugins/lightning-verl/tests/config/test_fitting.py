@@ -3,8 +3,11 @@ from pathlib import Path
 
 import pytest
 from lightning_verl.config import Settings, check_settings, load_settings
+from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError
+
+ACTOR = "actor_rollout_ref.model"
 
 
 def settings(model: Path | str, **more) -> Settings:
@@ -95,13 +98,24 @@ def test_a_critic_is_content_with_one_rollout(model):
     check_settings(settings(model, **config), n_train=8, n_val=None)
 
 
-@pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "nowhere"])
+@pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "nowhere", "~nobody-of-this-name/model"])
 def test_a_model_that_is_nowhere_is_refused(path):
     message = refused(settings(path))
     assert message == (
         f"actor_rollout_ref.model.path is {path!r}: there is no such folder, and it is no 'owner/name' of the "
         "Hugging Face hub"
     )
+
+
+def test_a_path_that_begins_at_home_is_written_out_for_verl(model, monkeypatch):
+    monkeypatch.setenv("HOME", str(model.parent))
+    names = [f"{section}.{name}" for section in (ACTOR, "critic.model") for name in ("path", "tokenizer_path")]
+    more = {**dict.fromkeys(names, "~/model"), "trainer.default_local_dir": "~/checkpoints"}
+    loaded = settings("~/model", **more)
+    assert [OmegaConf.select(loaded.verl, name) for name in names] == [str(model)] * 4
+    assert loaded.verl.trainer.default_local_dir == str(model.parent / "checkpoints")
+    check_settings(loaded, n_train=8, n_val=None)
+    assert settings("~/model").verl.critic.model.path == str(model), "it is the actor's"
 
 
 def test_a_model_of_the_hub_is_refused_offline_unless_it_was_downloaded(monkeypatch):
@@ -202,6 +216,9 @@ def test_separate_generation_on_a_processor_has_a_process_and_a_way_for_weights(
     loaded = settings(model, **more)
     check_settings(loaded, n_train=8, n_val=None)
     assert loaded.verl.ray_kwargs.ray_init.num_gpus == 2
+    more_of_them = settings(model, **more, **{"actor_rollout_ref.rollout.n_gpus_per_node": 3}).verl.ray_kwargs.ray_init
+    assert more_of_them.num_gpus == 4
+    assert more_of_them.num_cpus == loaded.verl.ray_kwargs.ray_init.num_cpus + 2 * 2
     naive = settings(model, **more, **{"actor_rollout_ref.rollout.checkpoint_engine.backend": "naive"})
     with pytest.raises(ConfigError, match="backend is 'naive', which stays on one device"):
         check_settings(naive, n_train=8, n_val=None)

@@ -145,8 +145,8 @@ def main() -> None:
     ended = {"status": result.status, "failures": str(result.failures), **asdict(result.rollouts)}
     best = (result.best_resources or {}).get("main_llm")  # none before the first model is saved
     ended |= {"metrics": result.metrics, "best": best and best.model}
-    comparison = result.comparison
-    ended |= {"comparison": None if comparison is None else [comparison.mode, str(comparison.difference)]}
+    found = result.comparison
+    ended |= {"comparison": None if found is None else [found.mode, str(found.before), str(found.difference)]}
     print("END", json.dumps(ended), flush=True)
 
 

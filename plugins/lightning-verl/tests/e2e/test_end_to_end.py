@@ -70,7 +70,7 @@ def test_an_agent_of_two_turns_trains_the_model_behind_it(learned: Ran) -> None:
     assert learned.peak_gib < 6
     # What has come of it is measured, and lies where the result says, as any program can load it.
     assert {"test_reward_initial", "test_reward"} <= learned.end["metrics"].keys()
-    mode, difference = learned.end["comparison"]
+    mode, _, difference = learned.end["comparison"]
     assert mode == "test"
     assert "n=6" in difference
     assert Generator(learned.end["best"]).fingerprint() == learned.steps[-1]["weights"]
@@ -91,7 +91,11 @@ def test_the_servers_can_be_called_over_http_instead(model: str, tmp_path: Path)
 
 
 def test_whatever_ends_it_nothing_is_left_and_it_goes_on_from_its_checkpoint(model: str, tmp_path: Path) -> None:
-    arguments = (model, "trainer.total_training_steps=50", "trainer.save_freq=1", "--tasks", "400", "--run", "runs")
+    arguments = (
+        model,
+        *("trainer.total_training_steps=50", "trainer.save_freq=1"),
+        *("--tasks", "400", "--test-tasks", "2", "--run", "runs"),
+    )
     killed = train(*arguments, cwd=tmp_path, until=has_done(2), with_signal=signal.SIGKILL)
     assert killed.status == -signal.SIGKILL, killed.output[-5000:]
     fails_at = last_step(killed) + 1
@@ -105,6 +109,9 @@ def test_whatever_ends_it_nothing_is_left_and_it_goes_on_from_its_checkpoint(mod
     assert [each.left for each in ran] == [[]] * 3, "nothing outlives the process, Ray included"
     for before, after in pairwise(ran):
         assert after.steps[0]["step"] - last_step(before) in (0, 1), "it goes on from the last checkpoint"
+    mode, at_the_start, _ = interrupted.end["comparison"]
+    assert mode == "test"
+    assert "n=2" in at_the_start, "what was measured before the kill and the failure"
     succeeded = [each.count("succeeded") for each in asyncio.run(rollouts_by_task(tmp_path / "runs")).values()]
     assert max(succeeded) == 4, "a step's rollouts are run once"
     assert succeeded.count(4) >= 8 * last_step(interrupted)

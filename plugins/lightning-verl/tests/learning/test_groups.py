@@ -100,6 +100,27 @@ def test_a_group_without_spread_says_so():
     assert learn_from_group([scored(1.0), scored(2.0)], options=options()).has_spread
 
 
+@pytest.mark.parametrize(
+    ("credit", "rewards", "only"),
+    [
+        ("final", [(0.0, 1.0), (1.0, 1.0)], 1.0),
+        ("discounted", [(None, 1.0), (None, 1.0)], 1.0),  # rows have the sums 0 and 1, and no advantage
+        ("discounted", [(1.0, 0.0), (0.0, 1.0)], None),  # rows of the same sum have advantages
+        ("per_call", [(1.0, 0.0), (0.0, 1.0)], None),
+        ("per_call", [(0.5, 0.5), (None, 0.5)], 0.5),
+    ],
+)
+def test_a_group_is_told_that_cannot_have_advantages_whatever_the_credit(credit, rewards, only):
+    told = options(credit=credit)
+    lesson = learn_from_group([judged(*each, told=told) for each in rewards], options=told)
+    assert lesson.only_reward == only
+    assert any(each for row in advantages(lesson) for each in row) == (only is None)
+
+
+def test_a_rollout_that_is_compared_with_no_other_may_have_advantages():
+    assert learn_from_group([scored(1.0)], options=options(estimator="gae")).only_reward is None
+
+
 def test_the_score_stands_at_the_last_token_of_each_row():
     lesson = learn_from_group([scored(1.0, *conversation(2)), scored(3.0, ([1], [2]), ([7], [8]))], options=options())
     assert [row.scores for row in lesson.rows] == [[0.0, 0.0, 0.0, 0.0, 1.0], [3.0], [3.0]]

@@ -6,7 +6,7 @@ from lightning_verl.learning import as_trajectory_adapter, read_rollout
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
 from lightning_core.testing.adapter import TraceBuilder
-from lightning_core.types import Rollout
+from lightning_core.types import OtelResource, Rollout
 
 CALLS = conversation(2)
 
@@ -101,6 +101,31 @@ def test_a_rollout_whose_tokens_were_not_recorded_gives_no_rows_and_says_why():
     assert (read.reward, read.made.rows) == (1.0, ())
     assert read.refusal is not None
     assert read.refusal.startswith("1 of its answers lack the engine's tokens; the first: the call of span span-2")
+
+
+BY_PROXY = OtelResource(attributes={"service.name": "lightning-proxy"})
+
+
+@pytest.mark.parametrize("tokens", [(None, None), ([1, 2, 3, 99], [7])], ids=["without tokens", "with tokens"])
+def test_calls_of_another_model_of_the_proxy_are_not_learned_from_and_refuse_nothing(tokens):
+    (first, second), trace = CALLS, TraceBuilder()
+    trace.call(*first, resource=BY_PROXY)
+    helper = {"gen_ai.request.model": "helper", "gen_ai.response.id": "chatcmpl-helper"}
+    trace.call(*tokens, resource=BY_PROXY, attributes=helper)
+    trace.call(attributes=helper)  # as an instrumentor records it
+    add_reward(trace, 0.25)
+    trace.call(*second, resource=BY_PROXY)
+    add_reward(trace, 1.0)
+    read = read_rollout(rollout(), trace.spans, options=options(), other_models={"helper"})
+    expected = read_rollout(rollout(), spans_of(CALLS, [0.25, 1.0]), options=options())
+    assert read.refusal is None
+    assert (read.made, read.call_rewards) == (expected.made, expected.call_rewards)
+    assert (read.answer_lengths, read.n_trajectories) == (expected.answer_lengths, 1)
+
+
+def test_a_call_that_the_proxy_has_not_recorded_is_of_the_policy_whatever_it_asks_for():
+    read = read_rollout(rollout(), spans_of(CALLS, [1.0]), options=options(), other_models={"small"})
+    assert len(read.made.rows) == 1
 
 
 def test_a_triplet_adapter_of_0_3_picks_the_same_calls():
