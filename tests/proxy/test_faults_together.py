@@ -37,6 +37,8 @@ class Caller:
         self.agent = agent
         self.said: list[str] = []
         self.answers: Counter[str] = Counter()
+        self.is_live = asyncio.Event()
+        """A call of it was answered: the proxy knows of its attempt."""
         self._number = number
 
     async def call_until(self, stop: asyncio.Event, ways: Any) -> None:
@@ -55,6 +57,8 @@ class Caller:
         assert response.status in (200, 429, 500, 502, 503), body
         # An answer, or an error that the agent understands: nothing in between.
         assert "chatcmpl-" in body or '"error"' in body, body
+        if response.status == 200:
+            self.is_live.set()
         return str(response.status)
 
 
@@ -71,8 +75,7 @@ async def test_no_span_is_lost_doubled_or_put_elsewhere_and_nothing_is_left(
     stop, ways = asyncio.Event(), cycle(["whole", "stream", "whole", "hang up", "stream"])
     process = psutil.Process()
     calling = [asyncio.create_task(caller.call_until(stop, ways)) for caller in callers]
-    while not all(caller.answers["200"] for caller in callers):  # each attempt is known to be live
-        await asyncio.sleep(0.05)
+    await asyncio.gather(*(caller.is_live.wait() for caller in callers))
     descriptors, memory = len(os.listdir("/proc/self/fd")), process.memory_info().rss
     await server.stop()
     faults = cycle([None, "dies_mid_stream", None, "garbage", 500, "dies", None, 429, "ends_early", "garbage_stream"])
