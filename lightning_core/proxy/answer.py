@@ -66,4 +66,6 @@ def text_of(value: Any) -> str | None:
 
 def failure_of(error: Any) -> str | None:
     """Return what an answer's `error` says went wrong; None for one that is empty: some give all fields always."""
+    if isinstance(error, dict) and not any(error.values()):
+        return None
     return str(mapping(error).get("message") or error) if error else None

@@ -113,7 +113,7 @@ class Engine:
             self.outbox.require_room()
         body = await exchange.body(self.max_body_bytes)
         if dialect is None:
-            await self._pass_through(exchange, _unread(path), body, owner)
+            await self._pass_through(exchange, _unread(path), body, owner, manages=manages)
             return
         fields = parse_object(body)
         if fields is None:
@@ -337,7 +337,10 @@ class Engine:
 
     # A call that is not
 
-    async def _pass_through(self, exchange: Exchange, path: str, body: bytes, owner: Owner | None) -> None:
+    async def _pass_through(
+        self, exchange: Exchange, path: str, body: bytes, owner: Owner | None, *, manages: bool
+    ) -> None:
+        """Hand a call on as it is. One that manages the backend is no model call: no pause holds it, and it is free."""
         call = Call(exchange, is_stream=True)
         fields = parse_object(body) if body[:1] == b"{" else None
         ticket = None if owner is None else self._begin(owner, call)
@@ -357,9 +360,10 @@ class Engine:
         try:
             async with call:
                 try:
-                    await self.traffic.enter(call, call.abort)
-                    await self._start_budgeted()
-                    is_counted = True
+                    if not manages:
+                        await self.traffic.enter(call, call.abort)
+                        await self._start_budgeted()
+                        is_counted = True
                     if await self._pass(exchange, path, body, fields, owner, on_try, on_failed_try) >= 400:
                         cost = 0.0
                 finally:

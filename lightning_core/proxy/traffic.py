@@ -11,6 +11,7 @@ from lightning_core.store.clock import Clock
 _ABORT_SECONDS = 5.0
 """How long to wait for the end of calls that were cut off."""
 
+_STOPS = "the proxy stops"
 _entered: ContextVar[object] = ContextVar("the call that this task makes", default=None)
 
 
@@ -85,11 +86,13 @@ class Traffic:
             self._let_next_in()
 
     def close(self) -> None:
-        """Let nobody in any more, neither those who wait. Calls under way go on."""
+        """Let nobody in any more, neither those who wait, for their turn or for another try. Calls under way go on."""
         self._is_closed = True
         for waiting in (self._resumed, *self._queue):
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
+        for abort in tuple(self._resting.values()):
+            abort(_STOPS)
 
     async def drain(self, timeout: float | None) -> Drained:
         """Wait until no call is under way; cut off those that are when the time is over.
@@ -147,6 +150,8 @@ class Traffic:
         if abort is not None:
             self._resting[call] = abort
             self._tell_if_idle()
+            if self._is_closed:
+                abort(_STOPS)
 
     async def come_again(self) -> None:
         """Return when the call of this task, which rests, may be made again. In a pause it gives up its place.

@@ -137,7 +137,8 @@ class StoreBackend(ABC):
             For each span its sequence id, or None when the attempt already has a span of that id.
 
         Raises:
-            NotFound: When one of the rollouts has been deleted. None of the spans is kept.
+            NotFound: When one of the rollouts has been deleted. None of the spans is kept; of those of other rollouts
+                some may be where it was deleted just then by another process.
         """
 
     @abstractmethod

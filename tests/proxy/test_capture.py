@@ -357,7 +357,10 @@ def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> Non
     ]
 
 
-@pytest.mark.parametrize(("error", "failure"), [(None, None), ({}, None), ({"message": "full"}, "full"), ("x", "x")])
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [(None, None), ({}, None), ({"message": None, "code": 0}, None), ({"message": "full"}, "full"), ("x", "x")],
+)
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
 def test_a_stream_has_failed_where_its_error_says_something(path: str, error: Any, failure: str | None) -> None:
     assembler = DIALECTS[path].assembler()

@@ -1,10 +1,12 @@
 """What passes through to a backend manages nothing there, but for who has the proxy's own key."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from yarl import URL
 
+from lightning_core.proxy import Budget
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import MakeProxy
@@ -66,6 +68,19 @@ async def test_whoever_has_the_key_of_the_proxy_does(
     async with http.request(method, url, headers={"authorization": "Bearer secret"}) as response:
         assert response.status == 201
     assert len(engine.received) == 1
+
+
+async def test_the_backend_is_managed_in_a_pause_and_whatever_the_budget_is(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine
+) -> None:
+    budget = Budget(calls=1)
+    proxy = await make_proxy(engine, key="secret", budget=budget)
+    await proxy.pause()
+    url = f"{proxy.url}/v1/load_lora_adapter"
+    for _ in range(2):
+        async with asyncio.timeout(20), http.post(url, headers={"authorization": "Bearer secret"}) as response:
+            assert response.status == 201
+    assert budget.used["calls"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Calls wait for their turn and for new weights, and never for ever."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from lightning_core.proxy import Drained
 from lightning_core.proxy.refusals import Refused
+from lightning_core.proxy.service import STOP_SECONDS
 from lightning_core.proxy.traffic import Traffic
+from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout
@@ -303,3 +306,31 @@ async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_n
     await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)  # it does end with its attempt
     assert (await call).status == 503
     assert ((await proxy.status())["in_flight"], (await proxy.status())["waiting"]) == (0, 0)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
+async def test_a_call_that_waits_for_another_try_does_not_keep_the_proxy_from_stopping(
+    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, http: Any, is_late: bool
+) -> None:
+    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
+    engine.faults, engine.retry_after = [429], "30"
+    real, goes_on = engine._fail, asyncio.Event()
+
+    async def fail(request: Any, fields: Any, fault: Any) -> Any:
+        if is_late:
+            await goes_on.wait()
+        return await real(request, fields, fault)
+
+    engine._fail = fail  # type: ignore[method-assign]
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    async with asyncio.timeout(5):
+        while not is_late and (await agent.proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # nobody is told of it
+            await asyncio.sleep(0.001)
+    asyncio.get_running_loop().call_later(0.1, goes_on.set)
+    began = time.monotonic()
+    await agent.proxy.stop()
+    assert time.monotonic() - began < STOP_SECONDS - 1
+    assert (await call).status == 503
+    (span,) = await store.query_spans(agent.rollout.rollout_id)
+    assert span.attributes["error.type"] == "call_aborted"

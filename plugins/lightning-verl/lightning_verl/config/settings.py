@@ -28,6 +28,7 @@ _SAVE_FREQ = "trainer.save_freq"
 _PATHS = (
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.tokenizer_path",
+    "actor_rollout_ref.model.lora_adapter_path",
     "critic.model.path",
     "critic.model.tokenizer_path",
     "trainer.default_local_dir",
