@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from lightning_core.testing import AlgorithmSuite
+
 TEMPLATE = Path(__file__).resolve().parent.parent / "plugins" / "_template"
 
 
@@ -79,7 +81,7 @@ def test_the_copy_is_listed_and_found_sound(installed: dict[str, str], tmp_path:
 
 
 @pytest.mark.slow
-def test_the_copy_passes_its_own_tests_one_of_which_trains_by_name(plugin: Path, installed: dict[str, str]) -> None:
+def test_the_copy_passes_its_own_tests_and_the_suite_of_algorithms(plugin: Path, installed: dict[str, str]) -> None:
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         env=installed,
@@ -90,4 +92,5 @@ def test_the_copy_passes_its_own_tests_one_of_which_trains_by_name(plugin: Path,
         check=False,
     )
     assert tested.returncode == 0, tested.stdout + tested.stderr
-    assert "3 passed" in tested.stdout
+    suite = [name for name in dir(AlgorithmSuite) if name.startswith("test_")]
+    assert f"{3 + len(suite)} passed" in tested.stdout, "each test of the template and of the suite, none skipped"

@@ -14,7 +14,7 @@ from lightning_core.errors import Fault, NoRewards
 from lightning_core.runs import FitResult
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.trainer import Trainer
-from lightning_core.types import AttemptedRollout, Dataset, NamedResources, PromptTemplate, Resource
+from lightning_core.types import AttemptedRollout, Dataset, NamedResources, PromptTemplate, Resource, RolloutConfig
 
 PATIENCE_SECONDS = 60.0
 """Real time after which a run that should have ended is an error. No test waits for it to pass."""
@@ -74,7 +74,13 @@ class AlgorithmSuite:
         return agent
 
     async def fit(
-        self, agent: LitAgent[Any], *, store: LightningStore | None = None, n_runners: int = 4, seed: int = SEED
+        self,
+        agent: LitAgent[Any],
+        *,
+        store: LightningStore | None = None,
+        n_runners: int = 4,
+        seed: int = SEED,
+        rollout_config: RolloutConfig | None = None,
     ) -> FitResult:
         """Run a new algorithm on an agent, in a store where nothing has happened unless one is given."""
         trainer = Trainer(
@@ -82,6 +88,7 @@ class AlgorithmSuite:
             store=InMemoryLightningStore() if store is None else store,
             n_runners=n_runners,
             initial_resources=self.initial_resources,
+            rollout_config=rollout_config,
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await trainer.fit_async(agent, self.train_dataset, val_dataset=self.val_dataset)
@@ -105,6 +112,13 @@ class AlgorithmSuite:
         together = await self.fit(self.make_agent(), store=stores[1], n_runners=8)
         assert (alone.metrics, alone.best_resources) == (together.metrics, together.best_resources)
         assert await work_of(stores[0]) == await work_of(stores[1])
+
+    async def test_its_rollouts_have_the_limits_that_the_user_gave(self) -> None:
+        store = InMemoryLightningStore()
+        limits = RolloutConfig(timeout_seconds=1234.5, max_attempts=2)
+        await self.fit(self.make_agent(), store=store, rollout_config=limits)
+        found = {each.config.model_dump_json() for each in await store.query_rollouts()}
+        assert found == {limits.model_dump_json()}, "enqueue with config=self.get_rollout_config()"
 
     async def test_it_ends_when_it_is_cancelled_and_leaves_nothing_running(self) -> None:
         before = asyncio.all_tasks()

@@ -16,9 +16,7 @@ class MyTuner(Algorithm):
         resource: The name of the prompt among the initial resources.
     """
 
-    def __init__(
-        self, *, sentences: Sequence[str] = ("Think step by step.",), resource: str = "prompt_template"
-    ) -> None:
+    def __init__(self, *, sentences: Sequence[str] = ("Think step by step.",), resource: str = "main_prompt") -> None:
         self.sentences = sentences
         self.resource = resource
 
@@ -29,7 +27,7 @@ class MyTuner(Algorithm):
             AlgorithmError: When there is no prompt to begin with, or no sample.
             NoRewards: When no rollout of a prompt gave a reward.
         """
-        initial = self.get_initial_resources() or {}
+        store, initial = self.get_store(), self.get_initial_resources() or {}
         prompt = initial.get(self.resource)
         if not isinstance(prompt, PromptTemplate) or train_dataset is None:
             raise AlgorithmError(f"mytuner needs a train_dataset, and a PromptTemplate {self.resource!r} to begin with")
@@ -38,8 +36,16 @@ class MyTuner(Algorithm):
         best, best_reward = initial, float("-inf")
         for step, template in enumerate(templates, start=1):
             candidate = {**initial, self.resource: prompt.model_copy(update={"template": template})}
-            version = await self.get_store().add_resources(candidate)
-            batch = await run_batch(self.get_store(), samples, mode="train", resources_id=version.resources_id)
+            # A run that goes on after a kill asks again under the same names, and gets what is there already.
+            version = await store.add_resources(candidate, request_id=f"mytuner/prompt {step}")
+            batch = await run_batch(
+                store,
+                samples,
+                mode="train",
+                resources_id=version.resources_id,
+                config=self.get_rollout_config(),  # the limits that the user gave
+                request_id=f"mytuner/batch {step}",
+            )
             require_rewards([batch], step=f"prompt {step}")
             if batch.mean_reward is not None and batch.mean_reward > best_reward:
                 best, best_reward = candidate, batch.mean_reward

@@ -3,8 +3,9 @@
 import pytest
 from lightning_mytuner import MyTuner
 
-from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core import Algorithm, PromptTemplate, Trainer, rollout
 from lightning_core.errors import AlgorithmError
+from lightning_core.testing import AlgorithmSuite
 
 PROMPT = PromptTemplate(template="Answer: {question}", engine="f-string")
 
@@ -17,8 +18,8 @@ def agent(task: str, prompt_template: PromptTemplate) -> float:
 
 def test_the_best_sentence_is_kept() -> None:
     tuner = MyTuner(sentences=["Think.", "please, please", "please"])
-    result = Trainer(algorithm=tuner, initial_resources={"prompt_template": PROMPT}).fit(agent, ["one", "two"])
-    best = (result.best_resources or {})["prompt_template"]
+    result = Trainer(algorithm=tuner, initial_resources={"main_prompt": PROMPT}).fit(agent, ["one", "two"])
+    best = (result.best_resources or {})["main_prompt"]
     assert isinstance(best, PromptTemplate)
     assert best.template == "Answer: {question}\nplease, please"
     assert result.metrics["train_reward"] == 1.0
@@ -26,10 +27,17 @@ def test_the_best_sentence_is_kept() -> None:
 
 def test_it_is_found_by_its_name_and_takes_options() -> None:
     named = {"name": "mytuner", "sentences": ["please"]}
-    result = Trainer(algorithm=named, initial_resources={"prompt_template": PROMPT}).fit(agent, ["one"])
+    result = Trainer(algorithm=named, initial_resources={"main_prompt": PROMPT}).fit(agent, ["one"])
     assert result.metrics["train_reward"] == 0.5
 
 
 def test_without_a_prompt_it_says_what_it_needs() -> None:
-    with pytest.raises(AlgorithmError, match="mytuner needs a train_dataset, and a PromptTemplate 'prompt_template'"):
+    with pytest.raises(AlgorithmError, match="mytuner needs a train_dataset, and a PromptTemplate 'main_prompt'"):
         Trainer(algorithm=MyTuner()).fit(agent, ["one"])
+
+
+class TestMyTuner(AlgorithmSuite):
+    """It can be stopped and continued, and takes failures for what they are; a dozen tests that come with the core."""
+
+    def make_algorithm(self, *, seed: int) -> Algorithm:
+        return MyTuner(sentences=["Think.", "Be brief."])
