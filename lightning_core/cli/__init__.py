@@ -17,6 +17,7 @@ from lightning_core.errors import (
     LightningError,
     RegistryError,
     RunFolderError,
+    StoreFull,
     UnknownComponent,
 )
 from lightning_core.registry import default_registry
@@ -29,6 +30,9 @@ INTERRUPTED = 130
 
 TERMINATED = 143
 """The exit status that shells know as ended by SIGTERM."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where nothing more fits: on the disk, in a quota, in a file."""
 
 MAX_ERROR_CHARACTERS = 1000
 """How much of each line of an error is shown."""
@@ -103,8 +107,10 @@ class CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except LightningError as exc:
-            failure = WrongUse if isinstance(exc, ConfigError | RegistryError | RunFolderError) else Failure
-            raise failure(_readable(str(exc))) from exc
+            is_wrong_use = isinstance(exc, ConfigError | RegistryError | RunFolderError) and not _comes_of_full_disk(
+                exc
+            )
+            raise (WrongUse if is_wrong_use else Failure)(_readable(str(exc))) from exc
         except click.UsageError as exc:
             raise _in_one_line(exc) from exc
         except KeyboardInterrupt as exc:
@@ -171,6 +177,14 @@ def _take_sigterm_for_interrupt() -> list[int]:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, interrupt)
     return came
+
+
+def _comes_of_full_disk(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, StoreFull) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _in_one_line(error: click.UsageError) -> click.ClickException:

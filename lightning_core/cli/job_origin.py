@@ -29,8 +29,6 @@ def job_origin(config_file: Path, job: Job, overrides: Iterable[str]) -> Origin:
         RunFolderError: When a file that it depends on cannot be read.
     """
     config = resolved_values(job)
-    if "store" not in job.config.model_fields_set:
-        del config["store"]  # it is in the run's folder
     algorithm = config["algorithm"]
     return describe_origin(
         config_file=config_file,

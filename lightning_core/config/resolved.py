@@ -33,8 +33,12 @@ def resolved_config(job: Job) -> str:
 
 
 def resolved_values(job: Job) -> dict[str, Any]:
-    """Return the config of a job by key, as values of YAML: what was set, and defaults. `***` stands for secrets."""
-    return {key: _resolved(job, key) for key in Config.model_fields}
+    """Return the config of a job by key, as values of YAML: what was set, and defaults. `***` stands for secrets.
+
+    The store is left out where none was set: a run then has its store in its folder.
+    """
+    keys = [key for key in Config.model_fields if key != "store" or key in job.config.model_fields_set]
+    return {key: _resolved(job, key) for key in keys}
 
 
 def _resolved(job: Job, key: str) -> Any:

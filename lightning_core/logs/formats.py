@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from lightning_core.errors import RunFolderError, StoreError
 from lightning_core.logs.secrets import hide_in_field, hide_in_text
 from lightning_core.logs.structure import structure_of
 
@@ -32,7 +33,9 @@ class JsonLinesFormatter(logging.Formatter):
 
 
 class KeyValueFormatter(logging.Formatter):
-    """Writes the same as `name=value`, with quotes around a value that needs them; a traceback follows on new lines.
+    """Writes the same as `name=value`, with quotes around a value that needs them; an exception follows on new lines.
+
+    An error of a store or of a run's folder is shown without its traceback.
 
     Args:
         color: Whether the level has a colour of the terminal's.
@@ -68,7 +71,11 @@ def _parts(record: logging.LogRecord) -> dict[str, Any]:
         parts[f"field_{name}" if name in own else name] = hide_in_field(name, value)
     if structure.text:
         parts["text"] = hide_in_text(structure.text)
-    if record.exc_info and record.exc_info[0] is not None:
+    if record.exc_info and isinstance(record.exc_info[1], StoreError | RunFolderError):  # a traceback adds nothing
+        error = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        if error not in record.getMessage():
+            parts["exception"] = hide_in_text(error)
+    elif record.exc_info and record.exc_info[0] is not None:
         parts["exception"] = hide_in_text(logging.Formatter().formatException(record.exc_info))
     elif record.exc_text:  # of another process
         parts["exception"] = hide_in_text(record.exc_text)

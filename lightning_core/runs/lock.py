@@ -60,10 +60,16 @@ class RunLock:
             except OSError as exc:
                 file.close()
                 raise RunFolderError(in_use(self._path.parent.name, self._owner() or "another process")) from exc
-            file.truncate(0)
             since = datetime.now(UTC).isoformat(timespec="seconds")
-            file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n")
-            file.flush()
+            note = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n"
+            try:
+                file.truncate(0)
+                file.write(note)
+                file.flush()
+            except OSError as exc:
+                with suppress(OSError):
+                    file.close()
+                raise RunFolderError(f"cannot write {self._path}: {exc.strerror}") from exc
             self._file = file
             self._held[self._path] = self
 

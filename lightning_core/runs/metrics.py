@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -63,7 +64,8 @@ class MetricsFile:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):  # a report that could not be written, of which `append` has told
+            self._file.close()
 
 
 def read_metrics(path: Path) -> list[Report]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
-from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError
+from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
 from lightning_core.runs.failed_hooks import failed_hooks
@@ -105,8 +105,8 @@ class Run:
             status, error = "failed", exc
             raise
         finally:
-            if self._recording is not None and status != "succeeded":
-                self._recording.end(status, error=error)
+            if status != "succeeded":
+                self._record_end(status, error=error)
             limit = 0.0 if status == "interrupted" else END_SECONDS
             await hooks.end_run(run_id, status, timeout_seconds=limit)
             if error is not None:
@@ -148,8 +148,18 @@ class Run:
             # Such as a store that is gone, which is probably what the error tells, too.
             logger.warning("lightning.result_lost run_id=%s", self._store.run_id, exc_info=True)
             return
-        if self._recording is not None:
-            self._recording.end("failed", result=result, error=error)
+        self._record_end("failed", result=result, error=error)
+
+    def _record_end(
+        self, status: RunStatus, *, result: FitResult | None = None, error: BaseException | None = None
+    ) -> None:
+        """Write down how the run ended. A folder that takes nothing more does not hide what ended the run."""
+        if self._recording is None:
+            return
+        try:
+            self._recording.end(status, result=result, error=error)
+        except RunFolderError as exc:
+            logger.warning("lightning.end_not_recorded run_id=%s: %s", self._store.run_id, exc)
 
     async def result(self, status: RunStatus) -> FitResult:
         """Return what has come of the run so far."""

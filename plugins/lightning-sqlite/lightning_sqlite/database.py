@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from lightning_core.errors import InvalidRequest
+from lightning_core.errors import InvalidRequest, StoreFull
 from lightning_sqlite.errors import StoreInUse, UnusableFile, primary_code
 from lightning_sqlite.schema import MIGRATIONS, is_ours, migrate, version_of
 
@@ -35,6 +35,7 @@ class Database:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open.
         UnusableFile: When the file is no store, or of a newer version, or cannot be opened. It is left as it was.
+        StoreFull: When there is no room on its disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], durability: Durability) -> None:
@@ -100,7 +101,7 @@ class Database:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return UnusableFile(f"{self.path} is damaged: {exc}; take a copy that is not, or another path")
         if code == sqlite3.SQLITE_FULL:
-            return UnusableFile(f"{self.path} cannot be opened: there is no room left on its disk ({exc})")
+            return StoreFull(f"{self.path} cannot be opened: there is no room left on its disk ({exc}); free some")
         for place, what in ((self.path.parent, "folder"), (self.path, "file")):
             if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
                 return UnusableFile(
