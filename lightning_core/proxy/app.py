@@ -1,12 +1,11 @@
 """Where every request comes in."""
 
 import asyncio
-import functools
 import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from lightning_core.errors import LightningError, StoreUnavailable
+from lightning_core.errors import AccessDenied, LightningError, StoreUnavailable
 from lightning_core.proxy.control import Control
 from lightning_core.proxy.engine import PREFIX, Engine
 from lightning_core.proxy.exchange import Exchange, Receive, Send
@@ -14,7 +13,7 @@ from lightning_core.proxy.owner import Addressed, Attribution, Owner, read_path
 from lightning_core.proxy.refusals import Refused, proxy_stopped
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.body import ClientGone
-from lightning_core.store.http.loopback import is_loopback
+from lightning_core.store.http.web_pages import OtherSite, require_local, require_same_site
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +77,14 @@ class ProxyApp:
             await self._refuse(exchange, unexpected, addressed)
 
     async def _serve(self, exchange: Exchange, addressed: Addressed) -> None:
-        if self._local_only:
-            _require_local(exchange.headers.get("host", ""))
+        try:
+            if self._local_only:
+                require_local(exchange.headers)
+            require_same_site(exchange.method, exchange.headers)
+        except OtherSite as exc:
+            raise Refused(403, "other_site", str(exc)) from exc
+        except AccessDenied as exc:
+            raise Refused(403, "not_local", str(exc)) from exc
         if addressed.path == HEALTH_PATH and addressed.rollout_id is None:
             await exchange.answer_json(200, {"status": "ok"})
             return
@@ -101,24 +106,3 @@ class ProxyApp:
     async def _refuse(self, exchange: Exchange, refused: Refused, addressed: Addressed) -> None:
         if exchange.status == 0:
             await self._engine.refuse(exchange, refused, addressed.path)
-
-
-def _require_local(host: str) -> None:
-    """Refuse what a page in a browser asks under a name of its own, which then leads to this machine.
-
-    Raises:
-        Refused: When the header `Host` names anything but this machine.
-    """
-    if not _is_local(host):
-        raise Refused(
-            403,
-            "not_local",
-            f"the proxy has no key, so it answers only to its own machine; the request was for {host!r}. "
-            "Give the proxy a key",
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def _is_local(host: str) -> bool:
-    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name)

@@ -282,6 +282,22 @@ async def test_a_proxy_without_a_key_answers_to_its_own_machine_only(http: Any, 
     assert answer["error"]["code"] == "not_local"
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]
+)
+async def test_a_web_page_of_another_site_makes_no_calls(agent: Agent, engine: FakeEngine, headers: Any) -> None:
+    async with agent.chat(headers=headers) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (403, "other_site")
+    attempt = agent.rollout.attempt
+    flush = f"{agent.proxy.url}/rollout/{attempt.rollout_id}/attempt/{attempt.attempt_id}/flush"
+    async with agent.http.post(flush, headers=headers) as response:
+        assert response.status == 403
+    async with agent.chat(headers={"Origin": agent.proxy.url, "Sec-Fetch-Site": "same-origin"}) as response:
+        assert response.status == 200
+    async with agent.http.get(f"{agent.proxy.url}/health", headers={"Sec-Fetch-Site": "cross-site"}) as response:
+        assert response.status == 200
+
+
 async def test_a_proxy_without_a_key_cannot_be_steered_over_http(http: Any, proxy: LLMProxy) -> None:
     status, answer = await call(http, proxy, {}, "/control/pause")
     assert status == 403

@@ -14,6 +14,7 @@ from lightning_core.store.http.auth import Identity, Role, Unauthorized
 from lightning_core.store.http.body import BodyRefused, ClientGone, Receive, read_body
 from lightning_core.store.http.protocol import PENDING_HEADER, REQUEST_HEADER, RUN_HEADER, STATUS_OF
 from lightning_core.store.http.service import Service
+from lightning_core.store.http.web_pages import PAGE_HEADERS
 from lightning_core.types import PaginatedResult
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -22,8 +23,8 @@ T = TypeVar("T")
 _WANTED = {
     name.encode(): name
     for name in (
-        *("authorization", "host", "content-type", "content-length", "content-encoding", "accept-encoding"),
-        *(RUN_HEADER, REQUEST_HEADER),
+        *("authorization", "content-type", "content-length", "content-encoding", "accept-encoding"),
+        *(RUN_HEADER, REQUEST_HEADER, *PAGE_HEADERS),
     )
 }
 _JSON = "application/json"

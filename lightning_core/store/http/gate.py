@@ -10,9 +10,9 @@ from lightning_core.errors import AccessDenied
 from lightning_core.store.http.app import Application
 from lightning_core.store.http.body import ClientGone, Receive
 from lightning_core.store.http.call import Call, Send, explain
-from lightning_core.store.http.loopback import is_loopback
 from lightning_core.store.http.protocol import HEALTH_PATH, LEASE_HEADER, RUN_HEADER
 from lightning_core.store.http.service import Service
+from lightning_core.store.http.web_pages import require_local, require_same_site
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,13 @@ class Gate:
 
     async def _serve(self, call: Call) -> None:
         if self._service.local_only:
-            _require_local(call.headers.get("host", ""))
+            require_local(call.headers)
+        require_same_site(
+            call.scope["method"],
+            call.headers,
+            self._service.cors_allow_origins,
+            hint="; allow it with --cors-origin or cors_allow_origins",
+        )
         if call.scope["path"] != HEALTH_PATH:
             self._admit(call)
         await self._application.dispatch(call)
@@ -81,17 +87,3 @@ class Gate:
         lease_seconds = call.store.lease_seconds
         if lease_seconds is not None:
             call.extra_headers.append((LEASE_HEADER.encode(), repr(lease_seconds).encode()))
-
-
-def _require_local(host: str) -> None:
-    """Refuse what a page in a browser asks under a name of its own, which then leads to this machine.
-
-    Raises:
-        AccessDenied: When the header `Host` names anything but this machine.
-    """
-    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(name):
-        raise AccessDenied(
-            f"this store has no key, so it answers only to its own machine; the request was for {host!r}. "
-            "Give the server a key"
-        )

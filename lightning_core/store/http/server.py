@@ -147,7 +147,7 @@ class LightningStoreServer(ForwardingStore):
 
     async def _start(self) -> None:
         local_only = self._key is None
-        service = Service(self.store, self._keys, self._limits, local_only=local_only)
+        service = Service(self.store, self._keys, self._limits, local_only=local_only, cors_allow_origins=self._origins)
         bound = bind(self._host, self._port)
         gate: Any = Gate(service, application())
         if self._origins:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from lightning_core.errors import InvalidRequest
@@ -42,12 +43,14 @@ class Service:
         limits: How much one request may ask for.
         local_only: Whether only this machine is meant to ask, without a key: then a browser must not be talked into
             asking under another name.
+        cors_allow_origins: The web pages of other sites that may ask, by their origins.
     """
 
     store: LightningStore
     keys: Keys
     limits: Limits
     local_only: bool
+    cors_allow_origins: Collection[str] = ()
     metrics: Metrics = field(default_factory=Metrics)
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when no more claims are given."""

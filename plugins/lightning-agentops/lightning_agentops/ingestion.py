@@ -27,6 +27,7 @@ from lightning_core.store.http.loopback import is_loopback
 from lightning_core.store.http.protocol import KEY_VARIABLE, RUN_HEADER, TRACES_PATH
 from lightning_core.store.http.routes.traces import export_traces
 from lightning_core.store.http.service import Limits, Service
+from lightning_core.store.http.web_pages import require_local, require_same_site
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,8 @@ class AgentOpsServer:
 
     async def _serve(self, call: Call, addressed: Addressed) -> None:
         if self._service.local_only:
-            _require_local(call.headers.get("host", ""))
+            require_local(call.headers)
+        require_same_site(call.scope["method"], call.headers)
         path, method = addressed.path, call.scope["method"]
         if path == HEALTH_PATH:
             await call.answer(200, b'{"status":"ok"}')
@@ -234,14 +236,3 @@ def _log_rejected(call: Call, body: bytes, media_type: str) -> None:
 
 def _told(message: str) -> bytes:
     return json.dumps({"error": message}).encode()
-
-
-def _require_local(host: str) -> None:
-    """Refuse what a page in a browser asks under a name of its own, which then leads to this machine.
-
-    Raises:
-        AccessDenied: When the header `Host` names anything but this machine.
-    """
-    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-    if not is_loopback(name):
-        raise AccessDenied(f"there is no key, so only this machine is answered; the request was for {host!r}")

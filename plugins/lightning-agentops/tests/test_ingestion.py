@@ -196,8 +196,9 @@ async def test_only_post_is_taken_and_only_this_machine_is_answered_without_a_ke
 ) -> None:
     async with http.get(f"{server.url}/v1/traces") as answer:
         assert (answer.status, answer.headers["allow"]) == (405, "POST")
-    async with http.post(f"{server.url}/v1/traces", headers={"Host": "evil.example"}) as answer:
-        assert answer.status == 403
+    for headers in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "same-site"}):
+        async with http.post(f"{server.url}/v1/traces", headers=headers) as answer:
+            assert answer.status == 403
     with pytest.raises(aiohttp.WSServerHandshakeError):
         await http.ws_connect(server.url)
 
