@@ -89,6 +89,11 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         return await self._backend.kept_runs()
 
     @property
+    def backend(self) -> StoreBackend:
+        """Where the records are kept."""
+        return self._backend
+
+    @property
     def capabilities(self) -> LightningStoreCapabilities:
         return self._backend.capabilities
 

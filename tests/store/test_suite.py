@@ -51,6 +51,7 @@ def test_an_author_learns_what_their_store_breaks_and_what_was_skipped(tmp_path:
         "test_state_is_saved_as_it_was_then",
         "test_workers_and_state_are_copied_in_and_out",
         "test_runs_share_a_store_and_see_nothing_of_each_other",
+        "test_runs_with_similar_names_are_as_much_apart_as_any",
         "test_a_closed_store_refuses_everything",
         *(f"test_state_that_json_cannot_hold_is_refused[{kind}]" for kind in ("nan", "set", "object")),
     }

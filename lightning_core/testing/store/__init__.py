@@ -1,6 +1,7 @@
 """The conformance suite of stores."""
 
 from lightning_core.testing.store.attempts import AttemptBehaviour
+from lightning_core.testing.store.backends import BackendBehaviour
 from lightning_core.testing.store.cancellation import CancellationBehaviour
 from lightning_core.testing.store.copies import CopyBehaviour
 from lightning_core.testing.store.deadlines import DeadlineBehaviour
@@ -34,6 +35,7 @@ class StoreSuite(
     RunBehaviour,
     DeletionBehaviour,
     RequestBehaviour,
+    BackendBehaviour,
     LoadBehaviour,
 ):
     """Proves that a store keeps every promise of `LightningStore`.
@@ -56,6 +58,9 @@ class StoreSuite(
     The store has to take all its time from `clock`, and its leases last 30 seconds, as they do by default. The suite
     closes what was made; a fixture of your own may clean up after it. A test that needs a capability which the store
     does not have is skipped, and says so.
+
+    Where the store is a `StoreFacade`, its backend is tested directly, too. What a kill leaves is tried with a store
+    whose `aclose` does nothing: where an open store locks its data, override `reopen_after_kill`.
 
     The tests are grouped by idea in the base classes; a test that a store cannot pass yet can be overridden there by
     its name, with the reason.

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import pytest
 import pytest_asyncio
@@ -32,6 +33,19 @@ class StoreBehaviour:
     async def reopen_store(self, store: LightningStore, *, clock: FakeClock) -> LightningStore | None:
         """Close a store and return a new one over the same data, or None where nothing outlives the store."""
         return None
+
+    async def reopen_after_kill(self, store: LightningStore, *, clock: FakeClock) -> LightningStore | None:
+        """Return a new store over what a kill would leave of this one now; None where nothing outlives it.
+
+        By default, that is what `reopen_store` returns where closing does nothing. Override it where an open store
+        locks its data: open a copy of them.
+        """
+
+        async def killed() -> None:
+            pass
+
+        with patch.object(store, "aclose", killed):
+            return await self.reopen_store(store, clock=clock)
 
     @pytest.fixture
     def clock(self) -> FakeClock:

@@ -57,6 +57,36 @@ class RunBehaviour(StoreBehaviour):
         assert worker.heartbeat_stats is None
         await other.aclose()
 
+    async def test_runs_with_similar_names_are_as_much_apart_as_any(self, store: LightningStore) -> None:
+        mine = store.run_id
+        names = [mine[:3], f"{mine}2", *(f"{mine}{mark}x" for mark in ":/|.-"), mine.replace("-", "_"), "run%", "run.*"]
+        runs = {name: store.for_run(name) for name in names} | {mine: store}
+        for name, run in runs.items():
+            started = await run.start_rollout(name, worker_id=name)
+            await run.add_span(span_of(started, name))
+            await run.enqueue_rollout(name)
+            await run.update_resources(name, {"p": PromptTemplate(template=name)})
+            for mark in ":/|.-":
+                await run.save_state(f"x{mark}state", name)
+        for gone in (None, mine, mine[:3]):
+            if gone is not None:
+                await runs.pop(gone).delete_run()
+            for name, run in runs.items():
+                rollouts = list(await run.query_rollouts())
+                assert [rollout.input for rollout in rollouts] == [name, name]
+                assert [span.name for span in await run.query_spans(rollouts[0].rollout_id)] == [name]
+                assert [worker.worker_id for worker in await run.query_workers()] == [name]
+                assert [each.resources_id for each in await run.query_resources()] == [name]
+                latest = await run.get_latest_resources()
+                assert latest is not None
+                assert latest.resources_id == name
+                # A key that joins the two would be the same as that of another run's `x:state`.
+                assert await run.load_state("state") is None
+                assert await run.load_state("x:state") == name
+        for name, run in runs.items():
+            assert (await claim(run)).input == name
+            assert await run.dequeue_rollout() is None
+
     async def test_a_run_that_has_ended_has_no_more_work_until_it_begins_again(self, store: LightningStore) -> None:
         other = store.for_run("another-run")
         started = await begin(store, worker_id="w-1")
@@ -256,14 +286,17 @@ class RunBehaviour(StoreBehaviour):
         assert (await claim(store.for_run("another-run"))).input == "a"
         await inner.aclose()
 
-    async def test_what_was_acknowledged_outlives_the_store(self, store: LightningStore, clock: FakeClock) -> None:
+    @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
+    async def test_what_was_acknowledged_outlives_the_store(
+        self, store: LightningStore, clock: FakeClock, killed: bool
+    ) -> None:
         resources = await store.add_resources({"p": PromptTemplate(template="a")})
         ended, queued = await begin(store, worker_id="w-1"), await store.enqueue_rollout("queued")
         await store.add_span(span_of(ended))
         await store.update_attempt(ended.rollout_id, "latest", status="succeeded")
         await store.save_state("apo", {"round": 3})
         before = await store.get_rollout_by_id(ended.rollout_id)
-        reopened = await self.reopen_store(store, clock=clock)
+        reopened = await (self.reopen_after_kill if killed else self.reopen_store)(store, clock=clock)
         if reopened is None:
             pytest.skip(f"{type(store).__name__} keeps nothing after it is closed: reopen_store returns None")
         try:

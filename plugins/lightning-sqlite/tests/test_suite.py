@@ -1,5 +1,6 @@
 """The conformance suite of stores, over a file of its own for every test."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ class TestSqliteLightningStore(StoreSuite):
     async def reopen_store(self, store: LightningStore, *, clock: FakeClock) -> LightningStore | None:
         await store.aclose()
         return SqliteLightningStore(self.path, clock=clock, run_id=store.run_id)
+
+    async def reopen_after_kill(self, store: LightningStore, *, clock: FakeClock) -> LightningStore | None:
+        # An open store has its file locked.
+        left = shutil.copytree(self.path.parent, self.path.parent / "left by a kill")
+        return SqliteLightningStore(left / self.path.name, clock=clock, run_id=store.run_id)
 
 
 class TestThreadedSqliteLightningStore(TestSqliteLightningStore):
