@@ -129,6 +129,11 @@ def given_up(record: RolloutRecord, attempt: Attempt) -> bool:
     return attempt.attempt_id in record.faults or (status in QUEUED and attempt.status in ACTIVE_ATTEMPT)
 
 
+def has_ended(record: RolloutRecord, attempt: Attempt) -> bool:
+    """Whether what this attempt reports comes too late; an `unresponsive` attempt can still be revived."""
+    return attempt.status in FINAL_ATTEMPT or given_up(record, attempt)
+
+
 def deadline(record: RolloutRecord) -> Deadline | None:
     """Return when the newest attempt has to be ended; None while no attempt runs, or without a limit."""
     attempt, config = record.latest, record.rollout.config

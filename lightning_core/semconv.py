@@ -49,6 +49,8 @@ class LightningSpanAttributes(Enum):
     """The value, where it is a plain one."""
     OBJECT_JSON = "agentlightning.object.json"
     """The value as JSON, where it is not."""
+    REPORTED = "agentlightning.reported"
+    """On each span that was written with the key of an attempt: `live`, or `late` after the attempt's end."""
     OPERATION_NAME = "agentlightning.operation.name"
     OPERATION_INPUT = "agentlightning.operation.input"
     OPERATION_OUTPUT = "agentlightning.operation.output"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lightning_core.adapter.order import in_order
 from lightning_core.adapter.tree import TraceTree
-from lightning_core.emitter import NamedReward, get_rewards_from_span
+from lightning_core.emitter import NamedReward, find_reward_spans, get_rewards_from_span
 from lightning_core.semconv import AGL_OPERATION, AGL_REWARD, LightningSpanAttributes
 from lightning_core.types import Span
 
@@ -89,14 +89,12 @@ def match_by_sequence(
     moments = [Moment(place[id(span)], place[id(span)] + 1, key) for key, span in calls.items()]
     ordered = sorted(calls.values(), key=lambda span: place[id(span)])
     places = [place[id(span)] for span in ordered]
-    for span in spans:
-        rewards = rewards_of(span)
-        if rewards:
-            at, before = place[id(span)], bisect_left(places, place[id(span)])
-            while heeds_clocks and before > 0 and began_after(ordered[before - 1], span):
-                before -= 1
-                at = places[before]
-            moments.append(Moment(at, at, rewards=rewards))
+    for span in find_reward_spans(spans):
+        at, before = place[id(span)], bisect_left(places, place[id(span)])
+        while heeds_clocks and before > 0 and began_after(ordered[before - 1], span):
+            before -= 1
+            at = places[before]
+        moments.append(Moment(at, at, rewards=rewards_of(span)))
     # A call comes before a reward of the same place, which is not its own: it has not ended yet.
     return match_in_turn(moments)
 
@@ -126,7 +124,8 @@ def match_in_tree(policy: RewardMatchPolicy, tree: TraceTree, calls: Mapping[int
         The key of each call that has a reward, and the reward.
     """
     nodes = tree.traverse()
-    told = [(node, calls.get(id(node)), rewards_of(node.span)) for node in nodes]
+    rewards_by_span = {id(span): rewards_of(span) for span in find_reward_spans([node.span for node in nodes])}
+    told = [(node, calls.get(id(node)), rewards_by_span.get(id(node.span), ())) for node in nodes]
     told = [(node, key, rewards) for node, key, rewards in told if key is not None or rewards]
     times = _times([node for node, _, _ in told])
     moments = {

@@ -15,6 +15,7 @@ from lightning_core.adapter.usage import usage_of
 from lightning_core.cli.texts import shortened, visible
 from lightning_core.cli.words import seconds, token_words
 from lightning_core.emitter import get_message_value, get_rewards_from_span
+from lightning_core.reported import is_late
 from lightning_core.semconv import AGL_EXCEPTION, AGL_OBJECT, LightningSpanAttributes
 from lightning_core.types import Span
 
@@ -94,6 +95,8 @@ def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
     if rewards:
         words = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
         branch.label = Text(f"reward {visible(words).removeprefix('primary ')}", style=_GOOD)
+        if is_late(span.attributes):
+            branch.label = Text(f"{branch.label.plain}  came after the end, does not count", style=_DIM)
     elif span.name == AGL_EXCEPTION:
         branch.label, *branch.lines = _exception_lines(span.attributes, raised)
         return branch

@@ -10,6 +10,7 @@ from lightning_core.emitter.emission import emit_span
 from lightning_core.emitter.listed import listed
 from lightning_core.emitter.old_rewards import old_reward
 from lightning_core.emitter.span_like import SpanLike
+from lightning_core.reported import is_late, is_reported
 from lightning_core.semconv import AGL_ANNOTATION, LightningSpanAttributes, RewardAttributes
 from lightning_core.types import SpanCoreFields
 
@@ -115,24 +116,31 @@ def is_reward_span(span: SpanLike) -> bool:
 
 
 def find_reward_spans(spans: Sequence[SpanT]) -> list[SpanT]:
-    """Pick the spans that carry a reward, in the order given.
+    """Pick the spans of an attempt whose rewards count, in the order given.
 
-    Raises:
-        ValueError: When a span has a reward without a name or a number.
-    """
-    return [span for span in spans if is_reward_span(span)]
-
-
-def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
-    """Read the primary reward of the last span that carries one; None when no span does.
+    These are the spans that its runner recorded: the tracer's, and the grader's. Where none of them carries a reward,
+    they are those that were written with the attempt's key, but for those that came after its end.
 
     Raises:
         ValueError: When a span that is looked at has a reward without a name or a number.
     """
-    for span in reversed(spans):
-        value = get_reward_value(span)
-        if value is not None:
-            return value
+    for group in _by_source(spans):
+        if found := [span for span in group if is_reward_span(span)]:
+            return found
+    return []
+
+
+def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
+    """Read the primary reward of the last span of `find_reward_spans`; None when there is none.
+
+    Raises:
+        ValueError: When a span that is looked at has a reward without a name or a number.
+    """
+    for group in _by_source(spans):
+        for span in reversed(group):
+            value = get_reward_value(span)
+            if value is not None:
+                return value
     return None
 
 
@@ -144,6 +152,12 @@ def check_reward_attributes(attributes: Mapping[str, Any]) -> None:
     """
     for reward in get_rewards_from_span(SpanCoreFields(name=AGL_ANNOTATION, attributes=dict(attributes))):
         _finite(reward.name, reward.value)
+
+
+def _by_source(spans: Sequence[SpanT]) -> tuple[list[SpanT], list[SpanT]]:
+    """Split spans into those of the runner and those that were reported in time."""
+    own = [span for span in spans if not is_reported(span.attributes)]
+    return own, [span for span in spans if is_reported(span.attributes) and not is_late(span.attributes)]
 
 
 def _named_rewards(reward: float | Mapping[str, float], primary_key: str | None) -> list[NamedReward]:

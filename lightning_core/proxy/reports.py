@@ -11,6 +11,7 @@ from lightning_core.proxy.outbox import Outbox
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
 from lightning_core.registry import did_you_mean
+from lightning_core.reported import as_reported
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
 
@@ -59,7 +60,7 @@ class Reports:
         self._outbox.require_room()
         body = await exchange.body(_MAX_BODY_BYTES)
         spans = [
-            Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id)
+            as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
             for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
         ]
         if read_model_calls(spans):

@@ -61,5 +61,5 @@ async def test_calls_and_reports_are_of_their_attempt(
         assert chat.messages == ({"role": "user", "content": rollout.input},)
         assert list(chat.response_token_ids or ()) == tokens_of("ok")
         assert message.response_token_ids is None  # that API gives none
-        assert spans[2].attributes == {"task": rollout.input}
+        assert spans[2].attributes == {"task": rollout.input, "agentlightning.reported": "live"}
         assert find_final_reward(spans) == 1.0

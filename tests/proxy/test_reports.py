@@ -6,12 +6,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from lightning_core.emitter import find_final_reward, get_rewards_from_span
+from lightning_core.emitter import emit_reward, find_final_reward, get_reward_value, get_rewards_from_span
 from lightning_core.proxy import LLMProxy
 from lightning_core.proxy.reports import report_url
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
-from lightning_core.types import AttemptedRollout, ProxyLLM
+from lightning_core.types import AttemptedRollout, ProxyLLM, Span
 from tests.proxy.conftest import Agent, MakeProxy
 
 
@@ -36,6 +36,26 @@ async def test_reward_is_a_span_of_its_attempt_after_the_calls_before_it(agent: 
     assert reward.sequence_id > call.sequence_id
 
 
+async def test_reported_reward_does_not_take_the_place_of_the_runners(
+    agent: Agent, store: InMemoryLightningStore
+) -> None:
+    graded = Span.from_core_fields(
+        emit_reward(0.1, propagate=False),
+        rollout_id=agent.rollout.rollout_id,
+        attempt_id=agent.rollout.attempt.attempt_id,
+    )
+    for reported in (50, 99):
+        async with agent.http.post(url_of(agent.proxy, agent.rollout), json={"reward": reported}) as answer:
+            assert answer.status == 204
+        await agent.spans()
+        await store.add_span(graded)
+
+    spans = await agent.spans()
+
+    assert [get_reward_value(span) for span in spans] == [50.0, 0.1, 99.0]
+    assert find_final_reward(spans) == 0.1
+
+
 async def test_the_key_of_an_attempt_is_not_recorded_with_what_it_reports(
     http: aiohttp.ClientSession, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
@@ -46,7 +66,7 @@ async def test_the_key_of_an_attempt_is_not_recorded_with_what_it_reports(
     async with http.post(f"{proxy.url}/report", json=report, headers=headers) as answer:
         assert answer.status == 204
     span = await Agent(http, proxy, attempt).span()
-    assert span.attributes == {"environment": "OPENAI_API_KEY=agl-at-***", "done": True}
+    assert span.attributes["environment"] == "OPENAI_API_KEY=agl-at-***"
 
 
 async def test_several_rewards_and_an_annotation_keep_their_names(agent: Agent) -> None:
@@ -57,7 +77,7 @@ async def test_several_rewards_and_an_annotation_keep_their_names(agent: Agent) 
     annotation, reward = await agent.spans()
 
     assert [(each.name, each.value) for each in get_rewards_from_span(reward)] == [("right", 1.0), ("short", 0.25)]
-    assert annotation.attributes == {"tool.name": "search", "tool.uses": 3}
+    assert annotation.attributes == {"tool.name": "search", "tool.uses": 3, "agentlightning.reported": "live"}
 
 
 @pytest.mark.parametrize(

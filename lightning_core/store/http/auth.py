@@ -6,10 +6,13 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from lightning_core.errors import AccessDenied, ConfigError
+from lightning_core.reported import as_reported
+from lightning_core.types import Span
 
 _ATTEMPT_KEY = "agl-at-"
 _END = b"\0"
@@ -54,6 +57,10 @@ class Identity:
     def owns(self, rollout_id: str, attempt_id: str) -> bool:
         """Whether the caller may write to this attempt."""
         return self.role > Role.ATTEMPT or (rollout_id, attempt_id) == (self.rollout_id, self.attempt_id)
+
+    def mark(self, spans: Sequence[Span]) -> Sequence[Span]:
+        """Return spans that the caller sends: as reported where it has the key of an attempt, else as they are."""
+        return spans if self.role > Role.ATTEMPT else [as_reported(span) for span in spans]
 
 
 class Unauthorized(AccessDenied):

@@ -1,10 +1,13 @@
 """Spans: kept, numbered, found."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.reported import as_reported, is_reported
 from lightning_core.store.copies import own_spans
 from lightning_core.store.parts.arguments import page
 from lightning_core.store.parts.base import StorePart
@@ -25,12 +28,16 @@ class SpanPart(StorePart):
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         await self._look(gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans))
+        attempts = [(span.rollout_id, span.attempt_id) for span in spans]
+        records = await self._records.of_attempts(dict.fromkeys(attempts))
+        spans = [
+            as_reported(span, "late") if is_reported(span.attributes) and _has_ended(records, span) else span
+            for span in spans
+        ]
         try:
             own = own_spans(spans)
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from exc
-        attempts = [(span.rollout_id, span.attempt_id) for span in own]
-        records = await self._records.of_attempts(dict.fromkeys(attempts))
         kept = await self._backend.append_spans(self._run_id, own)
         alive = {attempt for attempt, number in zip(attempts, kept, strict=True) if number is not None}
         arrivals = [
@@ -104,3 +111,8 @@ class SpanPart(StorePart):
         own = None if attempt_id is None else record.attempt(attempt_id).attempt_id
         spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
         return page(spans, query, total)
+
+
+def _has_ended(records: Mapping[tuple[str, str], RolloutRecord], span: Span) -> bool:
+    record = records[span.rollout_id, span.attempt_id]
+    return lifecycle.has_ended(record, record.attempt(span.attempt_id))

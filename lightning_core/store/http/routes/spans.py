@@ -27,7 +27,9 @@ async def add_spans(call: CallOf, body: SpansRequest) -> SequenceIds:
     if call.identity.role is Role.ATTEMPT:
         for span in body.spans:
             call.identity.require_attempt(span.rollout_id, span.attempt_id)
-    return SequenceIds(sequence_ids=numbers_of(body.spans, await call.store.add_many_spans(body.spans)))
+    return SequenceIds(
+        sequence_ids=numbers_of(body.spans, await call.store.add_many_spans(call.identity.mark(body.spans)))
+    )
 
 
 def numbers_of(given: Sequence[Span], stored: Sequence[Span]) -> list[int | None]:
@@ -53,7 +55,8 @@ def _identity(span: Span) -> tuple[str, str, str]:
 async def add_span(call: CallOf, body: Span) -> Span | None:
     """Keep a span; null when the attempt already has one of this id."""
     call.identity.require_attempt(body.rollout_id, body.attempt_id)
-    return await call.store.add_span(body)
+    (span,) = call.identity.mark([body])
+    return await call.store.add_span(span)
 
 
 @routes.post("/spans/next", role=Role.ATTEMPT)

@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store.base import LightningStore
@@ -56,7 +57,7 @@ async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Coun
     Returns:
         Why others were not -> how many.
     """
-    own = [span for span in spans if who.owns(span.rollout_id, span.attempt_id)]
+    own = who.mark([span for span in spans if who.owns(span.rollout_id, span.attempt_id)])
     rejected: Counter[str] = Counter()
     if len(own) < len(spans):
         rejected[f"the key is for attempt {who.attempt_id} only"] = len(spans) - len(own)
@@ -74,7 +75,7 @@ async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Coun
     return rejected
 
 
-def _by_attempt(spans: list[Span]) -> list[list[Span]]:
+def _by_attempt(spans: Sequence[Span]) -> list[list[Span]]:
     groups: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
     for span in spans:
         groups[span.rollout_id, span.attempt_id].append(span)

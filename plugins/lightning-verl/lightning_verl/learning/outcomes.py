@@ -16,7 +16,7 @@ from lightning_core.adapter import (
 from lightning_core.adapter.order import in_order
 from lightning_core.adapter.rewards import began_after
 from lightning_core.algorithm.batch import describe_failure
-from lightning_core.emitter import NamedReward, get_rewards_from_span
+from lightning_core.emitter import NamedReward, find_reward_spans, get_rewards_from_span
 from lightning_core.types import AttemptedRollout, Rollout, Span
 from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.rows import RolloutRows, answers_in_order, make_rows
@@ -196,8 +196,8 @@ def _as_of_a_helper(span: Span) -> Span:
 
 
 def _told(spans: Sequence[Span]) -> list[tuple[Span, Sequence[NamedReward]]]:
-    """Return the spans that carry rewards, in order, with them."""
-    return [(span, rewards) for span in spans if (rewards := get_rewards_from_span(span))]
+    """Return the spans whose rewards count, in order, with them."""
+    return [(span, get_rewards_from_span(span)) for span in find_reward_spans(spans)]
 
 
 def _final_reward(told: Sequence[Sequence[NamedReward]], options: LearningOptions) -> tuple[float | None, str | None]:

@@ -5,6 +5,7 @@ from learning_toys import FAULT, RAISED, add_reward, conversation, options, roll
 from lightning_verl.learning import as_trajectory_adapter, read_rollout
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
+from lightning_core.emitter import get_reward_value
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import OtelResource, Rollout
 
@@ -17,6 +18,13 @@ def test_a_rollout_is_worth_its_last_reward():
     assert read.call_rewards == (0.25, 0.75)
     assert read.answer_lengths == (2, 2)
     assert len(read.made.rows) == 1
+
+
+def test_rewards_that_an_agent_reported_teach_nothing_where_its_runner_recorded_one():
+    spans = spans_of(CALLS, [50.0, 0.1])
+    next(span for span in spans if get_reward_value(span) == 50.0).attributes["agentlightning.reported"] = "live"
+    read = read_rollout(rollout(), spans, options=options())
+    assert (read.reward, read.call_rewards) == (0.1, (None, 0.1))
 
 
 def test_a_rollout_without_a_reward_has_none_rather_than_zero():
