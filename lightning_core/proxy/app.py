@@ -7,9 +7,10 @@ from typing import Any
 
 from lightning_core.errors import AccessDenied, LightningError, StoreUnavailable
 from lightning_core.proxy.control import Control
-from lightning_core.proxy.engine import PREFIX, Engine
+from lightning_core.proxy.engine import Engine
 from lightning_core.proxy.exchange import Exchange, Receive, Send
 from lightning_core.proxy.owner import Addressed, Attribution, Owner, read_path
+from lightning_core.proxy.paths import PREFIX
 from lightning_core.proxy.refusals import Refused, proxy_stopped
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.body import ClientGone

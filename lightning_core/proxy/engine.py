@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 from lightning_core.errors import BudgetExhausted
+from lightning_core.proxy.answer import Answer
 from lightning_core.proxy.backend import BackendBroke, BackendTimeout
 from lightning_core.proxy.call import Call
 from lightning_core.proxy.dialects import DIALECTS, Dialect
@@ -20,6 +20,16 @@ from lightning_core.proxy.masks import without_keys_of
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.outbox import Outbox, Ticket
 from lightning_core.proxy.owner import Attribution, Owner, parent_span
+from lightning_core.proxy.paths import (
+    PREFIX,
+    RESPONSES,
+    OpenPaths,
+    counts_tokens,
+    error_dialect,
+    quoted,
+    response_of,
+    split_path,
+)
 from lightning_core.proxy.record import CallRecord
 from lightning_core.proxy.refusals import Refused, openai_error
 from lightning_core.proxy.relay import EarlyEnd, StreamRelay
@@ -31,8 +41,6 @@ from lightning_core.proxy.traffic import Traffic
 from lightning_core.store.http.body import ClientGone
 
 logger = logging.getLogger(__name__)
-
-PREFIX = "/v1"
 
 _NAME = re.compile(r"[\w.-]{1,64}")
 
@@ -62,6 +70,7 @@ class Engine:
     capture: Capture
     spending: Spending | None
     allow_unattributed: bool
+    open_paths: OpenPaths
     max_body_bytes: int
     weight_version: str | None = None
     counts: Counts = field(default_factory=Counts)
@@ -86,21 +95,23 @@ class Engine:
             may_manage: Whether the caller may change what the backend has and serves: it has the algorithm's key.
             purpose: What it is for, where it is none of the agent's own.
         """
-        below, is_of_api = _below(path)
-        dialect = DIALECTS.get(below) if exchange.method == "POST" else None
-        if exchange.method == "GET" and (below == "/models" or below.startswith("/models/")):
+        below, is_of_api = split_path(path)
+        method = exchange.method
+        dialect = DIALECTS.get(below) if method == "POST" else None
+        if method == "GET" and (below == "/models" or below.startswith("/models/")):
             await self._list_models(exchange, below.removeprefix("/models").removeprefix("/"))
             return
         if dialect is None and not is_of_api:
             raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {exchange.path!r}")
-        manages = dialect is None and _manages(exchange.method, below)
+        stored = response_of(method, below)
+        at = None if stored is None else await self.replicas.of_response(owner, stored)
+        is_free = at is not None or counts_tokens(method, below)
+        manages = dialect is None and not is_free and not self.open_paths.has(method, below)
         if manages and not may_manage:
-            raise Refused(
-                403,
-                "not_allowed",
-                f"{exchange.method} {PREFIX}{below} manages the backend, which is not for agents; it needs the key of "
-                "the proxy itself",
-            )
+            if stored is not None:
+                message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
+                raise Refused(404, "response_not_found", message)
+            raise self._closed(f"{method} {PREFIX}{below}", f"{method} {below[1:]}")
         if owner is None and not manages and not self.allow_unattributed:
             raise Refused(
                 403,
@@ -113,14 +124,47 @@ class Engine:
             self.outbox.require_room()
         body = await exchange.body(self.max_body_bytes)
         if dialect is None:
-            await self._pass_through(exchange, _unread(path), body, owner, manages=manages)
+            await self._pass_through(exchange, quoted(below), body, owner, at, is_free=is_free, manages=manages)
             return
         fields = parse_object(body)
         if fields is None:
             raise Refused(400, "invalid_json", "the request's body is no JSON object")
         if not isinstance(fields.get("model"), str | None):
             raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
-        await self._call(exchange, below, body, fields, dialect, owner, purpose)
+        if fields.get("model") is None and len(models := self.replicas.models()) > 1:
+            raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
+        if below == RESPONSES:
+            at = await self._previous(owner, fields)
+        await self._call(exchange, below, body, fields, dialect, owner, at, purpose)
+
+    def _closed(self, what: str, entry: str) -> Refused:
+        return Refused(
+            403,
+            "not_allowed",
+            f"{what} is not for agents: the proxy does not record it or know its price. allow_paths=[{entry!r}] of the "
+            "proxy opens it, with the backend's key; the key of the proxy itself does, too",
+        )
+
+    async def _previous(self, owner: Owner | None, fields: dict[str, Any]) -> Replica | None:
+        """Return where the response is that a call goes on from; None where it may go anywhere.
+
+        Raises:
+            Refused: When the call leads to what belongs to others, or is not recorded.
+        """
+        opens = self.open_paths.has
+        if fields.get("conversation") is not None and not opens("GET", "/conversations/id"):
+            raise self._closed("conversation, which belongs to the backend's account,", "conversations")
+        if fields.get("background") and not opens("GET", f"{RESPONSES}/id"):
+            raise self._closed("background, whose answer is fetched later,", "responses")
+        previous = fields.get("previous_response_id")
+        if previous is None:
+            return None
+        at = await self.replicas.of_response(owner, str(previous))
+        if at is None and not opens("GET", f"{RESPONSES}/{previous}"):
+            message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
+            raise Refused(400, "previous_response_not_found", message)
+        # The agent may go on with another model, which may be elsewhere.
+        return at if at is not None and fields.get("model") in (None, at.model_name) else None
 
     # A call that is understood
 
@@ -132,6 +176,7 @@ class Engine:
         fields: dict[str, Any],
         dialect: Dialect,
         owner: Owner | None,
+        at: Replica | None,
         purpose: str | None,
     ) -> None:
         call = Call(exchange, is_stream=fields.get("stream") is True)
@@ -155,7 +200,7 @@ class Engine:
                     await self.traffic.enter(call, call.abort)
                     await self._start_budgeted()
                     is_counted = True
-                    await self._answer(exchange, path, body, fields, dialect, record, began)
+                    await self._answer(exchange, path, body, fields, dialect, record, at, began)
                 finally:
                     self.traffic.leave(call)
         except Refused as refused:
@@ -232,6 +277,7 @@ class Engine:
         fields: dict[str, Any],
         dialect: Dialect,
         record: CallRecord,
+        at: Replica | None,
         began: float,
     ) -> None:
         def on_try(replica: Replica) -> None:
@@ -253,6 +299,7 @@ class Engine:
             fields,
             dialect=dialect,
             attempt=attempt,
+            at=at,
             on_try=on_try,
             on_failed_try=on_failed_try,
         )
@@ -310,6 +357,7 @@ class Engine:
             shown = without_keys_of(sent.replica, body)[:200].decode("utf-8", "replace")
             raise Refused(502, "backend_garbage", f"{sent.replica.backend.address} answered no JSON object: {shown!r}")
         record.answer = dialect.read(fields)
+        await self._keep_response(sent, record)
         self._look_for_failure(sent, record)
         if sent.added:
             dialect.strip(fields, sent.added)
@@ -318,7 +366,13 @@ class Engine:
 
     async def _relay(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord, began: float) -> None:
         """Answer piece by piece."""
-        relay = StreamRelay(exchange, dialect, sent.added, dialect.choices(record.request))
+
+        async def keep(answer: Answer) -> None:
+            record.answer = answer
+            await self._keep_response(sent, record)
+
+        choices = dialect.choices(record.request)
+        relay = StreamRelay(exchange, dialect, sent.added, choices, on_begin=keep if dialect.is_stored else None)
         record.status = sent.answer.status
         try:
             await relay.run(sent, _headers_of(sent))
@@ -330,6 +384,13 @@ class Engine:
                 record.first_chunk_seconds = relay.first_chunk - began
         self._look_for_failure(sent, record)
 
+    async def _keep_response(self, sent: Sent, record: CallRecord) -> None:
+        """Record where an answer is stored, before the agent can ask for it."""
+        response_id = record.answer.id
+        if record.dialect.is_stored and response_id is not None and record.request.get("store") is not False:
+            owner = None if record.owner is _NOBODY else record.owner
+            await self.replicas.keep_response(owner, response_id, sent.replica)
+
     def _look_for_failure(self, sent: Sent, record: CallRecord) -> None:
         if (failure := record.answer.failure) is not None:
             said = without_keys_of(sent.replica, failure.encode("utf-8", "replace")).decode()
@@ -338,11 +399,31 @@ class Engine:
     # A call that is not
 
     async def _pass_through(
-        self, exchange: Exchange, path: str, body: bytes, owner: Owner | None, *, manages: bool
+        self,
+        exchange: Exchange,
+        path: str,
+        body: bytes,
+        owner: Owner | None,
+        at: Replica | None,
+        *,
+        is_free: bool,
+        manages: bool,
     ) -> None:
-        """Hand a call on as it is. One that manages the backend is no model call: no pause holds it, and it is free."""
+        """Hand a call on as it is. One that manages the backend is not a model call: no pause holds it, and it is free.
+
+        Raises:
+            Refused: When it does not say which backend it is for, and there are several.
+        """
         call = Call(exchange, is_stream=True)
         fields = parse_object(body) if body[:1] == b"{" else None
+        names_model = fields is not None and isinstance(fields.get("model"), str)
+        if at is None and not names_model and (count := len(self.replicas.all)) > 1:
+            raise Refused(
+                400,
+                "no_model",
+                f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear which "
+                "one it is for; make it through a proxy with one backend",
+            )
         ticket = None if owner is None else self._begin(owner, call)
         is_counted = False
         cost: float | None = 0.0
@@ -362,9 +443,10 @@ class Engine:
                 try:
                     if not manages:
                         await self.traffic.enter(call, call.abort)
-                        await self._start_budgeted()
-                        is_counted = True
-                    if await self._pass(exchange, path, body, fields, owner, on_try, on_failed_try) >= 400:
+                        if not is_free:
+                            await self._start_budgeted()
+                            is_counted = True
+                    if await self._pass(exchange, path, body, fields, owner, at, on_try, on_failed_try) >= 400:
                         cost = 0.0
                 finally:
                     self.traffic.leave(call)
@@ -387,13 +469,22 @@ class Engine:
         body: bytes,
         fields: dict[str, Any] | None,
         owner: Owner | None,
+        at: Replica | None,
         on_try: Callable[[Replica], None],
         on_failed_try: Callable[[], None],
     ) -> int:
         """Hand a call on, and return the status of its answer."""
         attempt = None if owner is None else owner.attempt_id
         sent = await self.sender.send(
-            exchange, path, body, fields, dialect=None, attempt=attempt, on_try=on_try, on_failed_try=on_failed_try
+            exchange,
+            path,
+            body,
+            fields,
+            dialect=None,
+            attempt=attempt,
+            at=at,
+            on_try=on_try,
+            on_failed_try=on_failed_try,
         )
         status = sent.answer.status
         try:
@@ -436,7 +527,7 @@ class Engine:
 
     async def refuse(self, exchange: Exchange, refused: Refused, path: str) -> None:
         """Answer a request that is not let through, in the form of its API."""
-        await self._tell(exchange, refused, DIALECTS.get("/" + "/".join(_parts(path))))
+        await self._tell(exchange, refused, error_dialect(path, exchange.headers))
 
     async def _break_off(self, exchange: Exchange, refused: Refused, dialect: Dialect) -> None:
         """End a stream that has begun with what its API has for that."""
@@ -449,55 +540,11 @@ class Engine:
 
 _NOBODY = Owner(None, "", "")
 
-_MANAGED = frozenset(
-    {
-        *("load_lora_adapter", "unload_lora_adapter", "models"),
-        *("files", "uploads", "fine_tuning", "batches", "evals", "vector_stores", "containers"),
-        *("assistants", "threads", "organization", "admin"),
-    }
-)
-"""The first parts of paths that lead to what a backend has and serves, and to what its owner has stored there."""
-
-
-def _manages(method: str, below: str) -> bool:
-    """Whether a call that passes through would manage the backend."""
-    root = below.split("/", 2)[1].lower()
-    return root in _MANAGED or (method in ("PUT", "PATCH", "DELETE") and root != "responses")
-
 
 def _code(error: Any) -> str | None:
     """Return what a backend calls an error; None for what may be more than a name."""
     code = error.get("code") or error.get("type") if isinstance(error, dict) else None
     return str(code) if isinstance(code, str | int) and _NAME.fullmatch(str(code)) else None
-
-
-def _parts(path: str) -> list[str]:
-    """Return the parts of a path below `/v1` as a backend's server reads them."""
-    parts = [part for part in unquote(path).split("/") if part]
-    while parts[:1] == [PREFIX[1:]]:  # twice where a client adds it to a base URL that has it
-        del parts[0]
-    return parts
-
-
-def _below(path: str) -> tuple[str, bool]:
-    """Return a path as a backend's server reads it, without `/v1`, and whether it had that.
-
-    However a path is written, it leads to the same: no call passes by what counts and records it.
-
-    Raises:
-        Refused: When it goes up, which servers read in several ways.
-    """
-    parts = _parts(path)
-    if "." in parts or ".." in parts:
-        raise Refused(404, "unknown_path", f"a path has no part '.' or '..'; got {path!r}")
-    return "/" + "/".join(parts), path.startswith(f"{PREFIX}/")
-
-
-def _unread(path: str) -> str:
-    """Return a path without `/v1`, else as it came."""
-    while path.startswith(f"{PREFIX}/"):
-        path = path.removeprefix(PREFIX)
-    return path
 
 
 def _headers_of(sent: Sent) -> Headers:

@@ -54,6 +54,9 @@ class LLMProxy:
             for the variable `AGL_KEY`, `""` for none.
         public_url: How agents reach it, where that is not `host` and `port`.
         allow_unattributed: Whether calls are served that belong to no attempt. They are not recorded.
+        allow_paths: What agents may call besides the APIs that are recorded, below `/v1`: `audio/speech` (and what is
+            below it), or `POST audio/speech`. Such calls are sent with the backend's key, and are not recorded or
+            priced.
         attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`, or what `bind` said.
         capture_content: Whether messages and tools are recorded.
         capture_tokens: Whether token ids are.
@@ -91,6 +94,7 @@ class LLMProxy:
         key: str | None = None,
         public_url: str | None = None,
         allow_unattributed: bool = False,
+        allow_paths: Sequence[str] = (),
         attribution_header: str | None = None,
         capture_content: bool = True,
         capture_tokens: bool = True,
@@ -109,7 +113,7 @@ class LLMProxy:
         plain = {"port": port, "host": host, "key": key, "public_url": public_url, "num_retries": num_retries}
         plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
         plain |= {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
-        check_options({**plain, **settings})
+        check_options({**plain, **settings, "allow_paths": allow_paths})
         self.host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         if key is None and not is_loopback(self.host):
@@ -132,6 +136,7 @@ class LLMProxy:
         self._in_thread = launch_mode != "asyncio" or workers > 1
         self._settings = Settings(
             allow_unattributed=allow_unattributed,
+            allow_paths=allow_paths,
             attribution_header=attribution_header,
             num_retries=num_retries,
             **settings,

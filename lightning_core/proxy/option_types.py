@@ -1,14 +1,22 @@
 """Which values the options of a proxy and of a backend take."""
 
-from collections.abc import Mapping
-from typing import Any, get_type_hints
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.errors import ConfigError
+from lightning_core.proxy.paths import OpenPaths
 from lightning_core.proxy.settings import Settings
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    Sequence[str]: "a list of texts",
+}
 
 PROXY_OPTIONS: Mapping[str, Any] = {
     **get_type_hints(Settings),
@@ -52,9 +60,11 @@ def _check(name: str, value: Any, hint: Any) -> None:
     try:
         TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as exc:
-        kinds = [kind for kind in getattr(hint, "__args__", (hint,)) if kind is not type(None)]
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)] if isinstance(hint, UnionType) else [hint]
         wanted = " or ".join(_WORDS.get(kind, "a mapping of texts") for kind in kinds)
         raise ConfigError(f"{name} is {got}; it is {wanted}") from exc
+    if name == "allow_paths":
+        OpenPaths(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return
     if name == "port" and value > 65535:

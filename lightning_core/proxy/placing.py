@@ -1,12 +1,17 @@
-"""On which replica the calls of an attempt stay."""
+"""On which replica the calls of an attempt stay, and on which its stored responses are."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from lightning_core.proxy.owner import Owner
+
 MAX_ATTEMPTS = 10_000
 """How many attempts are remembered with their replica; an older one gets a new one."""
+MAX_RESPONSES = 100_000
+"""How many stored responses are remembered; the newest."""
+_LONGEST_ID = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,44 @@ class Placing(Protocol):
     async def place(self, wanted: Wanted) -> int | None:
         """Return the number of a replica; None where nobody can say, and the asking worker decides by itself."""
         ...
+
+    async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:
+        """Remember which attempt a stored response belongs to, and on which replica of the whole list it is."""
+        ...
+
+    async def of_response(self, list_version: int, owner: Owner | None, response_id: str) -> int | None:
+        """Return the number of the replica; None where that attempt has no such response."""
+        ...
+
+
+class StoredResponses:
+    """Which attempt has which stored response, and on which replica of the model list that is.
+
+    The newest 100,000 are remembered, none with an id of more than 1,024 characters.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[Owner | None, str], int] = OrderedDict()
+
+    def keep(self, owner: Owner | None, response_id: str, number: int) -> None:
+        """Remember a response."""
+        if len(response_id) <= _LONGEST_ID:
+            self._numbers[owner, response_id] = number
+            if len(self._numbers) > MAX_RESPONSES:
+                self._numbers.popitem(last=False)
+
+    def find(self, owner: Owner | None, response_id: str) -> int | None:
+        """Return the number of the replica; None where that attempt has no such response."""
+        return self._numbers.get((owner, response_id))
+
+    def change_list(self, numbers: Mapping[int, int]) -> None:
+        """Take the numbers of another model list; what is on a replica that has none is forgotten.
+
+        Args:
+            numbers: The new ones, by the old ones.
+        """
+        known = self._numbers.items()
+        self._numbers = OrderedDict((key, numbers[number]) for key, number in known if number in numbers)
 
 
 class Places:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 from lightning_core.proxy.answer import Answer
 from lightning_core.proxy.backend import BackendBroke
@@ -26,9 +27,18 @@ class StreamRelay:
         dialect: What it is made of.
         added: What is to be taken out.
         choices: How many answers were asked for; 0 where the API's last event alone ends a stream.
+        on_begin: Is given the answer when its id is known, before the agent gets that.
     """
 
-    def __init__(self, exchange: Exchange, dialect: Dialect, added: Added, choices: int) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        dialect: Dialect,
+        added: Added,
+        choices: int,
+        *,
+        on_begin: Callable[[Answer], Awaitable[None]] | None = None,
+    ) -> None:
         self.first_chunk: float | None = None
         """When the first piece went out, by `time.perf_counter`."""
         self.size = 0
@@ -36,6 +46,7 @@ class StreamRelay:
         self._dialect = dialect
         self._added = added
         self._choices = choices
+        self._on_begin = on_begin
         self._reader = EventReader()
         self._assembler = dialect.assembler()
         self._is_pushing = False
@@ -56,6 +67,12 @@ class StreamRelay:
                 parts = [events[:1], events[1:]] if self.first_chunk is None else [events]
                 for part in parts:
                     await self._push(self._read(part), sent, headers)
+            elif self._on_begin is not None:
+                self._read(self._events(piece, sent))
+                if self._assembler.answer.id is not None:
+                    on_begin, self._on_begin = self._on_begin, None
+                    await on_begin(self._assembler.answer)
+                await self._push(piece, sent, headers)
             else:
                 await self._push(piece, sent, headers)
                 self._read(self._events(piece, sent))

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from lightning_core.proxy.model_list import Replica
-from lightning_core.proxy.placing import MAX_ATTEMPTS, Placing, Wanted
+from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.placing import MAX_ATTEMPTS, Placing, StoredResponses, Wanted
 from lightning_core.proxy.refusals import Refused
 from lightning_core.registry.objects import did_you_mean
 from lightning_core.store.clock import Clock
@@ -39,6 +40,7 @@ class Replicas:
         self._all: list[Replica] = []
         self._by_model: dict[str, list[Replica]] = {}
         self._of_attempt: OrderedDict[tuple[str, str], Replica] = OrderedDict()
+        self._responses = StoredResponses()
 
     @property
     def all(self) -> Sequence[Replica]:
@@ -54,6 +56,8 @@ class Replicas:
         gone = [replica for replica in self._all if replica not in replicas]
         for replica in replicas:
             replica.refused_fields.clear()
+        numbers = {replica: number for number, replica in enumerate(replicas)}
+        self._responses.change_list({old: numbers[each] for old, each in enumerate(self._all) if each in numbers})
         self._all = list(replicas)
         self._by_model = {}
         for replica in replicas:
@@ -90,6 +94,26 @@ class Replicas:
             return self.choose(model, None, not_this=not_this)
         self._remember(key, now[number])
         return now[number]
+
+    async def keep_response(self, owner: Owner | None, response_id: str, replica: Replica) -> None:
+        """Remember a response that a replica has stored for an attempt; the newest 100,000 of all attempts."""
+        if replica not in self._all:  # the list has changed
+            return
+        number = self._all.index(replica)
+        if self._placing is None:
+            self._responses.keep(owner, response_id, number)
+        else:
+            await self._placing.keep_response(self.list_version, owner, response_id, number)
+
+    async def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
+        """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
+        if self._placing is None:
+            number = self._responses.find(owner, response_id)
+        else:
+            version = self.list_version
+            number = await self._placing.of_response(version, owner, response_id)
+            number = number if version == self.list_version else None
+        return None if number is None else self._all[number]
 
     def forget(self, model: str, attempt: str) -> None:
         """Ask anew where an attempt's calls go: another worker could not reach the replica that they went to."""

@@ -94,6 +94,7 @@ class Sender:
         *,
         dialect: Dialect | None,
         attempt: str | None,
+        at: Replica | None,
         on_try: Callable[[Replica], None],
         on_failed_try: Callable[[], None],
     ) -> Sent:
@@ -106,6 +107,7 @@ class Sender:
             fields: The same, read; None where it is no JSON object.
             dialect: The API; None for a path that passes through.
             attempt: Whose calls go to the same replica.
+            at: The one replica that can answer; None for any of the model's.
             on_try: Is told of each try, before it.
             on_failed_try: Is told of each that failed before anything was answered, whether or not another one follows.
 
@@ -123,7 +125,7 @@ class Sender:
             nonlocal tries, failed
             tries += 1
             try:
-                return await self._try(exchange, path, body, fields, dialect, attempt, on_try, failed, tries)
+                return await self._try(exchange, path, body, fields, dialect, attempt, at, on_try, failed, tries)
             except _TryAgain as exc:
                 failed = exc.replica
                 on_failed_try()
@@ -169,19 +171,24 @@ class Sender:
         fields: dict[str, Any] | None,
         dialect: Dialect | None,
         attempt: str | None,
+        at: Replica | None,
         on_try: Callable[[Replica], None],
         failed: Replica | None,
         tries: int,
     ) -> Sent:
         model = fields.get("model") if fields is not None else None
-        replica = await self._replicas.place(model if isinstance(model, str) else None, attempt, not_this=failed)
+        model = model if isinstance(model, str) else None
+        if at is not None and at not in self._replicas.all:
+            message = "the response was stored by a backend that is not in the model list any more"
+            raise Refused(404, "response_not_found", message)
+        replica = at or await self._replicas.place(model, attempt, not_this=failed)
         on_try(replica)
         self._replicas.begin(replica)
         is_trial = self._replicas.begin_trial(replica)
         try:
             sent = await self._ask(exchange, path, body, fields, dialect, attempt, replica, tries)
             if sent.answer.status in _RETRIED:
-                raise await self._refusing(sent, fields, is_trial=is_trial)
+                raise await self._refusing(sent, fields, at, is_trial=is_trial)
             if 300 <= sent.answer.status < 400:
                 await sent.answer.aclose()
                 # The agent would follow it past the proxy, to where nothing is recorded or counted.
@@ -196,7 +203,7 @@ class Sender:
             if isinstance(exc, BackendUnavailable):
                 self._replicas.failed(replica, is_dead=True, was_trial=is_trial)
                 refused = Refused(503, "backend_unavailable", hide_in_text(str(exc)), retry_after=1.0)
-                raise self._again(refused, replica, fields) from exc
+                raise self._again(refused, replica, fields, at) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
                 raise refusal_of(exc) from exc
@@ -251,7 +258,9 @@ class Sender:
                 ",".join(sorted(news)),
             )
 
-    async def _refusing(self, sent: Sent, fields: dict[str, Any] | None, *, is_trial: bool) -> _TryAgain:
+    async def _refusing(
+        self, sent: Sent, fields: dict[str, Any] | None, at: Replica | None, *, is_trial: bool
+    ) -> _TryAgain:
         """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
         answer, replica = sent.answer, sent.replica
         try:
@@ -264,19 +273,19 @@ class Sender:
             self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
         kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
-        again = self._again(refused, replica, fields, asked=answer.header("retry-after"))
+        again = self._again(refused, replica, fields, at, asked=answer.header("retry-after"))
         again.answer = WholeAnswer(answer.status, body, answer.headers)
         return again
 
     def _again(
-        self, refused: Refused, replica: Replica, fields: dict[str, Any] | None, *, asked: str = ""
+        self, refused: Refused, replica: Replica, fields: dict[str, Any] | None, at: Replica | None, *, asked: str = ""
     ) -> _TryAgain:
         model = fields.get("model") if fields is not None else None
         wait: float | None = None
         with suppress(ValueError):
             if math.isfinite(seconds := float(asked)):
                 wait = min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS)
-        if self._replicas.has_other(model if isinstance(model, str) else None, replica):
+        if at is None and self._replicas.has_other(model if isinstance(model, str) else None, replica):
             wait = 0.0
         return _TryAgain(refused, replica, wait_seconds=wait)
 

@@ -17,6 +17,7 @@ from lightning_core.proxy.live_attempts import LiveAttempts
 from lightning_core.proxy.model_list import Replica, make_replicas
 from lightning_core.proxy.outbox import Outbox
 from lightning_core.proxy.owner import Attribution, Owner
+from lightning_core.proxy.paths import OpenPaths
 from lightning_core.proxy.refusal_waits import RefusalWaits
 from lightning_core.proxy.replicas import Replicas
 from lightning_core.proxy.reports import Reports
@@ -105,6 +106,7 @@ class ProxyService(Serving):
             capture=capture,
             spending=local if links is None else links.spending,
             allow_unattributed=settings.allow_unattributed,
+            open_paths=OpenPaths(settings.allow_paths),
             max_body_bytes=settings.max_body_bytes,
         )
         self.app = ProxyApp(

@@ -1,5 +1,6 @@
 """The limits of a proxy."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -9,6 +10,7 @@ class Settings:
     """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
 
     allow_unattributed: bool = False
+    allow_paths: Sequence[str] = ()
     attribution_header: str | None = None
     num_retries: int = 2
     first_retry_seconds: float = 0.25

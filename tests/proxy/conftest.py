@@ -43,7 +43,7 @@ async def make_proxy(store: InMemoryLightningStore) -> AsyncIterator[MakeProxy]:
 
     async def make(*engines: FakeEngine, params: dict[str, Any] | None = None, **options: Any) -> LLMProxy:
         models = [model(engine, **(params or {})) for engine in engines]
-        proxy = LLMProxy(model_list=models, **{"store": store, "launch_mode": "asyncio", "key": "", **options})
+        proxy = LLMProxy(**{"model_list": models, "store": store, "launch_mode": "asyncio", "key": "", **options})
         await proxy.start()
         started.append(proxy)
         return proxy

@@ -240,7 +240,9 @@ def test_what_nobody_told_is_estimated_and_nothing_else(
 async def test_what_passes_through_counts_as_a_call_without_a_price(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 5, "calls": 2}, num_retries=0)
+    proxy = await make_proxy(
+        engine, params=PRICES, budget={"usd": 5, "calls": 2}, num_retries=0, allow_paths=["images"]
+    )
     agent = Agent(http, proxy, attempt)
     async with agent.post("/images/generations") as response:
         assert response.status == 201
@@ -259,7 +261,8 @@ async def test_a_call_that_ends_before_another_try_costs_nothing(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any, path: str
 ) -> None:
     budget = Budget(tokens=10_000)
-    proxy = await make_proxy(engine, params=PRICES, budget=budget, first_retry_seconds=30, flush_grace_seconds=0)
+    options = {"first_retry_seconds": 30, "flush_grace_seconds": 0, "allow_paths": ["images"]}
+    proxy = await make_proxy(engine, params=PRICES, budget=budget, **options)
     await engine.stop()
     call = asyncio.create_task(Agent(http, proxy, attempt).post(path, messages=[]).__aenter__())
     async with asyncio.timeout(5):

@@ -287,7 +287,7 @@ async def test_a_slow_reader_slows_only_itself_and_is_not_read_ahead_without_lim
 async def test_the_end_of_an_attempt_cuts_off_what_passes_through(
     http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
-    proxy = await make_proxy(engine, flush_grace_seconds=0.01)
+    proxy = await make_proxy(engine, flush_grace_seconds=0.01, allow_paths=["audio"])
     agent = Agent(http, proxy, attempt)
     began = asyncio.Event()
 

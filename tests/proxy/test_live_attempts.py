@@ -168,7 +168,7 @@ async def _unfinished(proxy: LLMProxy, rollout: AttemptedRollout, path: str) -> 
 async def test_what_was_still_being_sent_at_the_end_of_its_attempt_is_too_late(
     make_proxy: MakeProxy, engine: FakeEngine, store: Hesitant, http: aiohttp.ClientSession, path: str
 ) -> None:
-    proxy = await make_proxy(engine)
+    proxy = await make_proxy(engine, allow_paths=["audio"])
     rollout = await store.start_rollout({})
     finish = await _unfinished(proxy, rollout, path)
     async with Agent(http, proxy, rollout).chat() as response:  # which the proxy has read after the head of the other

@@ -39,7 +39,7 @@ async def test_a_backend_that_redirects_is_an_error_and_never_the_agents_way_to_
     attempt: AttemptedRollout,
     path: str,
 ) -> None:
-    agent = Agent(http, await make_proxy(moved), attempt)
+    agent = Agent(http, await make_proxy(moved, allow_paths=["rerank", "score"]), attempt)
     async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
         answer = await response.json()
     assert (response.status, answer["error"]["code"]) == (502, "backend_redirects")
@@ -51,7 +51,7 @@ async def test_a_backend_that_redirects_is_an_error_and_never_the_agents_way_to_
 async def test_a_redirect_says_nothing_against_a_backend(
     http: aiohttp.ClientSession, make_proxy: MakeProxy, moved: FakeEngine, attempt: AttemptedRollout
 ) -> None:
-    proxy = await make_proxy(moved)
+    proxy = await make_proxy(moved, allow_paths=["rerank", "score"])
     for _ in range(4):
         async with Agent(http, proxy, attempt).post("/rerank") as response:
             assert response.status == 502

@@ -112,9 +112,10 @@ async def test_streams_of_named_events_pass_as_they_are(agent: Agent, path: str)
     assert '"type": "response.completed"' in text or '"type": "message_stop"' in text
 
 
-async def test_other_paths_pass_through_untouched(
-    agent: Agent, http: aiohttp.ClientSession, engine: FakeEngine
+async def test_what_the_option_opens_passes_through_untouched(
+    make_proxy: MakeProxy, attempt: AttemptedRollout, http: aiohttp.ClientSession, engine: FakeEngine
 ) -> None:
+    agent = Agent(http, await make_proxy(engine, allow_paths=["audio"]), attempt)
     async with http.post(URL(f"{agent.base}/audio/speech%20x?voice=a%2Fb", encoded=True), data=b"\x00\xff") as response:
         assert response.status == 201
         assert await response.read() == b"\x00\xff"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -416,3 +417,31 @@ async def test_a_backend_that_is_an_object_cannot_be_shared(store: InMemoryLight
     with pytest.raises(ConfigError, match=r"model_list\[0\] \(small\): its backend is an object of this process"):
         await proxy.start()
     assert not proxy.is_running()
+
+
+async def test_a_stored_response_is_known_to_all_workers_and_of_its_attempt_alone(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    async with FakeEngine() as second:
+        entries = [model(engine, "small"), model(second, "large")]
+        proxy = await make_proxy(model_list=entries, workers=2)
+        assert proxy.store is not None
+        agent, other = (Agent(http, proxy, each) for each in (attempt, await proxy.store.start_rollout({})))
+        ids = []
+        for stream in (False, True):
+            async with agent.post("/responses", model="large", input="hi", stream=stream) as response:
+                ids.append(re.findall(r'"id": "(resp_\d+)"', await response.text())[0])
+        proxy.update_model_list(entries[::-1])
+
+        async def status(asking: Agent, response_id: str) -> int:
+            async with http.get(f"{asking.base}/responses/{response_id}") as response:
+                return int(response.status)
+
+        asked = [(each, response_id) for each in (agent, other) for response_id in ids]
+        statuses = await asyncio.gather(*(status(*each) for each in asked * 4))
+        assert Counter(zip(asked * 4, statuses, strict=True)) == {
+            **{((agent, response_id), 201): 4 for response_id in ids},
+            **{((other, response_id), 404): 4 for response_id in ids},
+        }
+        assert len(second.received) == 2 + 8
+    assert engine.received == []

@@ -1,4 +1,4 @@
-"""The APIs that the proxy understands, by path. What has another path passes through."""
+"""The APIs that the proxy understands, by path. They alone are recorded."""
 
 from collections.abc import Mapping
 

@@ -40,6 +40,8 @@ class Dialect(ABC):
     """What OpenTelemetry's GenAI conventions call it."""
     provider: ClassVar[str] = "openai"
     """Whose API it is."""
+    is_stored: ClassVar[bool] = False
+    """Whether the backend keeps answers, unless `store` is false, and gives them again by their ids."""
 
     def additions(self, request: Fields, *, tokens: bool) -> Fields:
         """Return the fields to add to a request, so that the answer says all that is recorded.

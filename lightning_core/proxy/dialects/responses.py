@@ -19,6 +19,7 @@ class ResponsesDialect(Dialect):
     """Items in, items out. The API gives no token ids."""
 
     operation = "chat"
+    is_stored = True
 
     def read(self, answer: Fields) -> Answer:
         items = objects(answer.get("output"))

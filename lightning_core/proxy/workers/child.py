@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from lightning_core.proxy.links import Links
@@ -153,6 +154,17 @@ class _Shared:
     async def place(self, wanted: Wanted) -> int | None:
         try:
             number: int | None = await self._channel.ask("place", wanted)
+        except ChannelClosed:  # this worker is about to stop
+            return None
+        return number
+
+    async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:
+        with suppress(ChannelClosed):  # this worker is about to stop
+            await self._channel.ask("keep_response", list_version, owner, response_id, number)
+
+    async def of_response(self, list_version: int, owner: Owner | None, response_id: str) -> int | None:
+        try:
+            number: int | None = await self._channel.ask("of_response", list_version, owner, response_id)
         except ChannelClosed:  # this worker is about to stop
             return None
         return number

@@ -13,7 +13,7 @@ from typing import Any
 from lightning_core.errors import LightningError, ProxyError
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.owner import MAX_BOUND, Owner
-from lightning_core.proxy.placing import Places
+from lightning_core.proxy.placing import Places, StoredResponses
 from lightning_core.proxy.refusal_waits import RefusalWaits
 from lightning_core.proxy.service import STOP_SECONDS
 from lightning_core.proxy.settings import Settings
@@ -70,6 +70,7 @@ class WorkerPool(Serving):
         self._state = State(model_list=model_list, weight_version=weight_version)
         self._changes = 0
         self._places = Places()
+        self._responses = StoredResponses()
         self._refusals = RefusalWaits(plan.budget)
         self._workers: list[WorkerProcess] = []
         self._keepers: list[asyncio.Task[None]] = []
@@ -206,6 +207,11 @@ class WorkerPool(Serving):
                     if other is not worker:
                         other.channel.tell("moved", wanted.model, wanted.attempt)
             return number
+        if name in ("keep_response", "of_response"):
+            version, *rest = arguments
+            if version != self._state.list_version:
+                return None
+            return self._responses.keep(*rest) if name == "keep_response" else self._responses.find(*rest)
         assert name in _STEERED
         if name == "flush":
             owner, end = arguments
@@ -248,6 +254,8 @@ class WorkerPool(Serving):
         version = self._state.list_version + 1
         if self._workers:
             await self._workers[0].channel.ask("check", model_list)
+        old, new = self._state.model_list, list(model_list)
+        self._responses.change_list({number: new.index(entry) for number, entry in enumerate(old) if entry in new})
         self._state.model_list, self._state.list_version = model_list, version
         self._places.clear()
         await self._all("update_model_list", model_list, version)
