@@ -32,12 +32,21 @@ PROXY_OPTIONS: Mapping[str, Any] = {
 _SECRET = frozenset({"key", "api_key", "headers"})
 _FROM_ONE = frozenset(
     {
-        *("max_concurrent_calls", "max_body_bytes", "max_incoming_bytes", "max_unsent_spans", "max_unsent_bytes"),
+        *(
+            "max_concurrent_calls",
+            "max_head_bytes",
+            "max_body_bytes",
+            "max_incoming_bytes",
+            "max_unsent_spans",
+            "max_unsent_bytes",
+        ),
         *("max_connections", "max_answer_bytes"),
     }
 )
 """With none of these nothing would go on."""
-_ABOVE_ZERO = frozenset({"stall_seconds", "timeout", "stream_timeout", "connect_timeout"})
+_ABOVE_ZERO = frozenset(
+    {"head_seconds", "body_seconds", "idle_seconds", "stall_seconds", "timeout", "stream_timeout", "connect_timeout"}
+)
 
 
 def check_options(values: Mapping[str, Any], types: Mapping[str, Any] = PROXY_OPTIONS) -> None:

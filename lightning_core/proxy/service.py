@@ -131,7 +131,9 @@ class ProxyService(Serving):
     async def listen(self, bound: socket.socket) -> None:
         """Answer what comes in on a socket, which is closed in the end."""
         app = IncomingBodies(self.app, self._settings.max_incoming_bytes)
-        self._listener = listener = Listener(app, bound)  # known before it is open: a start may be cancelled
+        self._listener = listener = Listener(
+            app, bound, self._settings
+        )  # known before it is open: a start may be cancelled
         await listener.open()
 
     async def stop(self) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from lightning_core.store.http.connection_limits import ConnectionLimits
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+
+@dataclass(frozen=True)
+class Settings(ConnectionLimits):
     """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
 
     allow_unattributed: bool = False
@@ -21,7 +23,6 @@ class Settings:
     stall_seconds: float = 120.0
     flush_grace_seconds: float = 1.0
     flush_seconds: float | None = 30.0
-    max_body_bytes: int = 64 * 1024 * 1024
     max_incoming_bytes: int = 512 * 1024 * 1024
     max_unsent_spans: int = 20_000
     max_unsent_bytes: int = 512 * 1024 * 1024

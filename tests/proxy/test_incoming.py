@@ -117,3 +117,20 @@ async def test_an_agent_is_told_to_try_again(
     assert (status, retry_after, answer["error"]["code"]) == (503, "1", "too_many_bytes")
     rest.set()
     assert (await other)[0] == 200
+
+
+async def test_a_proxy_takes_no_large_head_and_waits_for_no_half_request(
+    make_proxy: MakeProxy, engine: FakeEngine
+) -> None:
+    proxy = await make_proxy(engine, head_seconds=0.05, body_seconds=0.05)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    for sent, status in (
+        (head + b"x: " + b"a" * 65_536 + b"\r\n\r\n", b"431"),
+        (head, b"408"),
+        (head + b"content-length: 10\r\n\r\n123", b"403"),  # it belongs to no attempt
+    ):
+        async with asyncio.timeout(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            writer.write(sent)
+            assert (await reader.read()).split()[1] == status
+            writer.close()

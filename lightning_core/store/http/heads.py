@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from lightning_core.store.http.bounded import BoundedProtocol
 
 _HEAD = b"HTTP/1.1 "
 _LARGE_BYTES = 64 * 1024
@@ -66,8 +66,8 @@ class HeadsWithBodies(asyncio.Transport):
         self._transport.resume_reading()
 
 
-class OneWriteProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, whose answers begin with one write."""
+class OneWriteProtocol(BoundedProtocol):
+    """The protocol of all servers, whose answers begin with one write."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(HeadsWithBodies(transport, self.loop))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,11 +10,10 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from lightning_core.errors import ConfigError
+from lightning_core.store.http.connection_limits import ConnectionLimits
 from lightning_core.store.http.heads import OneWriteProtocol
 
 _BACKLOG = 2048
-_KEEP_ALIVE_SECONDS = 75
-"""Longer than clients keep idle connections, so that it is they who close them."""
 
 _TURNS = 5
 """How often an event loop goes round until a connection that it has accepted is known here; two are enough."""
@@ -73,19 +73,19 @@ class Listener(uvicorn.Server):
     Args:
         application: What answers.
         bound: The socket, which is closed in the end.
+        limits: How much one connection may send, and how long it may take; None for the defaults.
     """
 
-    def __init__(self, application: Any, bound: socket.socket) -> None:
+    def __init__(self, application: Any, bound: socket.socket, limits: ConnectionLimits | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 application,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                http=OneWriteProtocol,
+                http=functools.partial(OneWriteProtocol, limits=limits or ConnectionLimits()),  # type: ignore[arg-type]
                 ws="none",
                 backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 proxy_headers=False,
                 server_header=False,
                 date_header=False,

@@ -152,7 +152,7 @@ class LightningStoreServer(ForwardingStore):
         gate: Any = Gate(service, application())
         if self._origins:
             gate = CORSMiddleware(gate, allow_origins=self._origins, allow_methods=["*"], allow_headers=["*"])
-        listener = Listener(gate, bound)
+        listener = Listener(gate, bound, self._limits)
         port = bound.getsockname()[1]
         try:
             await listener.open()

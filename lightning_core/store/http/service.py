@@ -5,11 +5,12 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import LightningStore
 from lightning_core.store.http.auth import Keys
+from lightning_core.store.http.connection_limits import ConnectionLimits
 from lightning_core.store.http.metrics import Metrics
 
 _MAX_VIEWS = 256
@@ -17,20 +18,18 @@ _RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(ConnectionLimits):
     """How much one request may ask for."""
 
-    max_body_bytes: int = 64 * 1024 * 1024
-    """The largest body, unpacked."""
     max_page_size: int = 10_000
     """The most records in one answer."""
     max_wait_seconds: float = 300.0
     """The longest that a request waits; its answer then says that it has to be asked again."""
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_page_size", "max_wait_seconds"):
-            if getattr(self, name) <= 0:
-                raise InvalidRequest(f"{name} is {getattr(self, name)}; it is more than 0")
+        for limit in fields(self):
+            if getattr(self, limit.name) <= 0:
+                raise InvalidRequest(f"{limit.name} is {getattr(self, limit.name)}; it is more than 0")
 
 
 @dataclass
