@@ -26,6 +26,7 @@ from lightning_core.proxy.backend import (
 from lightning_core.proxy.environment import from_environment
 from lightning_core.proxy.option_types import check_options
 
+_BASE_VARIABLE = "OPENAI_BASE_URL"
 _PUBLIC_BASE = "https://api.openai.com/v1"
 _KEEP_ALIVE_SECONDS = 4.0
 """Shorter than the 5 s after which vLLM's server closes idle connections: a call must not meet one that closes."""
@@ -43,7 +44,8 @@ class OpenAIBackend(Backend):
     """Hands calls on over a pool of connections.
 
     Args:
-        api_base: Its base URL, `/v1` included where it has one; None for OpenAI's own.
+        api_base: Its base URL, `/v1` included where it has one. None for the variable `OPENAI_BASE_URL`, and where that
+            is not set, for OpenAI's own.
         api_key: What to say to it; `os.environ/NAME` for a variable. None for `OPENAI_API_KEY` where `api_base` is
             None, else for nothing.
         headers: Sent with every call.
@@ -81,10 +83,16 @@ class OpenAIBackend(Backend):
         given |= {"timeout": timeout, "stream_timeout": stream_timeout, "connect_timeout": connect_timeout}
         given |= {"max_connections": max_connections, "max_answer_bytes": max_answer_bytes}
         check_options(given, get_type_hints(OpenAIBackend.__init__))
-        base = _PUBLIC_BASE if api_base is None else from_environment("api_base", api_base)
+        # As OpenAI's client does: the variables are one provider's, and its key is not for another.
+        base = (
+            os.environ.get(_BASE_VARIABLE) or _PUBLIC_BASE
+            if api_base is None
+            else from_environment("api_base", api_base)
+        )
         parts = urlsplit(base)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigError(f"api_base is {base!r}; it is the URL of an endpoint, such as http://127.0.0.1:8000/v1")
+            name = _BASE_VARIABLE if api_base is None else "api_base"
+            raise ConfigError(f"{name} is {base!r}; it is the URL of an endpoint, such as http://127.0.0.1:8000/v1")
         key = os.environ.get("OPENAI_API_KEY") if api_key is None and api_base is None else api_key
         key = None if key is None else from_environment("api_key", key)
         self._base = base.rstrip("/")
