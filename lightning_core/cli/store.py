@@ -3,18 +3,20 @@
 import math
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from lightning_core.errors import ConfigError, StoreError
+from lightning_core.cli.runs_dir import runs_dir_option, runs_root
+from lightning_core.errors import ConfigError, InvalidRequest, StoreError
 
 DEFAULT_PORT = 4747
 """The port of agentlightning 0.3's store."""
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--backend", default="memory", show_default=True, help="The store: an installed name, or package.module:Class."
 )
@@ -70,6 +72,8 @@ def store(
     Example:
       AGL_KEY=secret agl store --host 0.0.0.0 --backend sqlite --path runs/store.db
     """
+    if context.invoked_subcommand is not None:
+        return
     # Imported here, so that listing the commands stays fast.
     import gc
 
@@ -141,6 +145,35 @@ def store(
             await opened.aclose()
 
     uvloop.run(serve())
+
+
+@store.command()
+@click.argument("source")
+@click.argument("target", type=click.Path())
+@click.option("--backend", default="sqlite", show_default=True, help="The store that keeps its data in SOURCE.")
+@runs_dir_option
+def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> None:
+    """Copy the store of SOURCE, a run or a file, to the new file TARGET.
+
+    A run or a server that writes to it goes on meanwhile.
+
+    \b
+    Example:
+      agl store backup run-3f2a backup.db
+      agl store backup runs/store.db backup.db
+    """
+    from lightning_core.registry import default_registry
+    from lightning_core.runs.folder import find_run
+
+    back_up = getattr(default_registry().load("stores", backend), "back_up", None)
+    if back_up is None:
+        raise ConfigError(f"store {backend!r} makes no backups; use the tools of its database")
+    path = Path(source) if Path(source).is_file() else find_run(runs_root(runs_dir), source).store_file
+    try:
+        back_up(path, target)
+    except InvalidRequest as exc:
+        raise ConfigError(str(exc)) from exc
+    click.echo(f"copied {path} to {target}")
 
 
 def _options(settings: Iterable[str]) -> dict[str, Any]:

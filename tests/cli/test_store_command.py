@@ -205,7 +205,7 @@ def test_the_key_is_wanted():
         ),
         (["--backend", "sqlite", "--path", __file__], "is no SQLite database"),
         (["--backend", "sqlite", "--path", "/proc/none/store.db"], "there is no folder /proc/none; make it first"),
-        (["extra"], "unexpected extra argument (extra)"),
+        (["extra"], "No such command 'extra'; see `agl store --help`"),
     ],
     ids=str,
 )

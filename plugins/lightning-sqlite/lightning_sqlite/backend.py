@@ -34,6 +34,7 @@ class SqliteBackend(StoreBackend):
         path: The file; made where there is none. Its folder has to be there.
         durability: What acknowledged writes survive: `"process"`, a kill of the process, or `"power"`, also a power
             cut or a crash of the system.
+        check: Whether to look at every page of the file for damage first.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
@@ -41,9 +42,9 @@ class SqliteBackend(StoreBackend):
         UnusableFile: When the file is no store, is of a newer version, or cannot be opened.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process") -> None:
+    def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process", check: bool = True) -> None:
         self._listeners = Listeners()
-        database = Database(path, durability)
+        database = Database(path, durability, check=check)
         try:
             self._writer = Writer(database, self._listeners.tell)
         except BaseException as exc:  # it reads what is there, which may be damaged

@@ -30,6 +30,7 @@ class Database:
     Args:
         path: The file; made where there is none.
         durability: What acknowledged writes survive.
+        check: Whether to look at every page for damage first.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
@@ -38,7 +39,7 @@ class Database:
         StoreFull: When there is no room on its disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str], durability: Durability) -> None:
+    def __init__(self, path: str | os.PathLike[str], durability: Durability, *, check: bool = True) -> None:
         if durability not in get_args(Durability):
             raise InvalidRequest(
                 f"durability is {durability!r}; it is 'process' (acknowledged writes survive a kill of the process) "
@@ -54,7 +55,7 @@ class Database:
         except sqlite3.Error as exc:
             raise self.not_opened(exc) from exc
         try:
-            self._take(durability)
+            self._take(durability, check=check)
             self._note.write_text(json.dumps(_myself()), encoding="utf-8")
         except (sqlite3.Error, OSError) as exc:
             self.connection.close()
@@ -70,7 +71,7 @@ class Database:
         finally:
             self.connection.close()
 
-    def _take(self, durability: Durability) -> None:
+    def _take(self, durability: Durability, *, check: bool) -> None:
         execute = self.connection.execute
         # Exclusive before the first access: SQLite then needs no memory that it shares with other processes.
         execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -88,6 +89,8 @@ class Database:
         # Even where nothing is to be written yet: from here on the file is ours.
         execute("BEGIN EXCLUSIVE")
         execute("COMMIT")
+        if check:
+            refuse_damage(self.connection)
         migrate(self.connection)
 
     def not_opened(self, exc: Exception) -> Exception:
@@ -134,6 +137,19 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if not absolute.parent.is_dir():
         raise UnusableFile(f"{absolute} cannot be opened: there is no folder {absolute.parent}; make it first")
     return absolute
+
+
+def refuse_damage(connection: sqlite3.Connection) -> None:
+    """Look at every page of a database.
+
+    Raises:
+        sqlite3.DatabaseError: When one is damaged.
+    """
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        error = sqlite3.DatabaseError(" ".join(found.removeprefix("*** in database main ***").split()))
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
+        raise error
 
 
 def _refuse_foreign(path: Path) -> None:

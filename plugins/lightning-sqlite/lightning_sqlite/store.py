@@ -5,6 +5,7 @@ import os
 from lightning_core.store import StoreFacade
 from lightning_core.store.clock import Clock
 from lightning_sqlite.backend import SqliteBackend
+from lightning_sqlite.backup import back_up
 from lightning_sqlite.database import Durability
 
 DEFAULT_PATH = "lightning.sqlite"
@@ -25,12 +26,15 @@ class SqliteLightningStore(StoreFacade):
         run_id: The run that this store works for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
+        check: Whether to look at every page of the file for damage before it is used, which takes about 3 s a gigabyte.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open; names its process.
         UnusableFile: When the file is no store, is of a newer version, or cannot be opened. It is left as it was.
     """
+
+    back_up = staticmethod(back_up)
 
     def __init__(
         self,
@@ -40,8 +44,9 @@ class SqliteLightningStore(StoreFacade):
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
+        check: bool = True,
     ) -> None:
-        backend = SqliteBackend(path, durability=durability)
+        backend = SqliteBackend(path, durability=durability, check=check)
         try:
             super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds)
         except BaseException:

@@ -20,6 +20,7 @@ from lightning_sqlite.schema import APPLICATION_ID, MIGRATIONS
 from lightning_core.errors import InvalidRequest, StoreError
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
+from lightning_core.types import EnqueueRolloutRequest
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -172,6 +173,41 @@ def test_a_file_whose_tables_are_damaged_is_named_and_left_as_it_was(path: Path)
         refused(path, r"store\.sqlite is damaged: .*; take a copy that is not, or another path")
     assert path.read_bytes() == content
     assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
+def with_a_damaged_page(path: Path) -> bytes:
+    """Leave a store's file of which a page that opening it does not read is damaged."""
+
+    async def fill() -> None:
+        store = SqliteLightningStore(path, run_id="run-1")
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input="x" * 1_000) for _ in range(200)])
+        await store.aclose()
+
+    asyncio.run(fill())
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 8192 * 4096
+    content[middle : middle + 4096] = b"\xaa" * 4096
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def test_one_damaged_page_is_found_when_the_file_is_opened(path: Path) -> None:
+    content = with_a_damaged_page(path)
+    refused(path, r"store\.sqlite is damaged: .*; take a copy that is not, or another path")
+    assert path.read_bytes() == content
+    assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
+
+
+def test_the_search_for_damage_can_be_left_out(path: Path) -> None:
+    with_a_damaged_page(path)
+
+    async def count() -> int:
+        store = SqliteLightningStore(path, run_id="run-1", check=False)
+        total = (await store.statistics())["total_rollouts"]
+        await store.aclose()
+        return total
+
+    assert asyncio.run(count()) == 200
 
 
 def test_an_empty_file_becomes_a_store(path: Path) -> None:
