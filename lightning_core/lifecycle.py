@@ -45,7 +45,7 @@ MAX_FAULTS = 3
 """How many faults a rollout survives."""
 
 MAX_REQUESTS = 8
-"""How many request ids a record remembers."""
+"""How many requests a record itself remembers; the store keeps older ones beside it, for a day."""
 
 
 _ATTEMPT_FIELDS = set(Attempt.model_fields)
@@ -68,6 +68,8 @@ class Request(NamedTuple):
     """What whoever repeats the request calls it."""
     attempt_id: str | None = None
     """The attempt that it was about, which `"latest"` may not name any more; None for the rollout itself."""
+    digest: str = ""
+    """Stands for its arguments; empty where they cannot be compared."""
 
 
 class RolloutRecord(NamedTuple):
@@ -411,9 +413,10 @@ def hand_over(record: RolloutRecord, attempt_id: str, worker_id: str | None, *, 
     return changed if keeps_lease or attempt is not record.latest else changed._replace(lease_seconds=None)
 
 
-def with_request(record: RolloutRecord, request: Request) -> RolloutRecord:
-    """Remember a request that changed the record."""
-    return record._replace(requests=(*record.requests, request)[-MAX_REQUESTS:])
+def with_request(record: RolloutRecord, request: Request, *, most: int | None = None) -> RolloutRecord:
+    """Remember a request that changed the record, and forget the oldest ones beyond `most`, None for no limit."""
+    requests = (*record.requests, request)
+    return record._replace(requests=requests if most is None else requests[-most:])
 
 
 def _story_of_faults(record: RolloutRecord) -> str:

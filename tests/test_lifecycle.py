@@ -390,7 +390,8 @@ def test_when_an_attempt_was_alive_is_between_its_last_sign_and_now(told: tuple[
 def test_the_newest_requests_are_remembered() -> None:
     record = queued()
     for number in range(lifecycle.MAX_REQUESTS + 2):
-        record = lifecycle.with_request(record, Request(f"r-{number}", f"at-{number}"))
+        request = Request(f"r-{number}", f"at-{number}")
+        record = lifecycle.with_request(record, request, most=lifecycle.MAX_REQUESTS)
     assert [request.request_id for request in record.requests] == [
         f"r-{number}" for number in range(2, lifecycle.MAX_REQUESTS + 2)
     ]

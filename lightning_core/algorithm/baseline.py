@@ -7,6 +7,7 @@ from lightning_core.algorithm.batch import Batch, require_rewards, run_batch
 from lightning_core.algorithm.continued import continued
 from lightning_core.errors import InvalidInput
 from lightning_core.store import LightningStore
+from lightning_core.store.requests import digest_of
 from lightning_core.superseded import superseded
 from lightning_core.types import Dataset, RolloutMode, samples_of
 
@@ -54,7 +55,9 @@ class Baseline(FastAlgorithm):
         resources = self.get_initial_resources()
         resources_id = None
         if resources is not None:
-            resources_id = (await store.add_resources(resources, request_id=f"{key}/resources")).resources_id
+            # Those of a run that is continued may be others: a prompt that was edited, a proxy with another address.
+            request_id = f"{key}/resources/{digest_of(resources)}"
+            resources_id = (await store.add_resources(resources, request_id=request_id)).resources_id
         for epoch in range(1, self.n_epochs + 1):
             batches: dict[RolloutMode, Batch] = {}
             for mode, samples in datasets.items():

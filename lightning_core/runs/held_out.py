@@ -8,6 +8,7 @@ from typing import Any
 from lightning_core.algorithm import require_rewards, run_batch
 from lightning_core.algorithm.continued import continued
 from lightning_core.store import LightningStore
+from lightning_core.store.requests import digest_of
 from lightning_core.types import (
     Dataset,
     NamedResources,
@@ -72,7 +73,8 @@ async def _mean_reward(
     request_id = f"{key}/{_digest(resources)}"
     resources_id = None
     if resources is not None:
-        resources_id = (await store.add_resources(resources, request_id=f"{request_id}/resources")).resources_id
+        added_by = f"{request_id}/resources/{digest_of(resources)}"
+        resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
     batch = await run_batch(
         store, samples, mode="test", resources_id=resources_id, config=config, request_id=request_id
     )

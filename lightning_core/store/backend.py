@@ -7,15 +7,18 @@ nothing of statuses beyond what `lightning_core.lifecycle` says of a record.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from lightning_core.lifecycle import RolloutRecord
+from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.query import Query
 from lightning_core.types import RolloutStatus, Span
 
 DocumentKind = Literal["resources", "workers", "state"]
 """The kinds of documents, each with its own keys."""
+
+REQUEST_SECONDS: Final = 86_400.0
+"""How long `remember_requests` keeps a request, at least."""
 
 
 class Change(NamedTuple):
@@ -37,8 +40,8 @@ class Document(NamedTuple):
     """A JSON-like value, which nobody changes: the facade copies what it takes and what it hands out."""
     revision: int
     """Counts its writes, from 1."""
-    requests: tuple[str, ...] = ()
-    """The newest request ids that changed it."""
+    requests: tuple[Request, ...] = ()
+    """The newest requests that changed it."""
 
 
 class StoreBackend(ABC):
@@ -168,7 +171,7 @@ class StoreBackend(ABC):
         value: Any,
         *,
         revision: int,
-        requests: tuple[str, ...] = (),
+        requests: tuple[Request, ...] = (),
     ) -> Document | None:
         """Write a document, which thereby becomes the latest of its kind.
 
@@ -178,7 +181,7 @@ class StoreBackend(ABC):
             key: Its key.
             value: Its new value.
             revision: Write only if this is its present revision; 0: only if there is none.
-            requests: The newest request ids that changed it.
+            requests: The newest requests that changed it.
 
         Returns:
             The document as written, or None when it had another revision.
@@ -195,6 +198,26 @@ class StoreBackend(ABC):
     @abstractmethod
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
+
+    @abstractmethod
+    async def remember_requests(
+        self, run_id: str, owner: str, requests: Sequence[Request], *, now: float, wanted: str
+    ) -> Request | None:
+        """Keep requests that a record has no more room for, and look one up among those that were kept before.
+
+        A request that is kept already stays as it is. The cost does not grow with their number: a call forgets at most
+        twice as many that are older than `REQUEST_SECONDS` as it is given.
+
+        Args:
+            run_id: The run that they belong to.
+            owner: The record that they changed; ids of different owners are different.
+            requests: What to keep.
+            now: The time, in seconds since the epoch.
+            wanted: The id to look up.
+
+        Returns:
+            The request of that id, or None when none is kept.
+        """
 
     @abstractmethod
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:

@@ -77,8 +77,11 @@ class LightningStore(ABC):
     durations are in seconds.
 
     A request whose answer was lost may be repeated: with the same `request_id` it has one effect, and the answer says
-    how that stands. (Spans are told apart by their ids, and need none.) A record remembers its 8 newest requests; what
-    is deleted is forgotten, with the requests that made or changed it.
+    how that stands. (Spans are told apart by their ids, and need none.) A request is remembered for a day; one that
+    made a rollout, or began an attempt, for as long as the rollout is kept. What is deleted is forgotten, with the
+    requests that made or changed it. An id that comes again for the same thing with other arguments is refused with
+    `InvalidRequest`. New rollouts are the same by their inputs and modes: their limits, metadata and resources stay as
+    the first request gave them, so that work can be continued with newer ones.
 
     Every method raises `NotFound` for an id that the run does not have (unless it returns None for it), `StoreClosed`
     after `aclose`, and `InvalidRequest` for an argument out of its range. Those three, and `InvalidTransition`, are

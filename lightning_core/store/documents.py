@@ -5,9 +5,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from lightning_core.lifecycle import MAX_REQUESTS
+from lightning_core.lifecycle import MAX_REQUESTS, Request
 from lightning_core.store.backend import Document, DocumentKind, StoreBackend
+from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_value
+from lightning_core.store.requests import recall
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -18,11 +20,13 @@ class Documents:
     Args:
         backend: Where they are kept.
         run_id: Whose documents.
+        clock: Where the time comes from.
     """
 
-    def __init__(self, backend: StoreBackend, run_id: str) -> None:
+    def __init__(self, backend: StoreBackend, run_id: str, clock: Clock) -> None:
         self._backend = backend
         self._run_id = run_id
+        self._clock = clock
 
     async def get(self, kind: DocumentKind, key: str, model: type[M]) -> M | None:
         """Return the document of this key, or None when there is none."""
@@ -47,7 +51,8 @@ class Documents:
         key: str,
         change: Callable[[Any], Any],
         *,
-        request_id: str | None = None,
+        request: Request | None = None,
+        for_a_day: bool = True,
         known: Document | None = None,
     ) -> Any:
         """Write what `change` makes of the document's value (None when there is none), by compare-and-set.
@@ -57,24 +62,30 @@ class Documents:
             key: Its key.
             change: Returns the value that follows, which is the document's from then on and may share parts with the
                 one before; the same object for no change.
-            request_id: Makes the change once, however often it is asked for in a row.
+            request: Makes the change once, however often it is asked for.
+            for_a_day: Whether the request is remembered for a day, rather than until a few newer ones have come.
             known: The document as it was a moment ago, which saves reading it. Only for a change that changes something
                 whatever it finds.
 
         Returns:
             The value as it is now. It is not to be changed.
+
+        Raises:
+            InvalidRequest: When the request came before with other arguments.
         """
         document = await self.find(kind, key) if known is None else known
         while True:
             present = None if document is None else document.value
-            if document is not None and request_id in document.requests:
-                return present
-            changed = change(present)
-            if document is not None and changed is present and request_id is None:
-                return present
             revision, requests = (0, ()) if document is None else (document.revision, document.requests)
-            if request_id is not None:
-                requests = (*requests, request_id)[-MAX_REQUESTS:]
+            if request is not None:
+                if any(each.request_id == request.request_id for each in requests) and not for_a_day:
+                    return present
+                if for_a_day and await self._recall(f"{kind}/{key}", requests, request):
+                    return present
+                requests = (*requests, request)[-MAX_REQUESTS:]
+            changed = change(present)
+            if document is not None and changed is present and request is None:
+                return present
             written = await self._backend.put_document(
                 self._run_id, kind, key, changed, revision=revision, requests=requests
             )
@@ -82,9 +93,12 @@ class Documents:
                 return changed
             document = await self.find(kind, key)
 
-    async def put(self, kind: DocumentKind, key: str, value: Any, *, request_id: str | None = None) -> None:
+    async def put(self, kind: DocumentKind, key: str, value: Any, *, request: Request | None = None) -> None:
         """Write a document, whatever was there; once for each request."""
-        await self.change(kind, key, lambda _: value, request_id=request_id)
+        await self.change(kind, key, lambda _: value, request=request)
+
+    async def _recall(self, owner: str, requests: tuple[Request, ...], request: Request) -> Request | None:
+        return await recall(self._backend, self._run_id, owner, requests, request, now=self._clock.now())
 
 
 def _read(document: Document, model: type[M]) -> M:

@@ -58,7 +58,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         self._view_of: StoreFacade | None = None
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
-        self._documents = Documents(backend, self._run_id)
+        self._documents = Documents(backend, self._run_id, self._clock)
         standstill = Standstill(lease)
         self._records = Records(backend, self._run_id, self._clock, self._documents, standstill, lease_seconds=lease)
         self._waits = Waits()

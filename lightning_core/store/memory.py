@@ -2,7 +2,7 @@
 
 import heapq
 import threading
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound, StoreFull
-from lightning_core.lifecycle import RolloutRecord
-from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
+from lightning_core.lifecycle import Request, RolloutRecord
+from lightning_core.store.backend import REQUEST_SECONDS, Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import span_of
@@ -85,6 +85,8 @@ class _Run:
     attempt_count: int = 0
     documents: dict[DocumentKind, dict[str, Document]] = field(default_factory=lambda: defaultdict(dict))
     latest: dict[DocumentKind, str] = field(default_factory=dict)
+    requests: OrderedDict[tuple[str, str], tuple[float, Request]] = field(default_factory=OrderedDict)
+    """What records have no more room for, by owner and id, with the time, oldest first."""
     listeners: tuple[Callable[[Change], None], ...] = ()
 
     def write(self, record: RolloutRecord) -> Change:
@@ -337,7 +339,7 @@ class MemoryBackend(StoreBackend):
         value: Any,
         *,
         revision: int,
-        requests: tuple[str, ...] = (),
+        requests: tuple[Request, ...] = (),
     ) -> Document | None:
         """Write a document, which thereby becomes the latest of its kind."""
         with self._lock:
@@ -363,6 +365,22 @@ class MemoryBackend(StoreBackend):
         """Return all documents of a kind, in the order of their creation."""
         with self._lock:
             return list(self._run(run_id).documents[kind].values())
+
+    async def remember_requests(
+        self, run_id: str, owner: str, requests: Sequence[Request], *, now: float, wanted: str
+    ) -> Request | None:
+        """Keep requests that a record has no more room for, and look one up among those that were kept before."""
+        with self._lock:
+            kept = self._run_to_write(run_id).requests
+            found = kept.get((owner, wanted))
+            for request in requests:
+                kept.setdefault((owner, request.request_id), (now, request))
+            for _ in range(2 * len(requests)):
+                oldest = next(iter(kept.values()))
+                if oldest[0] > now - REQUEST_SECONDS:
+                    break
+                kept.popitem(last=False)
+        return None if found is None else found[1]
 
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
         """Delete rollouts with their attempts and spans."""

@@ -12,6 +12,7 @@ from lightning_core.store.backend import Document, StoreBackend
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
+from lightning_core.store.requests import check_same, make_request_of, recall
 from lightning_core.store.standstill import Standstill
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
 from lightning_core.types.clone import construct, evolve
@@ -37,14 +38,26 @@ def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -
     return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+def request_of_beginning(kind: BeginningKind, worker_id: str | None, request_id: str | None) -> Request | None:
+    """Return what a record remembers of a request that began an attempt.
+
+    A claim and a start are different requests, even under one id: what a start began, a claim may get later.
+    """
+    return make_request_of(None if request_id is None else f"{kind} {request_id}", kind, worker_id)
+
+
 def own_attempt(record: RolloutRecord, kind: BeginningKind, request_id: str | None) -> Attempt:
     """Return the attempt that a request began; the newest one for a request without an id."""
     return record.attempt("latest" if request_id is None else _attempt_id(record, kind, request_id))
 
 
 def _attempt_id(record: RolloutRecord, kind: BeginningKind, request_id: str | None) -> str:
-    # A claim and a start are different requests, even under one id: what a start began, a claim may get later.
     return make_id("at", f"{kind}\0{record.rollout.rollout_id}", request_id)
+
+
+def _making(request: Request) -> str:
+    """Return what the record calls the request that made it, whose id may be used again for its changes."""
+    return f"new {request.request_id}"
 
 
 def _executes(record: RolloutRecord, attempt: Attempt) -> bool:
@@ -72,6 +85,15 @@ def _worker(fields: dict[str, Any]) -> Worker:
     return Worker.model_validate(fields)
 
 
+def _of_worker(worker_id: str, change: Callable[[Worker], Worker]) -> Callable[[dict[str, Any] | None], dict[str, Any]]:
+    """Return the change of a worker's fields; of a new worker's where there are none. They are what is kept."""
+
+    def changed(fields: dict[str, Any] | None) -> dict[str, Any]:
+        return change(Worker(worker_id=worker_id) if fields is None else _worker(fields)).__dict__
+
+    return changed
+
+
 def _sends_heartbeats(worker: Document | None) -> bool:
     return worker is not None and worker.value["last_heartbeat_time"] is not None
 
@@ -94,6 +116,19 @@ class Beginning(NamedTuple):
     """The worker's record as it was a moment ago."""
     request_id: str | None
     """The request that asks for them."""
+    request: Request | None
+    """What their records remember of it."""
+
+
+def check_began(beginning: Beginning, record: RolloutRecord) -> None:
+    """Check that the attempt that a request began was begun by this request.
+
+    Raises:
+        InvalidRequest: When it came before with other arguments.
+    """
+    if beginning.request is not None and beginning.request_id is not None:
+        own = beginning.request._replace(request_id=beginning.request_id)
+        check_same(record.request(beginning.request.request_id), own)
 
 
 class Records:
@@ -155,7 +190,7 @@ class Records:
         rollout_id: str,
         change: Change,
         *,
-        request_id: str | None = None,
+        request: Request | None = None,
         attempt_id: str | None = None,
         known: RolloutRecord | None = None,
     ) -> RolloutRecord:
@@ -164,22 +199,29 @@ class Records:
         Args:
             rollout_id: Whose record.
             change: Returns the record that follows, or the same object for no change.
-            request_id: Makes the change once, however often it is asked for.
+            request: Makes the change once, however often it is asked for.
             attempt_id: The attempt that the request is about, perhaps `"latest"`; remembered with it.
             known: The record as it was a moment ago, which saves reading it where nobody has changed it since.
 
         Returns:
-            The record as it is now.
+            The record as it is now, with the request among those that it remembers.
+
+        Raises:
+            InvalidRequest: When the request came before with other arguments.
         """
         record = await self.get(rollout_id) if known is None else known
         while True:
-            if request_id is not None and record.request(request_id) is not None:
-                return record
+            if request is not None:
+                now = self._clock.now()
+                before = await recall(self._backend, self._run_id, rollout_id, record.requests, request, now=now)
+                if before is not None:
+                    return record if before in record.requests else lifecycle.with_request(record, before)
             changed = change(record)
-            if request_id is not None:
+            if request is not None:
                 # A request that changes nothing now is remembered, too: repeated later, it might.
                 about = None if attempt_id is None else record.attempt(attempt_id).attempt_id
-                changed = lifecycle.with_request(changed, Request(request_id, about))
+                request = request._replace(attempt_id=about)
+                changed = lifecycle.with_request(changed, request, most=lifecycle.MAX_REQUESTS)
             if changed is record:
                 if record is not known:
                     return record
@@ -211,23 +253,52 @@ class Records:
             if changed.latest is not None:
                 await self.follow(changed, changed.latest)
 
-    def new(self, requests: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None) -> list[RolloutRecord]:
-        """Make records of new rollouts, which are not written yet."""
-        now = self._clock.now()
+    async def insert(
+        self,
+        requests: Sequence[EnqueueRolloutRequest],
+        request: Request | None,
+        *,
+        begin: Change = lambda record: record,
+    ) -> list[RolloutRecord]:
+        """Write records of new rollouts, or return those that the same request made before, as they are now.
+
+        Args:
+            requests: The rollouts.
+            request: Makes them once.
+            begin: Begins an attempt of each.
+
+        Raises:
+            InvalidRequest: When the request came before with other arguments.
+        """
+        new = [begin(record) for record in self._new(requests, request)]
+        if request is None:
+            return await self._backend.insert(new)
+        if len(new) > 1:  # what asks for more rollouts than before is to make none of them
+            first = await self._backend.get(self._run_id, new[0].rollout.rollout_id)
+            check_same(None if first is None else first.request(_making(request)), request)
+        kept = await self._backend.insert(new)
+        for record in kept:
+            check_same(record.request(_making(request)), request)
+        return kept
+
+    def _new(self, requests: Sequence[EnqueueRolloutRequest], request: Request | None) -> list[RolloutRecord]:
+        now, request_id = self._clock.now(), None if request is None else request.request_id
+        remembered = () if request is None else (request._replace(request_id=_making(request)),)
         records = []
-        for number, request in enumerate(requests):
+        for number, wanted in enumerate(requests):
             fields = {
                 "rollout_id": make_id("ro", self._run_id, request_id, number),
-                "input": copy_value(request.input),
+                "input": copy_value(wanted.input),
                 "start_time": now,
                 "end_time": None,
-                "mode": request.mode,
-                "resources_id": request.resources_id,
+                "mode": wanted.mode,
+                "resources_id": wanted.resources_id,
                 "status": "queuing",
-                "config": _DEFAULT_CONFIG if request.config is None else copy_config(request.config),
-                "metadata": copy_value(request.metadata),
+                "config": _DEFAULT_CONFIG if wanted.config is None else copy_config(wanted.config),
+                "metadata": copy_value(wanted.metadata),
             }
-            records.append(RolloutRecord(self._run_id, construct(Rollout, fields, _ROLLOUT_FIELDS)))
+            rollout = construct(Rollout, fields, _ROLLOUT_FIELDS)
+            records.append(RolloutRecord(self._run_id, rollout, requests=remembered))
         return records
 
     async def beginning(
@@ -240,6 +311,7 @@ class Records:
         resources_id = await self._documents.latest_key("resources")
         worker = None if worker_id is None else await self._documents.find("workers", worker_id)
         lease_seconds = self._lease_seconds if _sends_heartbeats(worker) else None
+        request = request_of_beginning(kind, worker_id, request_id)
 
         def begin(record: RolloutRecord) -> RolloutRecord:
             attempt_id = _attempt_id(record, kind, request_id)
@@ -248,11 +320,13 @@ class Records:
             begun = lifecycle.begin_attempt(
                 record, self._clock.now(), attempt_id=attempt_id, worker_id=worker_id, lease_seconds=lease_seconds
             )
+            if request is not None:
+                begun = lifecycle.with_request(begun, request._replace(attempt_id=attempt_id))
             if record.rollout.resources_id is None and resources_id is not None:
                 return lifecycle.with_fields(begun, {"resources_id": resources_id})
             return begun
 
-        return Beginning(begin, kind, worker_id, worker, request_id)
+        return Beginning(begin, kind, worker_id, worker, request_id, request)
 
     async def claim(
         self, limit: int, worker_id: str | None, *, asked_at: float, request_id: str | None = None
@@ -274,6 +348,8 @@ class Records:
         if not claimed:
             return None
         if request_id is not None:
+            for record in claimed:
+                check_began(beginning, record)
             # A repeated request may come late: what has ended or was taken from it since is not for it to execute.
             claimed = [record for record in claimed if _executes(record, own_attempt(record, "claim", request_id))]
         if claimed:
@@ -303,13 +379,11 @@ class Records:
                     worker = lifecycle.worker_after(worker, attempt, now)
             return worker
 
-        # Another name than the request's own, which the worker may use for its heartbeats.
-        once = None if request_id is None else f"{kind} {request_id}"
-        await self.change_worker(beginning.worker_id, change, request_id=once, known=beginning.worker)
+        await self._follow(beginning.worker_id, change, once=beginning.request, known=beginning.worker)
 
     async def nothing_claimed(self, worker_id: str, *, asked_at: float) -> None:
         """Record that a worker asked for work and got none."""
-        await self.change_worker(worker_id, lambda worker: evolve(worker, last_dequeue_time=asked_at))
+        await self._follow(worker_id, lambda worker: evolve(worker, last_dequeue_time=asked_at))
 
     async def spans_arrived(self, known: RolloutRecord, attempt_id: str, *, any_new: bool) -> None:
         """Let an attempt follow its spans, and its worker follow an attempt that is revived.
@@ -337,20 +411,19 @@ class Records:
         if before == "unresponsive" and attempt.status == "running":
             await self.follow(record, attempt)
 
-    async def heartbeat(self, worker_id: str, fields: dict[str, Any], *, request_id: str | None = None) -> Worker:
+    async def heartbeat(self, worker_id: str, fields: dict[str, Any], *, request: Request | None = None) -> Worker:
         """Record a worker's sign of life, which is one of its attempt, too, and renews the lease on it.
 
         Returns:
             The worker's record, which shares its values with what is kept.
         """
         now = self._clock.now()
-        worker = _worker(
-            await self.change_worker(
-                worker_id,
-                lambda worker: evolve(worker, last_heartbeat_time=now, **fields),
-                request_id=request_id,
-            )
-        )
+
+        def change(worker: Worker) -> Worker:
+            return evolve(worker, last_heartbeat_time=now, **fields)
+
+        kept = await self._documents.change("workers", worker_id, _of_worker(worker_id, change), request=request)
+        worker = _worker(kept)
         rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
         at = worker.last_heartbeat_time  # of a repeated request that of the first one, which may have got no further
         if rollout_id is not None and attempt_id is not None and at is not None:
@@ -373,7 +446,7 @@ class Records:
         attempt: Attempt,
         *,
         worker_id: str | None = None,
-        request_id: str | None = None,
+        request: Request | None = None,
     ) -> None:
         """Let a worker's record follow an attempt, once for each request.
 
@@ -383,36 +456,29 @@ class Records:
             record: The attempt's record.
             attempt: What to follow.
             worker_id: Whose record; None for the worker that executes it, if any.
-            request_id: Makes the change once.
+            request: Makes the change once.
         """
         worker_id = attempt.worker_id if worker_id is None else worker_id
         if worker_id is not None and _is_followed(record, attempt):
             now = self._clock.now()
-            await self.change_worker(
-                worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now), request_id=request_id
-            )
+            # Another name than the request's own, which the worker may use for its heartbeats.
+            once = None if request is None else request._replace(request_id=f"follow {request.request_id}")
+            await self._follow(worker_id, lambda worker: lifecycle.worker_after(worker, attempt, now), once=once)
 
-    async def change_worker(
+    async def _follow(
         self,
         worker_id: str,
         change: Callable[[Worker], Worker],
         *,
-        request_id: str | None = None,
+        once: Request | None = None,
         known: Document | None = None,
-    ) -> dict[str, Any]:
-        """Write what `change` makes of a worker's record; of a new one where there is none.
+    ) -> None:
+        """Write what `change` makes of a worker's record.
 
-        Returns:
-            The fields of the record as it is now. They are not to be changed: it is they that are kept.
+        What it follows remembers the request for longer than the worker does; so a few of them are enough here.
         """
-
-        def changed(fields: dict[str, Any] | None) -> dict[str, Any]:
-            return change(Worker(worker_id=worker_id) if fields is None else _worker(fields)).__dict__
-
-        fields: dict[str, Any] = await self._documents.change(
-            "workers", worker_id, changed, request_id=request_id, known=known
-        )
-        return fields
+        changed = _of_worker(worker_id, change)
+        await self._documents.change("workers", worker_id, changed, request=once, for_a_day=False, known=known)
 
     async def of_attempts(self, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], RolloutRecord]:
         """Return the records of these `(rollout_id, attempt_id)`.

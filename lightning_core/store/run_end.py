@@ -6,6 +6,7 @@ from typing import Final
 
 from lightning_core.errors import RunEnded
 from lightning_core.store.documents import Documents
+from lightning_core.store.requests import make_request_of
 from lightning_core.store.waits import Waits
 
 RUN_STATE: Final = "lightning.run"
@@ -46,7 +47,8 @@ class RunEnd:
 
     async def begin(self, *, request_id: str | None = None) -> None:
         """Let there be work again."""
-        if await self._look():
+        # One that changes nothing now is remembered, too: repeated after the run's end, it might.
+        if await self._look() or request_id is not None:
             self._take(await self._keep(False, request_id))
             self._look_up_again()
 
@@ -78,7 +80,8 @@ class RunEnd:
         return found
 
     async def _keep(self, ended: bool, request_id: str | None) -> bool:
-        kept = await self._documents.change("state", RUN_STATE, lambda _: {"ended": ended}, request_id=request_id)
+        request = make_request_of(request_id, "end_run" if ended else "begin_run")
+        kept = await self._documents.change("state", RUN_STATE, lambda _: {"ended": ended}, request=request)
         return bool(kept["ended"])
 
     def _take(self, is_ended: bool) -> None:

@@ -91,8 +91,13 @@ def decoded(run_id: str, fields: Mapping[str, Any], revision: int, *, task: byte
         revision,
         lease_seconds,
         tuple(faults),
-        tuple(Request(*request) for request in requests),
+        requests_of(requests),
     )
+
+
+def requests_of(kept_requests: Sequence[Any]) -> tuple[Request, ...]:
+    """Return requests as they were kept; an older version kept their ids alone with documents."""
+    return tuple(Request(each) if isinstance(each, str) else Request(*each) for each in kept_requests)
 
 
 def _kept_attempt(attempt: Attempt) -> Attempt:

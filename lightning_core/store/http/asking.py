@@ -28,7 +28,7 @@ class Asking(LightningStore):
 
     @abstractmethod
     async def _search(self, path: str, body: Any) -> Any:
-        """Ask by a body for something that changes nothing."""
+        """Ask by a body for something that may be repeated without an id: mostly what changes nothing."""
 
     @abstractmethod
     async def _await(

@@ -144,8 +144,10 @@ class RecordsClient(Asking):
         *,
         request_id: str | None = None,
     ) -> Worker:
-        body = given(heartbeat_stats=heartbeat_stats)
-        return Worker.model_validate(await self._change(f"/workers/{quoted(worker_id)}", body, request_id))
+        path, body = f"/workers/{quoted(worker_id)}", given(heartbeat_stats=heartbeat_stats)
+        # Without an id of its own: a heartbeat that is repeated is one more, and the server need not remember it.
+        answer = await (self._search(path, body) if request_id is None else self._change(path, body, request_id))
+        return Worker.model_validate(answer)
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         data = await self._get_or_none(f"/workers/{quoted(worker_id)}")

@@ -10,6 +10,7 @@ from lightning_core.store.copies import copy_attempt
 from lightning_core.store.parts.arguments import checked, mapping, named, page, real
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
+from lightning_core.store.requests import make_request_of
 from lightning_core.types import Attempt, AttemptStatus, PaginatedResult, Rollout, SortOrder
 
 
@@ -75,12 +76,15 @@ class AttemptPart(StorePart):
                 record = lifecycle.with_attempt_fields(record, attempt_id, {"metadata": {**there, **added}})
             return record
 
-        record = await self._records.change(rollout_id, change, request_id=request_id, attempt_id=attempt_id)
-        request = record.request(request_id)
-        attempt = record.attempt(attempt_id if request is None or request.attempt_id is None else request.attempt_id)
+        request = make_request_of(
+            request_id, "update_attempt", attempt_id, status, worker_id, last_heartbeat_time, metadata, add_metadata
+        )
+        record = await self._records.change(rollout_id, change, request=request, attempt_id=attempt_id)
+        known = record.request(request_id)
+        attempt = record.attempt(attempt_id if known is None or known.attempt_id is None else known.attempt_id)
         if before is not None and before != attempt.worker_id:
-            await self._records.follow(record, attempt, worker_id=before, request_id=request_id)
-        await self._records.follow(record, attempt, request_id=request_id)
+            await self._records.follow(record, attempt, worker_id=before, request=request)
+        await self._records.follow(record, attempt, request=request)
         return copy_attempt(attempt)
 
     async def report_fault(
@@ -88,13 +92,12 @@ class AttemptPart(StorePart):
     ) -> Attempt:
         named("reason", reason)
         await self._look()
+        request = make_request_of(request_id, "report_fault", attempt_id, reason)
         record = await self._records.change(
-            rollout_id,
-            lambda record: lifecycle.fault(record, self._clock.now(), attempt_id, reason),
-            request_id=request_id,
+            rollout_id, lambda record: lifecycle.fault(record, self._clock.now(), attempt_id, reason), request=request
         )
         attempt = record.attempt(attempt_id)
-        await self._records.follow(record, attempt, request_id=request_id)
+        await self._records.follow(record, attempt, request=request)
         return copy_attempt(attempt)
 
     async def report_dead_workers(self, reason: str) -> int:

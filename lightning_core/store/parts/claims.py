@@ -6,7 +6,8 @@ from typing import Any
 from lightning_core.store.copies import copy_attempted
 from lightning_core.store.parts.arguments import make_request, named, patience, whole
 from lightning_core.store.parts.base import StorePart
-from lightning_core.store.records import own_attempt
+from lightning_core.store.records import check_began, own_attempt
+from lightning_core.store.requests import make_request_of
 from lightning_core.types import AttemptedRollout, RolloutConfig, RolloutMode, TaskInput
 
 
@@ -26,11 +27,12 @@ class ClaimPart(StorePart):
     ) -> AttemptedRollout:
         named("worker_id", worker_id)
         self._check_open()
-        request = make_request(input, mode, resources_id, config, metadata)
+        wanted = make_request(input, mode, resources_id, config, metadata)
         await self._check_resources({resources_id})
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
-        [new] = self._records.new([request], request_id=request_id)
-        [record] = await self._backend.insert([beginning.begin(new)])
+        request = make_request_of(request_id, "start_rollout", input, mode)
+        [record] = await self._records.insert([wanted], request, begin=beginning.begin)
+        check_began(beginning, record)
         await self._records.assign(beginning, [record])
         return copy_attempted(record, own_attempt(record, "start", request_id))
 
@@ -88,6 +90,7 @@ class ClaimPart(StorePart):
         await self._look()
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
         record = await self._records.change(rollout_id, beginning.begin)
+        check_began(beginning, record)
         await self._records.assign(beginning, [record])
         return copy_attempted(record, own_attempt(record, "start", request_id))
 

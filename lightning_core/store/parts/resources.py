@@ -10,6 +10,7 @@ from lightning_core.store.parts.arguments import page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.store.records import make_id
+from lightning_core.store.requests import make_request_of
 from lightning_core.types import NamedResources, PaginatedResult, ResourcesUpdate, SortOrder
 
 _RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
@@ -43,7 +44,8 @@ class ResourcePart(StorePart):
             )
             return cast("dict[str, Any]", copy_value(update.model_dump()))
 
-        value = await self._documents.change("resources", resources_id, change, request_id=request_id)
+        request = make_request_of(request_id, "update_resources", bundle)
+        value = await self._documents.change("resources", resources_id, change, request=request)
         return ResourcesUpdate.model_validate(copy_value(value))
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:

@@ -11,6 +11,7 @@ from lightning_core.store.copies import copy_rollout
 from lightning_core.store.parts.arguments import checked, ids, make_request, make_requests, page, patience, whole
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query
+from lightning_core.store.requests import make_request_of
 from lightning_core.types import (
     EnqueueRolloutRequest,
     FilterLogic,
@@ -107,7 +108,8 @@ class RolloutPart(StorePart):
                 record = lifecycle.set_rollout_status(record, self._clock.now(), status)
             return lifecycle.with_fields(record, fields) if fields else record
 
-        return copy_rollout(await self._records.change(rollout_id, change, request_id=request_id))
+        request = make_request_of(request_id, "update_rollout", input, mode, resources_id, status, config, metadata)
+        return copy_rollout(await self._records.change(rollout_id, change, request=request))
 
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
@@ -139,5 +141,6 @@ class RolloutPart(StorePart):
     async def _enqueue(self, requests: list[EnqueueRolloutRequest], request_id: str | None) -> list[Rollout]:
         self._check_open()
         await self._check_resources({request.resources_id for request in requests})
-        records = await self._backend.insert(self._records.new(requests, request_id=request_id))
+        wanted = [(each.input, each.mode) for each in requests]
+        records = await self._records.insert(requests, make_request_of(request_id, "enqueue", wanted))
         return [copy_rollout(record) for record in records]

@@ -10,6 +10,7 @@ from lightning_core.store.copies import copy_value, copy_worker
 from lightning_core.store.parts.arguments import checked, named, page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
+from lightning_core.store.requests import make_request_of
 from lightning_core.types import FilterLogic, PaginatedResult, SortOrder, Worker, WorkerStatus
 
 
@@ -27,7 +28,8 @@ class WorkerPart(StorePart):
         await self._look(gives_sign=lambda attempt: attempt.worker_id == worker_id)
         given = Worker(worker_id=worker_id, **checked(Worker, heartbeat_stats=heartbeat_stats))
         fields = given.model_dump(include={"heartbeat_stats"}, exclude_unset=True)
-        return copy_worker(await self._records.heartbeat(worker_id, fields, request_id=request_id))
+        request = make_request_of(request_id, "update_worker", fields)
+        return copy_worker(await self._records.heartbeat(worker_id, fields, request=request))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         await self._look()
@@ -63,7 +65,8 @@ class WorkerPart(StorePart):
             text = json.dumps(state, allow_nan=False)
         except (TypeError, ValueError) as exc:
             raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
-        await self._documents.put("state", name, json.loads(text), request_id=request_id)
+        request = make_request_of(request_id, "save_state", text)
+        await self._documents.put("state", name, json.loads(text), request=request)
 
     async def load_state(self, name: str) -> Any:
         self._check_open()

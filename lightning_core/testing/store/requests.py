@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 
+from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import (
@@ -61,6 +62,53 @@ ADDING = [
     if name not in ("update_rollout", "update_attempt", "report_fault", "save_state", "begin_run")
 ]
 """Those that ask for something more, rather than say what something is to become."""
+
+
+REPEATED_LATE: dict[str, Callable[[LightningStore, AttemptedRollout, int], Awaitable[Any]]] = {
+    "update_rollout": lambda store, target, n: store.update_rollout(
+        target.rollout_id, metadata={"n": n}, request_id=f"r-{n}"
+    ),
+    "update_attempt": lambda store, target, n: store.update_attempt(
+        target.rollout_id, "latest", metadata={"n": n}, request_id=f"r-{n}"
+    ),
+    "update_resources": lambda store, target, n: store.update_resources(
+        "rs-1", {"p": PromptTemplate(template=str(n))}, request_id=f"r-{n}"
+    ),
+    "update_worker": lambda store, target, n: store.update_worker("w-1", {"load": n}, request_id=f"r-{n}"),
+    "save_state": lambda store, target, n: store.save_state("apo", {"round": n}, request_id=f"r-{n}"),
+}
+"""Those that change one record again and again: the request of this number."""
+
+OTHER_ARGUMENTS: dict[str, Request] = {
+    "start_rollout": lambda store, target: store.start_rollout("other", worker_id="w-9", request_id="r-1"),
+    "start_rollout of another worker": lambda store, target: store.start_rollout(
+        "new", worker_id="w-8", request_id="r-1"
+    ),
+    "enqueue_rollout": lambda store, target: store.enqueue_rollout("other", metadata={"a": [1]}, request_id="r-1"),
+    "enqueue_many_rollouts": lambda store, target: store.enqueue_many_rollouts(
+        [EnqueueRolloutRequest(input="new") for _ in range(3)], request_id="r-1"
+    ),
+    "dequeue_rollout": lambda store, target: store.dequeue_rollout("w-2", request_id="r-1"),
+    "start_attempt": lambda store, target: store.start_attempt(target.rollout_id, "w-8", request_id="r-1"),
+    "update_rollout": lambda store, target: store.update_rollout(
+        target.rollout_id, status="requeuing", metadata={"a": [2]}, request_id="r-1"
+    ),
+    "update_attempt": lambda store, target: store.update_attempt(
+        target.rollout_id, target.attempt.attempt_id, status="succeeded", request_id="r-1"
+    ),
+    "report_fault": lambda store, target: store.report_fault(
+        target.rollout_id, target.attempt.attempt_id, "the machine burns", request_id="r-1"
+    ),
+    "add_resources": lambda store, target: store.add_resources(
+        {"p": PromptTemplate(template="other")}, request_id="r-1"
+    ),
+    "update_resources": lambda store, target: store.update_resources(
+        "rs-1", {"p": PromptTemplate(template="other")}, request_id="r-1"
+    ),
+    "update_worker": lambda store, target: store.update_worker("w-1", {"load": 2}, request_id="r-1"),
+    "save_state": lambda store, target: store.save_state("apo", {"round": 3}, request_id="r-1"),
+}
+"""By the mutation whose id they take, with other arguments."""
 
 
 class _OtherRequestIds:
@@ -176,13 +224,59 @@ class RequestBehaviour(StoreBehaviour):
         assert await rollout_status(store, queued.rollout_id) == "preparing"
         assert await store.dequeue_rollout() is None
 
-    async def test_the_eight_newest_requests_of_a_rollout_are_remembered(self, store: LightningStore) -> None:
-        queued = await store.enqueue_rollout("a")
-        for number in range(8):
-            await store.update_rollout(queued.rollout_id, metadata={"number": number}, request_id=f"r-{number}")
-        for number in range(8):
-            again = await store.update_rollout(queued.rollout_id, metadata={"number": number}, request_id=f"r-{number}")
-            assert again.metadata == {"number": 7}
+    @pytest.mark.parametrize("mutation", REPEATED_LATE)
+    async def test_a_request_repeated_hours_and_many_requests_later_undoes_nothing(
+        self, store: LightningStore, clock: FakeClock, mutation: str
+    ) -> None:
+        target = await furnish(store)
+        for number in range(20):
+            await REPEATED_LATE[mutation](store, target, number)
+        await clock.advance(23 * 3600)
+        after = await everything(store)
+        for number in (0, 5, 11, 12, 19):
+            await REPEATED_LATE[mutation](store, target, number)
+            assert await everything(store) == after
+        await REPEATED_LATE[mutation](store, target, 20)
+        assert await everything(store) != after
+
+    @pytest.mark.parametrize("mutation", REPEATED_LATE)
+    async def test_a_request_repeated_after_the_store_was_opened_again_undoes_nothing(
+        self, store: LightningStore, clock: FakeClock, mutation: str
+    ) -> None:
+        target = await furnish(store)
+        for number in range(12):
+            await REPEATED_LATE[mutation](store, target, number)
+        reopened = await self.reopen_store(store, clock=clock)
+        if reopened is None:
+            pytest.skip("nothing outlives this store")
+        after = await everything(reopened)
+        for number in (0, 11):
+            await REPEATED_LATE[mutation](reopened, target, number)
+        assert await everything(reopened) == after
+        await reopened.aclose()
+
+    @pytest.mark.parametrize("mutation", OTHER_ARGUMENTS)
+    async def test_an_id_that_comes_again_with_other_arguments_is_refused_and_changes_nothing(
+        self, store: LightningStore, mutation: str
+    ) -> None:
+        target = await furnish(store)
+        await MUTATIONS[mutation.split(" of ")[0]](store, target)
+        after = await everything(store)
+        with pytest.raises(InvalidRequest, match="request id 'r-1' came before with other arguments"):
+            await OTHER_ARGUMENTS[mutation](store, target)
+        assert await everything(store) == after
+
+    async def test_an_old_id_that_comes_again_with_other_arguments_is_refused(self, store: LightningStore) -> None:
+        for number in range(12):
+            await store.save_state("apo", {"round": number}, request_id=f"r-{number}")
+        with pytest.raises(InvalidRequest, match="request id 'r-0' came before"):
+            await store.save_state("apo", {"round": 12}, request_id="r-0")
+        assert await store.load_state("apo") == {"round": 11}
+
+    async def test_work_that_is_asked_for_again_may_come_with_other_limits(self, store: LightningStore) -> None:
+        first = await store.enqueue_rollout("a", config=RolloutConfig(timeout_seconds=1), request_id="r-1")
+        again = await store.enqueue_rollout("a", metadata={"step": 2}, request_id="r-1")
+        assert again == first
 
     async def test_requests_of_different_runs_are_different(self, store: LightningStore) -> None:
         other = store.for_run("another-run")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.lifecycle import RolloutRecord
+from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.codec.plain import dumped, plain
@@ -204,7 +204,7 @@ class MongoBackend(StoreBackend):
         value: Any,
         *,
         revision: int,
-        requests: tuple[str, ...] = (),
+        requests: tuple[Request, ...] = (),
     ) -> Document | None:
         """Write a document, which thereby becomes the latest of its kind.
 
@@ -239,6 +239,12 @@ class MongoBackend(StoreBackend):
     async def list_documents(self, run_id: str, kind: DocumentKind) -> list[Document]:
         """Return all documents of a kind, in the order of their creation."""
         return await self._do(partial(self._documents.all, run_id, kind))
+
+    async def remember_requests(
+        self, run_id: str, owner: str, requests: Sequence[Request], *, now: float, wanted: str
+    ) -> Request | None:
+        """Keep requests that a record has no more room for, and look one up among those that were kept before."""
+        return await self._do(partial(self._documents.remember_requests, run_id, owner, requests, wanted))
 
     async def delete_rollouts(self, run_id: str, rollout_ids: Sequence[str]) -> int:
         """Delete rollouts with their attempts and spans."""

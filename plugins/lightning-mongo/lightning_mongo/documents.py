@@ -1,16 +1,19 @@
-"""Small documents in the database. In the database's event loop only."""
+"""Small documents, and requests that records have no more room for. In the database's event loop only."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from pymongo import InsertOne, UpdateOne
 
-from lightning_core.store.backend import Document, DocumentKind
+from lightning_core.lifecycle import Request
+from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
 from lightning_core.store.codec.plain import dumped, loaded
+from lightning_core.store.codec.records import requests_of
 from lightning_mongo import schema
 from lightning_mongo.database import Database
-from lightning_mongo.records import NOW, SERVER_TIME, check_size
+from lightning_mongo.records import NOW, SERVER_TIME, check_size, expires_in
 from lightning_mongo.together import Together
 
 _PROJECTION = {"value": 1, "revision": 1, "requests": 1}
@@ -41,7 +44,7 @@ class Documents:
         self._latest: Together[tuple[str, DocumentKind], str | None] = Together(self._latest_all)
 
     async def put(
-        self, run_id: str, kind: DocumentKind, key: str, value: bytes, revision: int, requests: tuple[str, ...]
+        self, run_id: str, kind: DocumentKind, key: str, value: bytes, revision: int, requests: tuple[Request, ...]
     ) -> bool:
         """Write a document if it has this revision, 0 standing for none; return whether it had."""
         check_size(f"{kind} {key!r}", len(value))
@@ -64,10 +67,30 @@ class Documents:
         )
         return [_decoded(document) for document in found]
 
+    async def remember_requests(
+        self, run_id: str, owner: str, requests: Sequence[Request], wanted: str
+    ) -> Request | None:
+        """Keep requests, and return the one of the wanted id that was kept before, or None. The server forgets them."""
+        key, expires = self._database.run_key(run_id), expires_in(REQUEST_SECONDS)
+        kept = [
+            UpdateOne(
+                {"_id": {"run": key, "owner": owner, "request": each.request_id}},
+                {"$setOnInsert": {"body": dumped(each), "expires": expires}},
+                upsert=True,
+            )
+            for each in requests
+        ]
+        await self._database.retried(lambda: self._database.bulk_write(schema.REQUESTS, kept))
+        id = {"run": key, "owner": owner, "request": wanted}
+        collection = self._database.collection(schema.REQUESTS)
+        found = await self._database.retried(lambda: collection.find_one({"_id": id}, {"body": 1}))
+        return None if found is None else Request(*loaded(found["body"]))
+
     async def delete_all(self, run_id: str) -> None:
-        """Delete all documents of a run."""
-        documents, wanted = self._database.collection(schema.DOCUMENTS), {"_id.run": self._database.run_key(run_id)}
-        await self._database.retried(lambda: documents.delete_many(wanted))
+        """Delete all documents of a run, and its requests."""
+        wanted = {"_id.run": self._database.run_key(run_id)}
+        for name in (schema.DOCUMENTS, schema.REQUESTS):
+            await self._database.retried(partial(self._database.collection(name).delete_many, wanted))
 
     async def count(self, run_id: str, kind: DocumentKind) -> int:
         """Return how many there are of a kind."""
@@ -122,5 +145,8 @@ class Documents:
 
 def _decoded(document: dict[str, Any]) -> Document:
     return Document(
-        document["_id"]["key"], loaded(document["value"]), document["revision"], tuple(loaded(document["requests"]))
+        document["_id"]["key"],
+        loaded(document["value"]),
+        document["revision"],
+        requests_of(loaded(document["requests"])),
     )

@@ -21,6 +21,9 @@ DOCUMENTS = "lightning.documents"
 DELETIONS = "lightning.deletions"
 """Which rollouts were deleted lately: a document that is gone cannot say so itself."""
 
+REQUESTS = "lightning.requests"
+"""Those that a rollout or a document, the owner, has no more room for."""
+
 DELETIONS_KEPT_SECONDS = 3600
 
 _RUN = "_id.run"
@@ -47,6 +50,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     ],
     SPANS: [_index("expired", "expires", expireAfterSeconds=0, sparse=True)],
     DOCUMENTS: [_index("latest", _RUN, "_id.kind", "changed")],
+    REQUESTS: [_index("in_run", _RUN), _index("expired", "expires", expireAfterSeconds=0)],
     DELETIONS: [
         _index("changed", _RUN, "changed"),
         _index("expired", "at", expireAfterSeconds=DELETIONS_KEPT_SECONDS),

@@ -1,10 +1,12 @@
-"""Small documents in the database. In the writer's thread only."""
+"""Small documents in the database, and requests that records have no more room for. In the writer's thread only."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_core.store.backend import Document, DocumentKind
+from lightning_core.lifecycle import Request
+from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
 from lightning_core.store.codec.plain import dumped, loaded
+from lightning_core.store.codec.records import requests_of
 from lightning_sqlite.session import LatestKey, Session, Stored
 
 
@@ -20,7 +22,7 @@ class Documents:
         self._execute = session.execute
 
     def put(
-        self, run_id: str, kind: DocumentKind, key: str, value: Any, revision: int, requests: tuple[str, ...]
+        self, run_id: str, kind: DocumentKind, key: str, value: Any, revision: int, requests: tuple[Request, ...]
     ) -> Document | None:
         """Write a document if it has this revision; None when it has another one."""
         present = self._stored(run_id, kind, key)
@@ -84,6 +86,26 @@ class Documents:
         number: int = found.fetchone()[0]
         return number
 
+    def remember_requests(
+        self, run_id: str, owner: str, requests: Sequence[Request], now: float, wanted: str
+    ) -> Request | None:
+        """Keep requests, and return the one of the wanted id that was kept before, or None."""
+        run = self._session.run(run_id).number
+        found = self._execute(
+            "SELECT body FROM request WHERE run = ? AND owner = ? AND request_id = ?", (run, owner, wanted)
+        ).fetchone()
+        for request in requests:
+            self._execute(
+                "INSERT OR IGNORE INTO request VALUES (?, ?, ?, ?, ?)",
+                (run, owner, request.request_id, now, dumped(request)),
+            )
+        self._execute(
+            "DELETE FROM request WHERE (run, owner, request_id) IN "
+            "(SELECT run, owner, request_id FROM request WHERE at <= ? ORDER BY at LIMIT ?)",
+            (now - REQUEST_SECONDS, 2 * len(requests)),
+        )
+        return None if found is None else Request(*loaded(found[0]))
+
     def _stored(self, run_id: str, kind: DocumentKind, key: str) -> Stored | None:
         stored = self._session.documents.get((run_id, kind, key))
         if stored is None and (run := self._session.find_run(run_id)) is not None:
@@ -99,4 +121,4 @@ class Documents:
 
 def _decoded(columns: Sequence[Any]) -> Document:
     key, value, revision, requests = columns
-    return Document(key, loaded(value), revision, tuple(loaded(requests)))
+    return Document(key, loaded(value), revision, requests_of(loaded(requests)))

@@ -167,7 +167,7 @@ class Rollouts:
             self._execute(
                 f"DELETE FROM {table} WHERE rollout IN (SELECT rollout FROM rollout WHERE run = ?)", (run.number,)
             )
-        for table in ("rollout", "source", "document", "run"):
+        for table in ("rollout", "source", "document", "request", "run"):
             self._execute(f"DELETE FROM {table} WHERE run = ?", (run.number,))
         self._session.forget_run(run_id)
         for (rollout_id,) in deleted:

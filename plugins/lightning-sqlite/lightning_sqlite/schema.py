@@ -88,6 +88,18 @@ MIGRATIONS: tuple[str, ...] = (
         UNIQUE (run, kind, key)
     );
     """,
+    """
+    -- Requests that a rollout or a document, the owner, has no more room for. They are kept for a day.
+    CREATE TABLE request (
+        run INTEGER NOT NULL,
+        owner TEXT NOT NULL,
+        request_id TEXT NOT NULL,
+        at REAL NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (run, owner, request_id)
+    ) WITHOUT ROWID;
+    CREATE INDEX request_by_age ON request (at);
+    """,
 )
 """Statements that lead from version N, the place in this sequence, to N + 1. A released one is never changed."""
 

@@ -47,6 +47,20 @@ async def test_an_older_file_is_brought_forward_with_all_that_it_holds(
         assert connection.execute("SELECT run_id, note FROM run").fetchall() == [("run-1", "kept; and moved")]
 
 
+async def test_a_file_of_the_first_version_knows_the_requests_it_was_asked(
+    path: Path, connection: sqlite3.Connection
+) -> None:
+    migrate(connection, MIGRATIONS[:1])
+    connection.execute("INSERT INTO run VALUES (1, 'run-1', 0, 0, 0)")
+    connection.execute("""INSERT INTO document VALUES (1, 1, 'state', 'apo', 1, 1, '["r-1"]', '{"round": 1}')""")
+    connection.close()
+    store = SqliteLightningStore(path, run_id="run-1")
+    await store.save_state("apo", {"round": 2}, request_id="r-2")
+    await store.save_state("apo", {"round": 1}, request_id="r-1")
+    assert await store.load_state("apo") == {"round": 2}
+    await store.aclose()
+
+
 def test_a_new_file_gets_the_newest_version(connection: sqlite3.Connection) -> None:
     migrate(connection)
     assert version_of(connection) == len(MIGRATIONS)
