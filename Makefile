@@ -61,7 +61,7 @@ $(MADE_FOR): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 	@echo "Installing the versions of constraints.txt into $(VENV); the first time takes a minute."
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
-		--group dev --editable . $(PLUGINS:%=--editable %)
+		--group dev --editable '.[instrument]' $(PLUGINS:%=--editable %)
 	@echo "$(CURDIR)" >$@
 
 # Training needs packages (2 GB) that cannot be installed beside some of the other plugins.

@@ -96,8 +96,15 @@ class Hooks:
         return list(self._failures.values())
 
     def has(self, hook: str) -> bool:
-        """Whether any plugin implements a hook. Where none does, nothing needs to be prepared for `emit`."""
-        return bool(self._listeners[hook])
+        """Whether any plugin that has not heard enough implements a hook. Else `emit` need not be prepared."""
+        return any(not getattr(each.owner, "has_heard_enough", False) for each in self._listeners[hook])
+
+    def also(self, plugin: object) -> "Hooks":
+        """Return these with one more plugin, told last. What fails among them is counted and listed here, too."""
+        more = Hooks(plugin)
+        both = copy.copy(self)
+        both._listeners = {hook: (*each, *more._listeners[hook]) for hook, each in self._listeners.items()}
+        return both
 
     def only(self, wanted: Callable[[object], bool]) -> "Hooks":
         """Return those of some plugins. What fails among them is counted and listed here, too.

@@ -11,7 +11,7 @@ from lightning_core.cli.job_origin import hidden_keys
 from lightning_core.cli.logs import show_warnings
 from lightning_core.cli.summary import more_budget, print_summary, result_record, write_result
 from lightning_core.config import Job
-from lightning_core.errors import ConfigError, LightningError
+from lightning_core.errors import ConfigError, InvalidInput, LightningError
 from lightning_core.runs import FitResult
 from lightning_core.store import InMemoryLightningStore
 
@@ -54,10 +54,11 @@ def run_job(
             display.console.print(NOT_INSTALLED)
         try:
             result = job.fit()
-        except Exception:
+        except Exception as exc:
             display.stop()
             _tell_of_failed(display, job, output)
-            _say_how_to_resume(display, job, resume)
+            if _can_be_resumed(job.trainer.result, exc):
+                _say_how_to_resume(display, job, resume)
             raise
         _tell(display, job, result, output)
         if result.status in ("interrupted", "budget"):
@@ -117,6 +118,11 @@ def has_durable_store() -> bool:
     from lightning_core.runs.recording import DURABLE
 
     return any(component.name == DURABLE for component in default_registry().components("stores"))
+
+
+def _can_be_resumed(result: FitResult | None, error: Exception) -> bool:
+    """Whether going on with a run that raised may help: not where its config is wrong, or nothing has succeeded yet."""
+    return not isinstance(error, ConfigError | InvalidInput) and (result is None or result.rollouts.succeeded > 0)
 
 
 def _say_how_to_resume(display: Display, job: Job, resume: str, result: FitResult | None = None) -> None:

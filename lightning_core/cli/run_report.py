@@ -158,7 +158,8 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
             console.print()
             console.print(Text(name, style="bold"), ", the best found:", sep="")
             console.print(visible(resource.template))
-    if run.standing not in ("running", "succeeded"):
+    failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.get("succeeded")
+    if run.standing not in ("running", "succeeded") and not failed_from_the_start:
         from lightning_core.cli.job_origin import hidden_keys  # late: it takes all of the config with it
 
         more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))

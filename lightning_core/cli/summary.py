@@ -121,7 +121,8 @@ def failure_lines(failures: Sequence[Failure]) -> list[str]:
     """Return lines about the most frequent causes of failures, with one example each."""
     lines = []
     for failure in failures[:MAX_FAILURES_SHOWN]:
-        lines.append(f"failed {failure.count}x: {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}")
+        where = f" ({failure.where})" if failure.where else ""
+        lines.append(f"failed {failure.count}x: {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}{where}")
         is_other = failure.message not in ("", failure.cause)
         words = f": {shortened(failure.message, MAX_CAUSE_CHARACTERS)}" if is_other else ""
         task = "" if failure.task is None else f" with {shortened(failure.task, MAX_TASK_CHARACTERS)}"

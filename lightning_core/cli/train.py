@@ -90,4 +90,14 @@ def _print_resolved(config: Path, overrides: tuple[str, ...]) -> None:
     finally:
         sys.dont_write_bytecode = not writes_bytecode
     warn_of_overlap(job.test_dataset, {"train_dataset": job.train_dataset, "val_dataset": job.val_dataset})
+    _warn_of_unrecorded(job)
     click.echo(resolved_config(job), nl=False)
+
+
+def _warn_of_unrecorded(job: "Job") -> None:
+    """Say which of the model clients that the agent imports is not recorded, unless calls go through a proxy."""
+    from lightning_core.runs.first_rollouts import how_to_record
+
+    clients = job.trainer.tracer.unrecorded_clients()
+    if clients and job.trainer.llm_proxy is None:
+        click.echo(f"Warning: calls of {', '.join(clients)} will not be recorded. {how_to_record(clients)}", err=True)

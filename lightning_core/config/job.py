@@ -121,6 +121,7 @@ def load_job(
             run_dir=None if dry_run else run_dir,
             llm_proxy=config.llm_proxy,
             budget=config.budget,
+            stop_on_identical_failures=config.stop_on_identical_failures,
         )
     except Exception as exc:
         _check_plugins(file, config, plugins)

@@ -74,6 +74,8 @@ class Config(BaseModel):
     """Options of `LLMProxy`, the URL of one that runs by itself, or true for one whose models come later."""
     budget: dict[str, Any] | None = None
     """What the run may use: `usd`, `tokens`, `calls`, `seconds`."""
+    stop_on_identical_failures: bool = True
+    """Whether the run ends when its first rollouts have all failed for the same reason."""
     reward: str | None = None
     """`"module:name"` of a grader: a function that scores what the agent returned."""
     train_dataset: Source | None = None

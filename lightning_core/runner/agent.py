@@ -1,6 +1,7 @@
 """The runner: claims a rollout, runs the agent on it under the tracer, and records how it went."""
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -28,7 +29,7 @@ from lightning_core.runner.calls import Limits, call_agent
 from lightning_core.runner.heartbeats import Heartbeats
 from lightning_core.runner.model_calls import BUDGET_PAUSE_SECONDS, take_in_calls, with_key
 from lightning_core.runner.naming import worker_name
-from lightning_core.runner.outcome import Outcome, describe, is_fault
+from lightning_core.runner.outcome import Outcome, describe, is_fault, place_of
 from lightning_core.runner.reports import give_back, give_back_claimed, has_succeeded_by, report
 from lightning_core.runner.results import check_rewards, record_result, spans_of
 from lightning_core.runner.stop_event import StopEvent, stop_of
@@ -308,6 +309,7 @@ class LitAgentRunner(Runner[T_task]):
         except (AgentTimeout, AttemptStopped) as exc:
             outcome.end_with(exc)
         except Exception as exc:
+            outcome.agent_at = _place_of(self.agent)
             outcome.end_with(exc)
             emit_exception(exc)
         else:
@@ -414,6 +416,12 @@ class LitAgentRunner(Runner[T_task]):
             await asyncio.wait((task,))
             if not task.cancelled() and (error := task.exception()) is not None:
                 logger.warning("lightning.rollout_not_cancelled rollout_id=%s", rollout_id, exc_info=error)
+
+
+def _place_of(agent: LitAgent[Any]) -> str:
+    """Return where the function of an agent is defined, where it is one."""
+    code = getattr(inspect.unwrap(agent), "__code__", None)  # type: ignore[arg-type]  # an agent wraps its function
+    return "" if code is None else place_of(code, code.co_firstlineno)
 
 
 def _grader_error(grader: Grader, error: Exception) -> GraderError:

@@ -7,11 +7,13 @@ from typing import Any
 from lightning_core.adapter.usage import METADATA as USAGE
 from lightning_core.adapter.usage import as_metadata
 from lightning_core.errors import InvalidTransition, NotFound, StoreUnavailable
-from lightning_core.runner.outcome import Outcome
+from lightning_core.runner.outcome import Outcome, is_fault
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
 
 logger = logging.getLogger(__name__)
+
+_MAX_KNOWN_FAULTS = 1000
 
 LAST_WORDS_SECONDS = 0.5
 """How long a runner that is cancelled may take to give its rollout back. Somebody waits for its end."""
@@ -40,13 +42,9 @@ async def report(
     if usage.calls:
         told[USAGE] = as_metadata(usage)
     try:
-        if failure is not None and outcome.is_fault:
-            # Of a store that is out of reach, one line says all.
-            error = None if isinstance(outcome.error, StoreUnavailable) else outcome.error
+        if failure is not None and outcome.error is not None and outcome.is_fault:
             why = f"{failure['type']}: {failure['message']}"
-            logger.warning(
-                "lightning.fault rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, why, exc_info=error
-            )
+            _log_fault(store, rollout.attempt, why, outcome.error)
             if told:  # a fault adds its reason, and ends the attempt
                 await store.update_attempt(rollout_id, attempt_id, add_metadata=told)
             return await _fault(store, rollout, why, may_requeue=may_requeue)
@@ -64,6 +62,7 @@ async def report(
             attempt.status,
             failure["type"],
             failure["message"],
+            exc_info=outcome.error if logger.isEnabledFor(logging.DEBUG) else None,
         )
     return attempt
 
@@ -108,6 +107,28 @@ async def give_back_claimed(store: LightningStore, worker_id: str, request_id: s
         return
     for rollout in claimed:
         await give_back(store, rollout, may_requeue=True)
+
+
+_known_faults: set[tuple[str, str]] = set()
+"""By run, the faults that a warning was logged of. Of a model that is down each attempt has one."""
+
+
+def _log_fault(store: LightningStore, attempt: Attempt, why: str, error: Exception) -> None:
+    """Log a fault: the first of its kind in a run as a warning, with a traceback where it is a surprise."""
+    is_known = (store.run_id, why) in _known_faults
+    if len(_known_faults) >= _MAX_KNOWN_FAULTS:
+        _known_faults.clear()
+    _known_faults.add((store.run_id, why))
+    shows_traceback = logger.isEnabledFor(logging.DEBUG) or not (is_known or is_fault(error))
+    logger.log(
+        logging.INFO if is_known else logging.WARNING,
+        "lightning.fault rollout_id=%s attempt_id=%s: %s%s",
+        attempt.rollout_id,
+        attempt.attempt_id,
+        why,
+        "" if is_known else "; further ones like this are logged at level INFO",
+        exc_info=error if shows_traceback else None,
+    )
 
 
 async def _fault(store: LightningStore, rollout: AttemptedRollout, reason: str, *, may_requeue: bool) -> Attempt:

@@ -1,12 +1,12 @@
 """Why rollouts failed, grouped by cause."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.algorithm import describe_failure
-from lightning_core.types import Rollout
+from lightning_core.types import Attempt, AttemptedRollout, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,8 @@ class Failure:
     """The cause in that one's own words."""
     task: Any = None
     """The input of that one."""
+    where: str = ""
+    """Where in the user's code that one failed, as `agent.py:12 in score`; empty where that is not known."""
 
 
 def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
@@ -33,13 +35,28 @@ def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
     groups: dict[str, list[tuple[str, Rollout]]] = {}
     for rollout in rollouts:
         message = describe_failure(rollout)
-        groups.setdefault(_VARYING.sub("…", message), []).append((message, rollout))
+        groups.setdefault(pattern_of(message), []).append((message, rollout))
     failures = []
     for pattern, group in groups.items():
         message, rollout = group[0]
         cause = message if len({each for each, _ in group}) == 1 else pattern
-        failures.append(Failure(cause, len(group), rollout.rollout_id, message, rollout.input))
+        failures.append(Failure(cause, len(group), rollout.rollout_id, message, rollout.input, _where(rollout)))
     return sorted(failures, key=lambda failure: -failure.count)
+
+
+def pattern_of(message: str) -> str:
+    """Return a message with `…` for what varies from task to task."""
+    return _VARYING.sub("…", message)
+
+
+def failure_at(attempt: Attempt) -> str:
+    """Return where in the user's code an attempt failed; empty where that is not known."""
+    failure = (attempt.metadata or {}).get("failure")
+    return str(failure.get("where", "")) if isinstance(failure, Mapping) else ""
+
+
+def _where(rollout: Rollout) -> str:
+    return failure_at(rollout.attempt) if isinstance(rollout, AttemptedRollout) else ""
 
 
 _VARYING = re.compile(

@@ -85,6 +85,10 @@ class Tracer(ABC):
             ValueError: For one id without the other, or ids without a store.
         """
 
+    def unrecorded_clients(self) -> Mapping[str, str]:
+        """Return the model clients in use whose calls this tracer does not record: module -> what to install."""
+        return {}
+
     @abstractmethod
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the trace that the calling context entered last, left or not; none without one."""

@@ -7,6 +7,7 @@ span. Several distributions may offer one for the same library, under the same n
 import importlib.metadata
 import logging
 import os
+import sys
 import threading
 import warnings
 from collections import defaultdict
@@ -62,6 +63,20 @@ GENAI_INSTRUMENTORS = frozenset(
 )
 """Entry-point names of instrumentors of model clients and agent frameworks, with `_` for `-`."""
 
+CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
+    "openai": ("opentelemetry-instrumentation-openai", frozenset({"openai", "openai_v2"})),
+    "anthropic": ("opentelemetry-instrumentation-anthropic", frozenset({"anthropic"})),
+    "google.genai": ("opentelemetry-instrumentation-google-genai", frozenset({"google_genai"})),
+    "boto3": ("opentelemetry-instrumentation-bedrock", frozenset({"boto3"})),
+    "cohere": ("opentelemetry-instrumentation-cohere", frozenset({"cohere"})),
+    "groq": ("opentelemetry-instrumentation-groq", frozenset({"groq"})),
+    "litellm": ("opentelemetry-instrumentation-litellm", frozenset({"litellm", "openai", "openai_v2"})),
+    "mistralai": ("opentelemetry-instrumentation-mistralai", frozenset({"mistralai"})),
+    "ollama": ("opentelemetry-instrumentation-ollama", frozenset({"ollama"})),
+    "together": ("opentelemetry-instrumentation-together", frozenset({"together"})),
+}
+"""By the module of a model client: the distribution that records its calls, and the instrumentors that do."""
+
 _RECORD_MESSAGES: Mapping[str, str] = {
     "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY",
@@ -85,6 +100,20 @@ _idle: dict[str, _Running] = {}
 """Those that nobody needs now. They stay in place, and make no spans: not every instrumentor takes all of its patches
 back, so that one which is taken out and put in again would wrap the client's functions once more each time."""
 _variables_set: list[str] = []
+
+
+def unrecorded_clients() -> dict[str, str]:
+    """Return the model clients that this process has imported and no installed instrumentor records.
+
+    Returns:
+        By the client's module, the distribution to install.
+    """
+    offers = _offers()
+    return {
+        module: distribution
+        for module, (distribution, names) in CLIENTS.items()
+        if module in sys.modules and names.isdisjoint(offers)
+    }
 
 
 def start_instrumenting(names: Iterable[str]) -> list[str]:
@@ -165,8 +194,7 @@ def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
         offer, cause = failures[0]
         raise TracerError(f"instrumentor {name!r} of {_origin(offer)} cannot be used: {cause!r}") from cause
     for offer, failure in failures:
-        # A conflict says that the client library is not installed, so there is nothing to record.
-        level = logging.DEBUG if isinstance(failure, DependencyConflictError) else logging.WARNING
+        level = logging.DEBUG if _lacks_its_client(name, failure) else logging.WARNING
         logger.log(
             level,
             "lightning.instrumentor_left_out name=%s distribution=%s cause=%r; what it would record is not recorded",
@@ -175,6 +203,13 @@ def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
             failure,
         )
     return False
+
+
+def _lacks_its_client(name: str, failure: Exception) -> bool:
+    """Whether an instrumentor's client library is not installed, so that there is nothing to record."""
+    if isinstance(failure, ModuleNotFoundError):
+        return (failure.name or "").partition(".")[0] == name
+    return isinstance(failure, DependencyConflictError)
 
 
 def _resumed(name: str, instrumentors: Sequence[tuple[EntryPoint, Any]]) -> bool:

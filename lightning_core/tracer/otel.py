@@ -18,7 +18,7 @@ from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.delivery import delivering
 from lightning_core.tracer.export import SpanExport, export_from_environment
-from lightning_core.tracer.instrumentors import GENAI, start_instrumenting, stop_instrumenting
+from lightning_core.tracer.instrumentors import GENAI, start_instrumenting, stop_instrumenting, unrecorded_clients
 from lightning_core.tracer.points import make_point
 from lightning_core.tracer.provider import RecordingProvider, trace_in
 from lightning_core.tracer.recording import OtelRecording, nanoseconds, otel_status
@@ -156,6 +156,10 @@ class OtelTracer(Tracer):
         async with self._delivery(trace, store):
             with self._entered(trace, self._provider):
                 yield trace
+
+    def unrecorded_clients(self) -> Mapping[str, str]:
+        """See `Tracer.unrecorded_clients`. Empty for a tracer that was not asked for all instrumentors."""
+        return unrecorded_clients() if GENAI in self._instrument else {}
 
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the trace that the calling context entered last, left or not; none without one."""

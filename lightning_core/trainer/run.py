@@ -72,6 +72,8 @@ class Run:
             origin = describe_origin() if trainer.origin is None else trainer.origin
             named = origin.config.get("algorithm", {}).get("name", type(algorithm).__name__)
             self._recording.begin(algorithm=named, store=self._store, origin=origin, initial=trainer.initial_resources)
+        self._first = trainer.first_rollouts(algorithm)
+        self._hooks = trainer.hooks.also(self._first)
         self._progress = Progress(self._recording)
         self._started = time.monotonic()
         self._failed_before = trainer.hooks.failures
@@ -80,7 +82,7 @@ class Run:
     async def execute(self) -> FitResult:
         """Run to the end."""
         self._task = asyncio.current_task()
-        hooks, run_id = self._trainer.hooks, self._store.run_id
+        hooks, run_id = self._hooks, self._store.run_id
         status: RunStatus = "failed"
         error: BaseException | None = None
         try:
@@ -115,7 +117,7 @@ class Run:
 
     async def _work(self) -> RunStatus:
         try:
-            runners = self._trainer.runners_side(self._agent)
+            runners = self._trainer.runners_side(self._agent, self._hooks)
             await self._trainer.strategy.execute(self._run_algorithm, runners, self._store)
         except BudgetExhausted:
             if self._budget.ended_by is None:
@@ -210,7 +212,7 @@ class Run:
         try:
             await self._do(
                 "algorithm",
-                self._call_algorithm,
+                partial(self._first.guard, self._call_algorithm),
                 can_be_cancelled=algorithm.is_async(),
                 end_seconds=algorithm.end_seconds,
             )

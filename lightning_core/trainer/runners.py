@@ -62,11 +62,19 @@ class RunnersSide:
         trainer: Whose parts are used.
         runner: How to make a runner, in a form that the registry takes.
         plugins: The trainer's plugins with hooks, as they were given.
+        hooks: What tells those plugins, and others of the run, in this process.
         registry: Where names are looked up.
     """
 
     def __init__(
-        self, agent: LitAgent[Any], trainer: "Trainer", *, runner: object, plugins: Sequence[object], registry: Registry
+        self,
+        agent: LitAgent[Any],
+        trainer: "Trainer",
+        *,
+        runner: object,
+        plugins: Sequence[object],
+        hooks: Hooks,
+        registry: Registry,
     ) -> None:
         self._agent = agent
         self._trainer: Trainer | None = trainer
@@ -75,7 +83,7 @@ class RunnersSide:
         self._max_rollouts = trainer.max_rollouts
         self._reward = trainer.reward
         self._plugins = plugins
-        self._hooks = trainer.hooks
+        self._hooks = hooks
         self._registry = registry
 
     async def __call__(self, store: LightningStore, worker_id: int) -> None:

@@ -18,6 +18,7 @@ from lightning_core.registry import Kind, Registry, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.event_loop import event_loop
+from lightning_core.runs.first_rollouts import FirstRollouts
 from lightning_core.runs.manifest import Origin
 from lightning_core.runs.recorder import Recorder
 from lightning_core.runs.recording import Recording
@@ -34,6 +35,9 @@ from lightning_core.types import Dataset, NamedResources, PromptTemplate, Rollou
 T = TypeVar("T")
 
 _Datasets = Mapping[str, Dataset[Any] | None]
+
+_MIN_FIRST = 8
+"""How many of the first rollouts have to fail alike, at the least, before a run ends early."""
 
 _DEFAULTS: Mapping[Kind, str] = {
     "stores": "memory",
@@ -80,6 +84,9 @@ class Trainer:
             each of which may be left out: the calls of the agent, of its grader and of the algorithm together, as the
             proxy counts them. The run then ends with its best so far, status `budget`. A `Budget` is that of all runs
             of this trainer together.
+        stop_on_identical_failures: Whether a run ends with `NoRewards` when its first rollouts (two for each runner, at
+            least 8) have all failed for the same reason and none has succeeded: the agent raised, returned something
+            wrong, or did not reach its model. Timeouts do not count, and an algorithm that is not async is not ended.
 
     Raises:
         RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
@@ -113,6 +120,7 @@ class Trainer:
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
         llm_proxy: object = None,
         budget: Budget | Mapping[str, Any] | None = None,
+        stop_on_identical_failures: bool = True,
     ) -> None:
         # Here, so that whoever imports the trainer does not pay for adapters.
         from lightning_core.adapter import TraceAdapter
@@ -148,6 +156,7 @@ class Trainer:
         is_one = hooks is not None and (isinstance(hooks, str) or not isinstance(hooks, Sequence))
         self._plugins: Sequence[object] = (hooks,) if is_one else tuple(cast(Sequence[object], hooks or ()))
         self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
+        self._stop_on_identical_failures = stop_on_identical_failures
         self._first_run_id: str | None = None
         self._recorder = None if run_dir is None else Recorder(run_dir, registry=self._registry)
         self._has_store = store is not None
@@ -240,9 +249,25 @@ class Trainer:
             registry=self._registry,
         )
 
-    def runners_side(self, agent: LitAgent[Any]) -> RunnersSide:
+    def runners_side(self, agent: LitAgent[Any], hooks: Hooks | None = None) -> RunnersSide:
         """Return the runners' side of a run of an agent, which a strategy runs here or sends to other processes."""
-        return RunnersSide(agent, self, runner=self._runner_form(), plugins=self._plugins, registry=self._registry)
+        return RunnersSide(
+            agent,
+            self,
+            runner=self._runner_form(),
+            plugins=self._plugins,
+            hooks=self.hooks if hooks is None else hooks,
+            registry=self._registry,
+        )
+
+    def first_rollouts(self, algorithm: Algorithm) -> FirstRollouts:
+        """Return what watches the beginning of a new run."""
+        runners = self.n_runners * int(getattr(self.strategy, "concurrency", 1))
+        return FirstRollouts(
+            max(_MIN_FIRST, 2 * runners),
+            stops=self._stop_on_identical_failures and algorithm.is_async(),
+            unrecorded=self.tracer.unrecorded_clients if self.llm_proxy is None else None,
+        )
 
     def next_store(self) -> LightningStore:
         """Return the store of a new run.

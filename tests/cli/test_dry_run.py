@@ -106,3 +106,11 @@ def test_a_run_of_the_resolved_config_has_the_store_that_one_of_the_config_has(f
     manifests = [json.loads(path.read_text()) for path in runs_dir.glob("*/manifest.json")]
     assert [(each["store"], each["store_file"]) for each in manifests] == [("sqlite", "store.db")] * 2
     assert manifests[0]["origin"]["config"] == manifests[1]["origin"]["config"]
+
+
+def test_a_client_whose_calls_nothing_records_is_told(folder: Path) -> None:
+    (folder / "cohere.py").write_text("")
+    (folder / "dry_agent.py").write_text("import cohere\n" + AGENT)
+    done = train(folder, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "To record cohere: pip install opentelemetry-instrumentation-cohere" in done.stderr

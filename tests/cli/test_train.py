@@ -150,7 +150,8 @@ def test_failures_are_shown_to_the_letter(train: Train) -> None:
     assert "3 rollouts succeeded" not in result.stdout
     assert "2 rollouts succeeded, 2 failed, 0 retried" in result.stdout
     assert re.search(
-        r"\n  failed 2x: ValueError: no \[bold\]negative\[/\] tasks :smile:\n    for one, ro-\w+ with -1\n",
+        r"\n  failed 2x: ValueError: no \[bold\]negative\[/\] tasks :smile: \(\S+trained_agent.py:9 in solve\)\n"
+        r"    for one, ro-\w+ with -1\n",
         result.stdout,
     )
 
@@ -309,7 +310,8 @@ def test_result_that_cannot_be_written_is_still_shown(train: Train) -> None:
 def test_run_without_rewards_says_why(train: Train) -> None:
     result = train(PLAIN.replace("[1, 0]", "[-1]").replace("val_dataset: [1]", ""))
     assert result.exit_code == 1
-    assert result.stdout.count("  failed 1x: ValueError: no [bold]negative[/] tasks :smile:\n") == 1
+    assert result.stdout.count("  failed 1x: ValueError: no [bold]negative[/] tasks :smile: (") == 1
+    assert "agl resume" not in result.stdout, "nothing has succeeded that it could go on with"
     assert result.stderr == (
         "Error: epoch 1: none of 1 rollouts gave a reward; the first: ValueError: no [bold]negative[/] tasks :smile:\n"
     )

@@ -29,7 +29,7 @@ class Ran:
     def failure(self) -> dict[str, str]:
         """Why it failed, as the attempt's metadata say."""
         failure: dict[str, str] = (self.attempt.metadata or {})["failure"]
-        return failure
+        return {name: text for name, text in failure.items() if name != "where"}
 
 
 RunAgent = Callable[..., Awaitable[Ran]]

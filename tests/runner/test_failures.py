@@ -1,5 +1,7 @@
 import asyncio
 import functools
+import inspect
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -274,3 +276,14 @@ async def test_sync_agent_does_not_block_the_loop(store: InMemoryLightningStore)
 
     ended = await store.wait_for_rollouts(rollout_ids=[each.rollout_id for each in queued], timeout=0)
     assert [each.status for each in ended] == ["succeeded", "succeeded"]
+
+
+async def test_a_failure_tells_the_line_of_the_users_code(run_agent: "RunAgent") -> None:
+    @rollout
+    async def agent(task: Any) -> float:
+        return float(json.loads("{"))
+
+    ran = await run_agent(agent)
+    failure = (ran.attempt.metadata or {})["failure"]
+    line = inspect.unwrap(agent).__code__.co_firstlineno + 2  # type: ignore[arg-type]
+    assert failure["where"].endswith(f"test_failures.py:{line} in agent")

@@ -41,7 +41,7 @@ class Ran:
     @property
     def failure(self) -> dict[str, str]:
         failure: dict[str, str] = (self.attempt.metadata or {})["failure"]
-        return failure
+        return {name: text for name, text in failure.items() if name != "where"}
 
 
 @rollout

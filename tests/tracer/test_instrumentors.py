@@ -184,6 +184,7 @@ async def test_instrumentor_whose_client_library_is_not_installed_is_left_out_qu
 ) -> None:
     source = instrumentor(dependency="no-such-client-library>=1")
     install("fake-openai", {GROUP: {"openai": "fake_openai:Instrumentor"}}, fake_openai=source)
+    install("fake-cohere", {GROUP: {"cohere": "fake_cohere:Instrumentor"}}, fake_cohere="import cohere.client")
     with OtelTracer().lifespan():
         pass
     assert caplog.records == []

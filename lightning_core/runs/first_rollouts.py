@@ -1,0 +1,135 @@
+"""The first rollouts of a run: whether all of them fail in the same way, and whether model calls are recorded."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from lightning_core.adapter.usage import read_usage
+from lightning_core.errors import NoRewards
+from lightning_core.runner.outcome import OUT_OF_REACH
+from lightning_core.runs.failures import failure_at, pattern_of
+from lightning_core.runs.result import RolloutCounts
+from lightning_core.types import Attempt, Rollout, Span
+
+logger = logging.getLogger(__name__)
+
+
+class FirstRollouts:
+    """Hooks that watch how a run begins.
+
+    When the first rollouts have all failed for the same reason and none has succeeded, `guard` ends its work. When none
+    of those that succeeded has a model call, and the process uses a client whose calls nothing records, that is logged
+    once.
+
+    Args:
+        count: How many rollouts have to agree.
+        stops: Whether identical failures end the work.
+        unrecorded: Returns the model clients in use whose calls nothing records: module -> what to install.
+    """
+
+    stays_with_algorithm = True
+    """It hears of rollouts of runner processes here, and is not sent to them."""
+
+    def __init__(
+        self, count: int, *, stops: bool = True, unrecorded: Callable[[], Mapping[str, str]] | None = None
+    ) -> None:
+        self._count = count
+        self._stops = stops
+        self._unrecorded = unrecorded
+        self._failed: set[str] = set()
+        self._pattern: str | None = None
+        self._cause = ""
+        self._silent = 0
+        self._end: Callable[[], object] | None = None
+
+    @property
+    def has_heard_enough(self) -> bool:
+        """Whether nothing that it could still be told matters."""
+        return not self._stops and self._unrecorded is None
+
+    def lightning_run_start(self, kept: RolloutCounts) -> None:
+        """Look at what a run that goes on has from before."""
+        self._stops = self._stops and not kept.succeeded
+
+    def lightning_rollout_end(self, rollout: Rollout, attempt: Attempt, spans: Sequence[Span]) -> None:
+        """Count how the attempt ended."""
+        if self._unrecorded is not None and read_usage(spans).calls:
+            self._unrecorded = None
+        if attempt.status == "succeeded":
+            self._stops = False
+            self._silent += 1
+            if self._silent >= self._count:
+                self._tell_of_unrecorded()
+        elif self._stops and attempt.status == "failed" and (cause := _cause_of(rollout, attempt)) is not None:
+            self._count_failure(rollout.rollout_id, cause, failure_at(attempt))
+
+    def lightning_run_end(self) -> None:
+        """Look at a run that was shorter than what it takes."""
+        if self._silent:
+            self._tell_of_unrecorded()
+
+    async def guard(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a piece of work, which is cancelled when the first rollouts have all failed for the same reason.
+
+        Raises:
+            NoRewards: When it was; says the reason.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as scope:
+
+                def end() -> None:
+                    if self._end is not None:  # the work still goes on
+                        scope.reschedule(loop.time())
+
+                self._end = lambda: loop.call_soon_threadsafe(end)
+                try:
+                    await work()
+                finally:
+                    self._end = None
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise NoRewards(
+                f"the first {len(self._failed)} rollouts have all failed for the same reason, so the run ends here: "
+                f"{self._cause}"
+            ) from None
+
+    def _count_failure(self, rollout_id: str, cause: str, where: str) -> None:
+        pattern = pattern_of(cause)
+        if self._pattern not in (None, pattern):
+            self._stops = False
+            return
+        self._pattern, self._cause = pattern, f"{cause} ({where})" if where else cause
+        self._failed.add(rollout_id)
+        if len(self._failed) >= self._count and self._end is not None:
+            self._stops = False
+            self._end()
+
+    def _tell_of_unrecorded(self) -> None:
+        clients = {} if self._unrecorded is None else self._unrecorded()
+        self._unrecorded = None
+        if clients:
+            logger.warning(
+                "lightning.no_model_calls rollouts=%d: no model call was recorded, so neither the trace nor the "
+                "algorithm has what the agent asked and was answered. %s",
+                self._silent,
+                how_to_record(clients),
+            )
+
+
+def how_to_record(clients: Mapping[str, str]) -> str:
+    """Say what to install for some model clients: module -> distribution."""
+    return "To record " + "; ".join(f"{module}: pip install {name}" for module, name in clients.items())
+
+
+def _cause_of(rollout: Rollout, attempt: Attempt) -> str | None:
+    """Return what an attempt failed with; None where another attempt may do better."""
+    metadata = attempt.metadata or {}
+    failure = metadata.get("failure")
+    if isinstance(failure, Mapping):
+        return f"{failure.get('type')}: {' '.join(str(failure.get('message')).split())}"
+    fault = str(metadata.get("fault", ""))
+    # A model's client has tried several times by itself. Any other fault is run again before it counts.
+    has_ended = rollout.status == "failed" or fault.partition(":")[0] in {name for _, name in OUT_OF_REACH}
+    return fault if fault and has_ended else None

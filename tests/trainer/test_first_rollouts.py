@@ -1,0 +1,135 @@
+"""How a run begins: it ends where its first rollouts all fail alike, and says what records its model calls."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import openai
+import pytest
+from opentelemetry import trace
+
+from lightning_core import Trainer, rollout
+from lightning_core.errors import NoRewards
+from lightning_core.types import RolloutConfig
+
+TASKS = list(range(40))
+UNREACHABLE = "http://127.0.0.1:9/v1"
+
+
+def fit(answer: Callable[[int], Any], **options: Any) -> int:
+    """Measure an agent with two runners, and return how many tasks it was given."""
+    asked: list[int] = []
+
+    @rollout
+    async def agent(task: int) -> Any:
+        asked.append(task)
+        return answer(task)
+
+    try:
+        Trainer(algorithm="baseline", n_runners=2, **options).fit(agent, TASKS)
+    finally:
+        count = len(asked)
+    return count
+
+
+def refuse(task: int) -> float:
+    raise KeyError(f"city {task}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (refuse, r"KeyError: 'city \d' \(.*test_first_rollouts\.py:\d+ in refuse\)"),
+        (lambda task: f"label {task}", r"InvalidResult: the agent returned a str .*\.py:\d+ in agent\)"),
+        (lambda task: float("nan"), r"ValueError: reward 'primary' must be finite.*\.py:\d+ in agent\)"),
+    ],
+    ids=["raises", "returns a text", "returns NaN"],
+)
+def test_a_run_ends_when_its_first_rollouts_fail_for_the_same_reason(answer: Callable[[int], Any], reason: str) -> None:
+    asked = 0
+
+    def counted(task: int) -> Any:
+        nonlocal asked
+        asked += 1
+        return answer(task)
+
+    with pytest.raises(NoRewards, match=f"the first 8 rollouts have all failed for the same reason.*: {reason}"):
+        fit(counted)
+    assert asked < len(TASKS) / 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [
+        (refuse, {"stop_on_identical_failures": False}),
+        (lambda task: refuse(task) if task % 2 else int("none"), {}),
+    ],
+    ids=["switched off", "two reasons"],
+)
+def test_a_run_goes_on_where_it_may_be_another_reason(answer: Callable[[int], Any], options: dict[str, Any]) -> None:
+    asked: list[int] = []
+    with pytest.raises(NoRewards, match="none of 40 rollouts gave a reward"):
+        fit(lambda task: (asked.append(task), answer(task)), **options)
+    assert len(asked) == len(TASKS)
+
+
+def test_a_run_goes_on_once_a_rollout_has_succeeded() -> None:
+    assert fit(lambda task: 1.0 if task == 3 else refuse(task)) == len(TASKS)
+
+
+def test_timeouts_do_not_end_a_run() -> None:
+    @rollout
+    async def agent(task: int) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    limits = RolloutConfig(timeout_seconds=0.001)
+    with pytest.raises(NoRewards, match="none of 10 rollouts gave a reward"):
+        Trainer(algorithm="baseline", n_runners=2, rollout_config=limits).fit(agent, TASKS[:10])
+
+
+def test_a_model_server_that_is_down_is_told_once_with_its_url(caplog: pytest.LogCaptureFixture) -> None:
+    @rollout
+    async def agent(task: int) -> None:
+        async with openai.AsyncOpenAI(base_url=UNREACHABLE, api_key="sk-none", max_retries=0) as client:
+            await client.chat.completions.create(model="small", messages=[{"role": "user", "content": "Hello"}])
+
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(NoRewards, match=f"APIConnectionError: Connection error. .{UNREACHABLE}/chat/completions: "),
+    ):
+        Trainer(algorithm="baseline", n_runners=2).fit(agent, TASKS)
+    assert caplog.text.count(UNREACHABLE) == 1
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_client_that_is_not_recorded_is_told_once(
+    count: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "cohere", ModuleType("cohere"))
+
+    @rollout
+    async def agent(task: int) -> float:
+        return 1.0
+
+    Trainer(algorithm="baseline").fit(agent, TASKS[:count])
+    assert caplog.text.count("To record cohere: pip install opentelemetry-instrumentation-cohere") == 1
+
+
+def test_a_run_with_a_recorded_call_says_nothing_of_clients(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "cohere", ModuleType("cohere"))
+
+    @rollout
+    async def agent(task: int) -> float:
+        attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "small"}
+        with trace.get_tracer("mine").start_as_current_span("chat small", attributes=attributes):
+            return 1.0
+
+    Trainer(algorithm="baseline").fit(agent, TASKS[:1])
+    assert "no_model_calls" not in caplog.text
