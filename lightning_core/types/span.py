@@ -27,6 +27,9 @@ AttributeValue: TypeAlias = (
 StatusCode = Literal["UNSET", "OK", "ERROR"]
 """OpenTelemetry's span status."""
 
+MAX_SEQUENCE_ID = 2**52
+"""The largest sequence id that a span may be given. Those that a store gives after it are exact in any JSON reader."""
+
 _NUMBERS = frozenset({bool, int, float, type(None)})
 _SCALARS = _NUMBERS | {str}
 _WHOLE_NUMBERS = SchemaValidator(core_schema.list_schema(core_schema.int_schema(strict=True), strict=True))

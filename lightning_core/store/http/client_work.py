@@ -8,6 +8,7 @@ from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.http.asking import Asking, given, quoted
 from lightning_core.store.http.messages import RolloutRequest
+from lightning_core.store.http.protocol import MAX_CLAIMED, MAX_ENQUEUED
 from lightning_core.store.http.wire import ATTEMPTS, checked, rollout_from
 from lightning_core.store.parts.arguments import ids, make_requests, patience, whole
 from lightning_core.types import (
@@ -62,8 +63,14 @@ class WorkClient(Asking):
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
     ) -> Sequence[Rollout]:
-        data = await self._change("/queues/rollouts/enqueue", {"rollouts": make_requests(rollouts)}, request_id)
-        return [rollout_from(item) for item in data]
+        requests = make_requests(rollouts)
+        enqueued: list[Rollout] = []
+        for number, start in enumerate(range(0, max(len(requests), 1), MAX_ENQUEUED)):
+            part_id = f"{request_id}/{number}" if request_id and number else request_id
+            part = {"rollouts": requests[start : start + MAX_ENQUEUED]}
+            data = await self._change("/queues/rollouts/enqueue", part, part_id)
+            enqueued += [rollout_from(item) for item in data]
+        return enqueued
 
     async def dequeue_rollout(
         self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
@@ -81,9 +88,10 @@ class WorkClient(Asking):
         wait_seconds: float | None = 0.0,
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
+        limit = min(whole("limit", limit), MAX_CLAIMED)
         path, body = "/queues/rollouts/dequeue", {"limit": limit, "worker_id": worker_id}
         wait_seconds = patience("wait_seconds", wait_seconds)
-        if whole("limit", limit) < 1 or wait_seconds == 0:
+        if limit < 1 or wait_seconds == 0:
             data = await self._change(path, body, request_id)
         else:
             own = request_id or secrets.token_hex(12)

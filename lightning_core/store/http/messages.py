@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
+from lightning_core.store.http.protocol import MAX_CLAIMED, MAX_ENQUEUED
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -49,13 +50,13 @@ class RolloutRequest(BaseModel):
 class EnqueueManyRolloutsRequest(BaseModel):
     """What `enqueue_many_rollouts` takes."""
 
-    rollouts: list[EnqueueRolloutRequest]
+    rollouts: Annotated[list[EnqueueRolloutRequest], Field(max_length=MAX_ENQUEUED)]
 
 
 class DequeueManyRolloutsRequest(BaseModel):
     """What `dequeue_many_rollouts` takes."""
 
-    limit: Count = 1
+    limit: Annotated[Count, Field(json_schema_extra={"maximum": MAX_CLAIMED})] = 1
     worker_id: str | None = None
     wait_seconds: Seconds | None = Field(default=0.0, description="0 not to wait, null to wait without limit.")
     poll_seconds: Seconds | None = POLL

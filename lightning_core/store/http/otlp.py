@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.store.http.wire import from_any_json
 from lightning_core.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from lightning_core.types.span import MAX_SEQUENCE_ID
 
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
@@ -122,7 +123,7 @@ def _problem(span: Any, rollout_id: Any, attempt_id: Any, sequence_id: int | Non
     if len(span.trace_id) != 16 or len(span.span_id) != 8:
         return "trace_id has to have 16 bytes and span_id 8"
     if sequence_id is None:
-        return f"{_SEQUENCE_ID} has to be a number from 1 on"
+        return f"{_SEQUENCE_ID} has to be a number from 1 to {MAX_SEQUENCE_ID}"
     return None
 
 
@@ -132,7 +133,7 @@ def _number(value: Any) -> int | None:
         number = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if 0 <= number < 2**63 else None
+    return number if 0 <= number <= MAX_SEQUENCE_ID else None
 
 
 def _span(

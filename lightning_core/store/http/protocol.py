@@ -27,6 +27,12 @@ OPENAPI_PATH: Final = "/openapi.json"
 HEALTH_PATH: Final = PREFIX + "/health"
 """The only route that needs no key."""
 
+MAX_ENQUEUED: Final = 10_000
+"""How many rollouts one request may enqueue."""
+
+MAX_CLAIMED: Final = 1_000
+"""How many rollouts one request may claim."""
+
 RUN_HEADER: Final = "x-agl-run"
 """Of a request: the run that it is about; without it, the server's own. Of an answer: which run that was."""
 

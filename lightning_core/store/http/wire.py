@@ -66,6 +66,9 @@ def in_words(exc: ValidationError) -> str:
         return f"{place} is missing"
     if fault["type"] == "extra_forbidden":
         return f"{place} is no field of it"
+    if fault["type"] == "too_long":
+        most = fault["ctx"]["max_length"]
+        return f"{place} has more than {most:,} items, the most in one request; send the rest in further requests"
     return f"{place} is {_shown(fault['input'])}: {fault['msg']}"
 
 

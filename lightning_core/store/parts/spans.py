@@ -14,6 +14,7 @@ from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query
 from lightning_core.types import FilterLogic, PaginatedResult, SortOrder, Span
 from lightning_core.types.clone import clone
+from lightning_core.types.span import MAX_SEQUENCE_ID
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -27,6 +28,11 @@ class SpanPart(StorePart):
         return stored[0] if stored else None
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        largest = max((span.sequence_id for span in spans), default=0)
+        if largest > MAX_SEQUENCE_ID:
+            raise InvalidRequest(
+                f"sequence_id is {largest}; it is at most {MAX_SEQUENCE_ID}, or 0 to have the store number the span"
+            )
         await self._look(gives_sign=lambda attempt: any(span.attempt_id == attempt.attempt_id for span in spans))
         attempts = [(span.rollout_id, span.attempt_id) for span in spans]
         records = await self._records.of_attempts(dict.fromkeys(attempts))

@@ -11,6 +11,7 @@ from lightning_core.store.parts.arguments import checked, named, page
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.store.requests import make_request_of
+from lightning_core.store.run_end import RUN_STATE
 from lightning_core.types import FilterLogic, PaginatedResult, SortOrder, Worker, WorkerStatus
 
 
@@ -61,6 +62,8 @@ class WorkerPart(StorePart):
 
     async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
         self._check_open()
+        if name == RUN_STATE:
+            raise InvalidRequest(f"{name!r} says whether the run has ended; call end_run or begin_run")
         try:
             text = json.dumps(state, allow_nan=False)
         except (TypeError, ValueError) as exc:

@@ -50,6 +50,19 @@ class SpanBehaviour(StoreBehaviour):
         assert [span.model_extra for span in found] == [{}, {"kind": "CLIENT"}]
         assert (found[0].events, found[0].links) == ([], [])
 
+    async def test_no_sequence_id_ends_the_numbers_of_an_attempt(self, store: LightningStore) -> None:
+        started = await begin(store)
+        for number in (2**52 + 1, 2**63 - 1):
+            with pytest.raises(InvalidRequest, match=f"sequence_id is {number}; it is at most {2**52}, or 0"):
+                await store.add_many_spans([span_of(started), span_of(started, sequence_id=number)])
+        assert list(await store.query_spans(started.rollout_id)) == []
+        await store.add_span(span_of(started, sequence_id=2**52))
+        following = await store.add_span(span_of(started))
+        assert following is not None
+        assert following.sequence_id == 2**52 + 1
+        place = started.rollout_id, started.attempt.attempt_id
+        assert await store.get_next_span_sequence_id(*place) == 2**52 + 2
+
     async def test_each_attempt_has_its_own_numbers(self, store: LightningStore) -> None:
         one, two = await begin(store), await begin(store)
         pairs = [(item.rollout_id, item.attempt.attempt_id) for item in (one, two, one, one, two)]

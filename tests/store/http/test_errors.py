@@ -210,6 +210,39 @@ async def test_bodies_and_pages_have_a_limit(memory, ask):
                 assert page.total == 12
 
 
+async def test_an_enqueue_and_a_claim_have_a_limit_that_the_client_keeps(memory, server, ask):
+    url = f"{server.url}/v1/agl/queues/rollouts"
+    status, answer = await ask("POST", f"{url}/enqueue", json={"rollouts": [{"input": 0}] * 10_001})
+    assert (status, answer["message"]) == (
+        422,
+        "rollouts has more than 10,000 items, the most in one request; send the rest in further requests",
+    )
+    for limit in (1_001, 2**53):
+        status, answer = await ask("POST", f"{url}/dequeue", json={"limit": limit})
+        assert (status, answer["message"]) == (
+            422,
+            f"limit is {limit}; one claim takes at most 1,000 rollouts. Claim again for more",
+        )
+    async with LightningStoreClient(server.url) as client:
+        requests = [EnqueueRolloutRequest(input=number) for number in range(10_002)]
+        rollouts = await client.enqueue_many_rollouts(requests, request_id="r-1")
+        assert [rollout.input for rollout in rollouts] == list(range(10_002))
+        again = await client.enqueue_many_rollouts(requests[10_000:], request_id="r-1/1")  # a part sent once more
+        assert [rollout.rollout_id for rollout in again] == [rollout.rollout_id for rollout in rollouts[10_000:]]
+        assert [claimed.input for claimed in await client.dequeue_many_rollouts(limit=10_002)] == list(range(1_000))
+        assert await client.enqueue_many_rollouts([]) == []
+
+
+@pytest.mark.parametrize("name", ["lightning.run", "lightning.served", "lightning.x"])
+async def test_the_stores_own_state_cannot_be_replaced(client, memory, name):
+    with pytest.raises(InvalidRequest, match=f"the name {name!r} begins with 'lightning.', which is the store's own"):
+        await client.save_state(name, 5)
+    await client.enqueue_rollout("a")
+    assert (await client.dequeue_rollout()).input == "a"
+    with pytest.raises(InvalidRequest, match=r"call end_run or begin_run"):
+        await memory.save_state("lightning.run", 5)
+
+
 async def test_a_packed_body_is_unpacked_up_to_the_limit(memory, ask):
     import gzip
 

@@ -144,14 +144,15 @@ async def test_what_cannot_be_kept_is_counted_and_the_rest_is_kept(memory, expor
         span("00000000000000a2", *lost),
         span("00000000000000a3"),
         span("00000000000000a4", *place(rollout), attribute("agentlightning.span_sequence_id", "first")),
+        span("00000000000000a5", *place(rollout), attribute("agentlightning.span_sequence_id", str(2**63 - 1))),
         span("", *place(rollout)),
     )
     answer = await export(request, kind)
-    assert answer.partial_success.rejected_spans == 5
+    assert answer.partial_success.rejected_spans == 6
     message = answer.partial_success.error_message
     assert "2 × run run-1 has no rollout 'ro-none'" in message
     assert "1 × agentlightning.rollout_id and agentlightning.attempt_id have to be attributes" in message
-    assert "1 × agentlightning.span_sequence_id has to be a number" in message
+    assert "2 × agentlightning.span_sequence_id has to be a number" in message
     assert "1 × trace_id has to have 16 bytes" in message
     assert (await memory.query_spans(rollout.rollout_id)).total == 1
 

@@ -16,7 +16,7 @@ from lightning_core.store.http.messages import (
     RolloutRequest,
     StartAttemptRequest,
 )
-from lightning_core.store.http.protocol import PREFIX
+from lightning_core.store.http.protocol import MAX_CLAIMED, PREFIX
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.types import AttemptedRollout, Rollout
 
@@ -35,6 +35,10 @@ async def enqueue_rollouts(call: CallOf, body: EnqueueManyRolloutsRequest) -> li
 async def dequeue_rollouts(call: CallOf, body: DequeueManyRolloutsRequest | None = None) -> list[ClaimedRollout]:
     """Claim the oldest queued rollouts; none where there is none, and the wait for one is over."""
     asked = body or DequeueManyRolloutsRequest()
+    if asked.limit > MAX_CLAIMED:
+        raise InvalidRequest(
+            f"limit is {asked.limit}; one claim takes at most {MAX_CLAIMED:,} rollouts. Claim again for more"
+        )
     work = call.store.dequeue_many_rollouts(
         limit=asked.limit, worker_id=asked.worker_id, wait_seconds=asked.wait_seconds, request_id=call.request_id
     )

@@ -4,12 +4,16 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
+from lightning_core.errors import InvalidRequest
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.messages import RunInfo, SavedState, SaveStateRequest, StateName
 from lightning_core.store.http.protocol import PREFIX
 from lightning_core.store.http.routing import CallOf, Routes
 
 routes = Routes("runs", PREFIX)
+
+_RESERVED = "lightning."
+"""What the names begin with under which the store itself keeps state."""
 
 
 @routes.get("/run", role=Role.RUNNER)
@@ -55,5 +59,9 @@ async def load_state(call: CallOf, query: Annotated[StateName, Query()]) -> Save
 @routes.put("/state")
 async def save_state(call: CallOf, body: SaveStateRequest) -> StateName:
     """Keep an algorithm's state under a name, in place of what was there."""
+    if body.name.startswith(_RESERVED):
+        raise InvalidRequest(
+            f"the name {body.name!r} begins with {_RESERVED!r}, which is the store's own; take another name"
+        )
     await call.store.save_state(body.name, body.state, request_id=call.request_id)
     return StateName(name=body.name)
