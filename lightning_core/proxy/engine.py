@@ -309,8 +309,9 @@ class Engine:
             else:
                 await self._hand_back(exchange, sent, dialect, record)
         except (BackendBroke, BackendTimeout, EarlyEnd) as exc:
-            self.replicas.failed(sent.replica, is_dead=False)
-            raise refusal_of(exc) from exc
+            refused = refusal_of(exc)
+            self.replicas.failed(sent.replica, refused.message, is_dead=False)
+            raise refused from exc
         except (ClientGone, asyncio.CancelledError):
             if record.was_taken:
                 self._went_well(sent)
@@ -497,8 +498,9 @@ class Engine:
                     await exchange.push(piece)
                 await exchange.end()
         except (BackendBroke, BackendTimeout) as exc:
-            self.replicas.failed(sent.replica, is_dead=False)
-            raise refusal_of(exc) from exc
+            refused = refusal_of(exc)
+            self.replicas.failed(sent.replica, refused.message, is_dead=False)
+            raise refused from exc
         else:
             self._went_well(sent)
         finally:

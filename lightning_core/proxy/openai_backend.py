@@ -96,6 +96,8 @@ class OpenAIBackend(Backend):
         key = os.environ.get("OPENAI_API_KEY") if api_key is None and api_base is None else api_key
         key = None if key is None else from_environment("api_key", key)
         self._base = base.rstrip("/")
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        """For messages: without a password that it may have."""
         self._host = f"{parts.hostname}{f':{parts.port}' if parts.port else ''}"
         self._headers = {"accept-encoding": "identity", **(headers or {})}
         if key:
@@ -134,18 +136,18 @@ class OpenAIBackend(Backend):
                 allow_redirects=False,
             )
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as exc:
-            raise BackendUnavailable(f"{self._host} cannot be reached: {_said(exc)}") from exc
+            raise BackendUnavailable(f"{self._url} cannot be reached: {_said(exc)}") from exc
         except TimeoutError as exc:
-            raise BackendTimeout(f"{self._host} did not answer within {_limit(timeout)}") from exc
+            raise BackendTimeout(f"{self._url} did not answer within {_limit(timeout)}") from exc
         except (aiohttp.ServerDisconnectedError, ConnectionResetError) as exc:
-            said = f"{self._host} closed the connection before it answered"
+            said = f"{self._url} closed the connection before it answered"
             was_stale = connection.is_kept and time.perf_counter() - began < _AT_ONCE_SECONDS
             if isinstance(exc, aiohttp.ServerDisconnectedError) and not was_stale:
                 raise BackendBroke(said) from exc  # it had the whole call, and may be at it
             raise BackendUnavailable(said) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise BackendBroke(f"{self._host} did not answer as a server does: {_said(exc)}") from exc
-        return _Streamed(response, self._host, timeout, self._max_answer_bytes)
+            raise BackendBroke(f"{self._url} did not answer as a server does: {_said(exc)}") from exc
+        return _Streamed(response, self._url, timeout, self._max_answer_bytes)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
@@ -188,12 +190,12 @@ class _Streamed(BackendAnswer):
     """An answer on a connection."""
 
     def __init__(
-        self, response: aiohttp.ClientResponse, host: str, timeout: aiohttp.ClientTimeout, max_bytes: int
+        self, response: aiohttp.ClientResponse, url: str, timeout: aiohttp.ClientTimeout, max_bytes: int
     ) -> None:
         self.status = response.status
         self.headers = [(name, value) for name, value in response.headers.items() if name.lower() in _PASSED_HEADERS]
         self._response = response
-        self._host = host
+        self._url = url
         self._timeout = timeout
         self._max_bytes = max_bytes
 
@@ -208,7 +210,7 @@ class _Streamed(BackendAnswer):
                 if size > self._max_bytes:
                     self._response.close()
                     raise BackendBroke(
-                        f"{self._host} answers with more than {self._max_bytes} bytes; max_answer_bytes sets the limit"
+                        f"{self._url} answers with more than {self._max_bytes} bytes; max_answer_bytes sets the limit"
                     )
         except (TimeoutError, aiohttp.ClientError, OSError) as exc:
             raise self._broken(exc) from exc
@@ -238,8 +240,8 @@ class _Streamed(BackendAnswer):
 
     def _broken(self, error: Exception) -> BackendTimeout | BackendBroke:
         if isinstance(error, TimeoutError):
-            return BackendTimeout(f"{self._host} did not go on with its answer within {_limit(self._timeout)}")
-        return BackendBroke(f"{self._host} broke off its answer: {_said(error)}")
+            return BackendTimeout(f"{self._url} did not go on with its answer within {_limit(self._timeout)}")
+        return BackendBroke(f"{self._url} broke off its answer: {_said(error)}")
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
@@ -255,7 +257,7 @@ def _is_comment(piece: bytes) -> bool:
 
 
 def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _limit(timeout: aiohttp.ClientTimeout) -> str:

@@ -1,5 +1,6 @@
 """Which replica of a model gets a call: the one that the attempt's calls went to, or the least loaded."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -9,6 +10,8 @@ from lightning_core.proxy.placing import MAX_ATTEMPTS, Placing, StoredResponses,
 from lightning_core.proxy.refusals import Refused
 from lightning_core.registry.objects import did_you_mean
 from lightning_core.store.clock import Clock
+
+logger = logging.getLogger(__name__)
 
 _FIRST_DOWN_SECONDS = 1.0
 _LONGEST_DOWN_SECONDS = 30.0
@@ -184,13 +187,16 @@ class Replicas:
 
     def went_well(self, replica: Replica) -> None:
         """Take note of an answer that came to its end: the replica is sound."""
+        if replica.outages:
+            logger.info("lightning.backend_back backend=%s", replica.backend.address)
         replica.failures, replica.outages, replica.down_until, replica.is_on_trial = 0, 0, 0.0, False
 
-    def failed(self, replica: Replica, *, is_dead: bool, was_trial: bool = False) -> None:
-        """Take note of a failure.
+    def failed(self, replica: Replica, reason: str, *, is_dead: bool, was_trial: bool = False) -> None:
+        """Take note of a failure. An outage is logged when it begins.
 
         Args:
             replica: Whose it is.
+            reason: What happened, for the log.
             is_dead: Whether one is enough: it could not be reached.
             was_trial: What `begin_trial` said of the call.
         """
@@ -200,6 +206,12 @@ class Replicas:
         replica.failures += 1
         if is_dead or was_trial or replica.failures >= _FAILURES_ALLOWED:
             seconds = min(_FIRST_DOWN_SECONDS * 2 ** min(replica.outages, 10), _LONGEST_DOWN_SECONDS)
+            if not replica.outages:
+                logger.warning(
+                    "lightning.backend_down backend=%s reason=%s; it is tried again from time to time",
+                    replica.backend.address,
+                    reason,
+                )
             replica.outages += 1
             replica.down_until = self._clock.now() + seconds
 

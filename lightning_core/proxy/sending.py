@@ -1,12 +1,12 @@
 """A call's way to a backend: which replica, with which body, and what is tried again."""
 
+import asyncio
 import logging
 import math
+import random
 from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from typing import Any
-
-import stamina
 
 from lightning_core.logs.secrets import hide_in_text
 from lightning_core.proxy.backend import (
@@ -120,44 +120,24 @@ class Sender:
         """
         tries = 0
         failed: Replica | None = None
-
-        async def one() -> Sent:
-            nonlocal tries, failed
+        while True:
             tries += 1
             try:
                 return await self._try(exchange, path, body, fields, dialect, attempt, at, on_try, failed, tries)
             except _TryAgain as exc:
-                failed = exc.replica
                 on_failed_try()
-                raise
-
-        try:
-            try:
-                return await one()
-            except _TryAgain as exc:
-                if self._retries < 1:
-                    raise
-                first = exc
-            async for again in stamina.retry_context(
-                on=_pause_of,
-                attempts=self._retries + 1,
-                timeout=None,
-                wait_initial=self._first_pause_seconds,
-                wait_max=_LONGEST_WAIT_SECONDS,
-                wait_jitter=self._first_pause_seconds,
-            ):
-                with again:
-                    if again.num == 1:
-                        raise first  # the try above: most calls never come here
-                    await self._before_retry()
-                    return await one()
-        except _TryAgain as exc:
-            if exc.answer is not None:
-                # The backend's own words say most.
-                self._replicas.begin(exc.replica)
-                return Sent(exc.answer, exc.replica, {}, tries)
-            raise exc.refused from exc
-        raise AssertionError("a retry either returns or raises")
+                if tries > self._retries:
+                    if exc.answer is None:
+                        raise exc.refused from exc
+                    # The backend's own words say most.
+                    self._replicas.begin(exc.replica)
+                    return Sent(exc.answer, exc.replica, {}, tries)
+                failed, wait = exc.replica, exc.wait_seconds
+            if wait is None:
+                jitter = random.uniform(0, self._first_pause_seconds)
+                wait = min(self._first_pause_seconds * 2 ** min(tries - 1, 10) + jitter, _LONGEST_WAIT_SECONDS)
+            await asyncio.sleep(wait)
+            await self._before_retry()
 
     def release(self, sent: Sent) -> None:
         """Take note that an answer has ended."""
@@ -201,19 +181,21 @@ class Sender:
         except BaseException as exc:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
-                self._replicas.failed(replica, is_dead=True, was_trial=is_trial)
-                refused = Refused(503, "backend_unavailable", hide_in_text(str(exc)), retry_after=1.0)
+                said = hide_in_text(str(exc))
+                self._replicas.failed(replica, said, is_dead=True, was_trial=is_trial)
+                refused = Refused(503, "backend_unavailable", said, retry_after=1.0)
                 raise self._again(refused, replica, fields, at) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
-                self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
-                raise refusal_of(exc) from exc
+                refused = refusal_of(exc)
+                self._replicas.failed(replica, refused.message, is_dead=False, was_trial=is_trial)
+                raise refused from exc
             if is_trial and not isinstance(exc, _TryAgain):
                 self._replicas.trial_undecided(replica)
             raise
         if sent.answer.status < 500:
             self._replicas.answers(replica)
         else:
-            self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
+            self._replicas.failed(replica, f"it answered {sent.answer.status}", is_dead=False, was_trial=is_trial)
         return sent
 
     async def _ask(
@@ -270,7 +252,7 @@ class Sender:
         if answer.status == 429:
             self._replicas.went_well(replica)  # it lives
         else:
-            self._replicas.failed(replica, is_dead=False, was_trial=is_trial)
+            self._replicas.failed(replica, f"it answered {answer.status}", is_dead=False, was_trial=is_trial)
         kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
         again = self._again(refused, replica, fields, at, asked=answer.header("retry-after"))
@@ -307,12 +289,6 @@ def _additions(
     tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
     wanted = dialect.additions(fields, tokens=tokens)
     return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted
-
-
-def _pause_of(error: Exception) -> bool | float:
-    if not isinstance(error, _TryAgain):
-        return False
-    return True if error.wait_seconds is None else error.wait_seconds
 
 
 def _request(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_core.errors import ConfigError
+from lightning_core.logs.secrets import hide_in_text
 from lightning_core.proxy.backend import Backend, BackendAnswer, BackendRequest, WholeAnswer
 from lightning_core.proxy.dialects import DIALECTS
 from lightning_core.proxy.environment import from_environment
@@ -81,6 +82,8 @@ class LitellmBackend(Backend):
             "max_retries": 0,
         }
         self._model = model
+        at = hide_in_text(f" at {self._options['api_base']}") if "api_base" in self._options else ""
+        self._where = f"{self.address}{at}"
         self._provider = provider
         self._extra_fields = frozenset(extra_fields)
         native = provider in _HAVE_RESPONSES and api_base is None
@@ -125,9 +128,9 @@ class LitellmBackend(Backend):
         try:
             answer = await getattr(module, _FUNCTIONS[path])(**arguments, model=self._model, **self._options)
         except Exception as exc:
-            return answer_of(exc, path, self.address, module)
+            return answer_of(exc, path, self._where, module)
         if fields.get("stream") is True:
-            return StreamedAnswer(answer, path, self.address, module)
+            return StreamedAnswer(answer, path, self._where, module)
         return WholeAnswer(200, whole(answer))
 
     async def aclose(self) -> None:

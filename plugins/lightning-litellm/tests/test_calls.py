@@ -135,7 +135,7 @@ async def test_embeddings_and_nothing_else(make_agent: MakeAgent) -> None:
     agent = await make_agent()
     async with agent.post("/embeddings", input="hi") as response:
         assert (await response.json())["data"][0]["embedding"] == [0.5, -0.5]
-    async with agent.post("/moderations", input="hi") as response:
+    async with agent.post("/messages/count_tokens", messages=[]) as response:
         assert response.status == 404
         assert "litellm hosted_vllm/small serves" in await response.text()
 
@@ -235,6 +235,7 @@ async def test_a_backend_that_is_not_there_is_tried_again(make_agent: MakeAgent)
     async with agent.chat() as response:
         error = (await response.json())["error"]
     assert (response.status, error["code"]) == (503, "backend_unavailable")
+    assert "http://127.0.0.1:1/v1" in error["message"]
     assert (await agent.span()).attributes["agentlightning.tries"] == 3
 
 
