@@ -70,6 +70,13 @@ class Algorithm(AttachedToTrainer, ABC):
             Exception: Whatever makes it impossible to go on; it ends the run, and `Trainer.fit` raises it.
         """
 
+    def check_access(self) -> None:
+        """Check, before a run and without a call, that what `run` needs besides its inputs is there, such as a key.
+
+        Raises:
+            AlgorithmError: When it is not; says what to set.
+        """
+
     def is_async(self) -> bool:
         """Whether `run` is a coroutine function."""
         return inspect.iscoroutinefunction(self.run)

@@ -31,13 +31,20 @@ def check_output(output: Path | None) -> None:
 
 
 def run_job(
-    context: click.Context, load: Callable[[Display], Job], *, as_json: bool, output: Path | None, resume: str
+    context: click.Context,
+    load: Callable[[Display], Job],
+    *,
+    verbose: bool,
+    as_json: bool,
+    output: Path | None,
+    resume: str,
 ) -> None:
     """Run a job, and end the command as its result says.
 
     Args:
         context: Of the command.
         load: Makes the job, which has to tell the display of what happens.
+        verbose: Whether to show all that is logged.
         as_json: Whether to write events as JSON.
         output: Where to write the result, too; None for nowhere.
         resume: The command that goes on with a run, but for its id.
@@ -46,7 +53,7 @@ def run_job(
         LightningError: When the job cannot be made, or its algorithm cannot go on.
     """
     output = None if output is None else output.absolute()
-    show_warnings(context)
+    show_warnings(context, verbose=verbose)
     with reporting("json" if as_json else "auto") as display:
         job = load(display)
         announce(display, job)

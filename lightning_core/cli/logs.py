@@ -6,13 +6,17 @@ from typing import TextIO
 
 import click
 
-from lightning_core.logs import setup_logging
-from lightning_core.logs.setup import reset_logging
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Log to stderr what else happens: each failure, with its traceback."
+)
 
 
-def show_warnings(context: click.Context) -> None:
-    """Show warnings and errors that are logged, for as long as a command runs."""
-    setup_logging("WARNING", console=False, extra_handlers=[_Stderr()])
+def show_warnings(context: click.Context, *, verbose: bool = False) -> None:
+    """Show warnings and errors that are logged, for as long as a command runs; all that is logged where wanted."""
+    from lightning_core.logs import setup_logging  # late: who asks for help does not pay for it
+    from lightning_core.logs.setup import reset_logging
+
+    setup_logging("DEBUG" if verbose else "WARNING", console=False, extra_handlers=[_Stderr()])
     context.call_on_close(reset_logging)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_core.cli.logs import verbose_option
 from lightning_core.cli.runs_dir import runs_dir_option, runs_root, with_runs_dir
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
 )
 @runs_dir_option
+@verbose_option
 @click.pass_context
 def resume(
     context: click.Context,
@@ -43,6 +45,7 @@ def resume(
     overrides: tuple[str, ...],
     output: Path | None,
     as_json: bool,
+    verbose: bool,
     runs_dir: Path | None,
 ) -> None:
     """Go on with a RUN that was killed, interrupted or failed.
@@ -90,7 +93,9 @@ def resume(
     def load(display: "Display") -> "Job":
         return _load(folder, manifest, Path(config_file), every, display, force=force)
 
-    run_job(context, load, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir))
+    run_job(
+        context, load, verbose=verbose, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir)
+    )
 
 
 def _load(

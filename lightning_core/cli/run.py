@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_core.cli.logs import verbose_option
+
 if TYPE_CHECKING:
     from lightning_core.types import RolloutMode
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     help="What the rollout is for.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Write one line of JSON to stdout, and all else to stderr.")
+@verbose_option
 @click.pass_context
 def run(
     context: click.Context,
@@ -47,6 +50,7 @@ def run(
     resources: str | None,
     mode: "RolloutMode",
     as_json: bool,
+    verbose: bool,
 ) -> None:
     """Run one task and show what the agent did, as a tree: calls of models, messages, rewards, errors.
 
@@ -73,7 +77,7 @@ def run(
 
     if agent is None and config is None:
         raise click.UsageError("Missing argument 'AGENT': name one, or a --config that does.", context)
-    show_warnings(context)
+    show_warnings(context, verbose=verbose)
     with ExitStack() as undo:
         lines = undo.enter_context(stdout_for_json()) if as_json else None
         one_task = OneTask(read_task(task), mode=mode)

@@ -149,7 +149,7 @@ def kept_words(store: LightningStore, run_id: str, folder: Path | None = None) -
         return words if folder is None else f"{words}; what came of it is in {folder}"
     if folder is not None and (folder / "store.db").exists():
         return f"run {run_id} is kept in {folder}"
-    words = f"run {run_id} is kept in {type(store).__name__}"
+    words = f"run {run_id} is kept in its store"
     return words if folder is None else f"{words}, and what came of it in {folder}"
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_core.cli.logs import verbose_option
 from lightning_core.cli.runs_dir import runs_dir_option, runs_root, with_runs_dir
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
 )
 @runs_dir_option
+@verbose_option
 @click.pass_context
 def train(
     context: click.Context,
@@ -41,6 +43,7 @@ def train(
     dry_run: bool,
     output: Path | None,
     as_json: bool,
+    verbose: bool,
     runs_dir: Path | None,
 ) -> None:
     """Make the agent of a CONFIG file better.
@@ -67,7 +70,7 @@ def train(
     if dry_run:
         from lightning_core.cli.logs import show_warnings
 
-        show_warnings(context)
+        show_warnings(context, verbose=verbose)
         _print_resolved(config, overrides)
         return
 
@@ -76,7 +79,9 @@ def train(
         job.trainer.origin = job_origin(config, job, overrides)
         return job
 
-    run_job(context, load, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir))
+    run_job(
+        context, load, verbose=verbose, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir)
+    )
 
 
 def _print_resolved(config: Path, overrides: tuple[str, ...]) -> None:

@@ -67,9 +67,9 @@ def _read_jsonl(path: Path) -> list[Any]:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 try:
-                    samples.append(json.loads(line))
+                    samples.append(json.loads(line.rstrip()))
                 except json.JSONDecodeError as exc:
-                    raise ConfigError(f"{path}:{number}: no valid JSON: {exc}") from exc
+                    raise ConfigError(f"{path}:{number}: no valid JSON: {exc.msg} at column {exc.colno}") from exc
                 except RecursionError as exc:
                     raise ConfigError(f"{path}:{number}: it is nested too deeply") from exc
     return samples

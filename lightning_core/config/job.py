@@ -53,15 +53,22 @@ class Job:
         algorithm, initial = self.trainer.algorithm, self.trainer.initial_resources
         if algorithm is None:
             return None
-        if initial is not None:
-            algorithm.set_initial_resources(initial)
+        own = algorithm.get_initial_resources()
+        if initial is not None or own is None:
+            algorithm.set_initial_resources(initial or {})
         if not is_remote(self.trainer.llm_proxy):  # nobody knows yet which models that has
             algorithm.set_llm_proxy(self.trainer.llm_proxy)
             algorithm.set_budget(self.trainer.next_budget())
         try:
-            return plan_of(algorithm, self.train_dataset, self.val_dataset)
+            plan = plan_of(algorithm, self.train_dataset, self.val_dataset)
+            if not self.config.hooks and not is_remote(self.trainer.llm_proxy):  # a hook may bring a model with its key
+                algorithm.check_access()
         except InvalidInput as exc:
             raise ConfigError(f"{self.file.where(('algorithm',))}: algorithm: {exc}") from exc
+        finally:
+            if initial is None:
+                algorithm.set_initial_resources(own)
+        return plan
 
     def fit(self) -> FitResult:
         """Run it; see `Trainer.fit`."""

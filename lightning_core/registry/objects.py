@@ -3,6 +3,7 @@
 import difflib
 import importlib
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any
 
 from lightning_core.errors import BrokenPlugin, InvalidComponent, UnknownComponent
@@ -17,6 +18,9 @@ def load_object(path: str) -> Any:
         BrokenPlugin: The module is there, and importing it raised, or tried to end the process; the cause is chained.
     """
     module_name, _, attribute = path.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(part for part in PurePath(module_name).with_suffix("").parts if part.isidentifier())
+        raise InvalidComponent(f"{path!r} names a file; name its module: {f'{dotted}:{attribute}'!r}")
     if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
         raise InvalidComponent(f"{path!r} does not name an object; the form is 'package.module:attribute'")
     found = _import_module(module_name, path)

@@ -230,7 +230,7 @@ class Registry:
             return f"{message}. A path is written {module + ':' + attribute!r}"
         installed = [component.name for component in self.components(kind)]
         aliases = [alias for alias, target in ALIASES.get(kind, {}).items() if target in installed]
-        guess = nearest(wanted, [*installed, *aliases, *ships_in])
+        guess = nearest(wanted, [*installed, *aliases]) or nearest(wanted, ships_in)
         message += f". Did you mean {guess!r}?" if guess is not None else ""
         if guess is None or guess in installed or guess in aliases:
             return message

@@ -74,7 +74,7 @@ class Recording:
         folder, before = self.folder, self._manifest
         if before is not None and before.store_file is None:
             raise RunFolderError(
-                f"run {folder.run_id} was kept in a {before.store}, not in its folder; give that store"
+                f"run {folder.run_id} was kept in a store that it was given, not in its folder; give that store"
             )
         options: dict[str, Any] = {"run_id": folder.run_id}
         name = "memory"

@@ -93,6 +93,26 @@ class _Running:
     provider: RoutingProvider
 
 
+class _Once(logging.Filter):
+    """Lets each text pass once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the text is new."""
+        text = record.getMessage()
+        is_new = text not in self._known and len(self._known) < _MAX_TEXTS
+        self._known.add(text)
+        return is_new
+
+
+_MAX_TEXTS = 1000
+
+_once = _Once()
+"""For warnings that OpenTelemetry has for each call, as of an option that a client was given no value for."""
+
 _lock = threading.Lock()
 _users: dict[str, int] = defaultdict(int)
 _running: dict[str, _Running] = {}
@@ -131,6 +151,7 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
     Raises:
         TracerError: When one that is named is not installed, or does not work; then none is turned on.
     """
+    logging.getLogger("opentelemetry.attributes").addFilter(_once)
     wanted = {_normal(name) for name in names}
     offers = _offers()
     required = wanted - {GENAI}

@@ -89,3 +89,12 @@ def test_service_is_named_by_its_url(write: WriteFile) -> None:
 def test_what_is_no_agent_is_told_with_its_place_before_a_run(write: WriteFile, agent: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_job(write("config.yaml", f"agent: {agent}\n{REST}"))
+
+
+@pytest.mark.parametrize(
+    ("agent", "meant"),
+    [("tickets.py:classify", "tickets:classify"), ("./agents/tickets.py:classify", "agents.tickets:classify")],
+)
+def test_an_agent_given_as_a_file_is_answered_with_what_to_write(write: WriteFile, agent: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf":1: agent: {agent!r} names a file; name its module: {meant!r}"):
+        load_job(write("config.yaml", f"agent: {agent}\n{REST}"))

@@ -239,6 +239,12 @@ class APO(Algorithm):
                 raise
         await saved.end()
 
+    def check_access(self) -> None:
+        """See `Algorithm.check_access`."""
+        proxy = self.get_llm_proxy()
+        if proxy is None or not self._goes_through(proxy):
+            self._endpoint.check()
+
     @asynccontextmanager
     async def _own_client(self) -> AsyncIterator[AsyncOpenAI]:
         """Give the client that asks the two models: through the proxy, where that serves them."""

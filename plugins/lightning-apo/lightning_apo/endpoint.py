@@ -48,13 +48,25 @@ class Endpoint:
         if self._client is not None:
             yield self._client
             return
+        async with self.make_client() as client:
+            yield client
+
+    def make_client(self) -> AsyncOpenAI:
+        """Make a client of our own.
+
+        Raises:
+            AlgorithmError: When there is no key.
+        """
         try:
-            client = AsyncOpenAI(base_url=self._base_url, api_key=self._api_key)
+            return AsyncOpenAI(base_url=self._base_url, api_key=self._api_key)
         except OpenAIError as exc:
             raise AlgorithmError(
                 "apo asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY (and "
                 "OPENAI_BASE_URL for a provider other than OpenAI), pass an AsyncOpenAI client to APO, or put both "
                 "models into the model_list of llm_proxy"
             ) from exc
-        async with client:
-            yield client
+
+    def check(self) -> None:
+        """Raise an `AlgorithmError` when there is neither a client nor a key."""
+        if self._client is None:
+            self.make_client()
