@@ -218,6 +218,9 @@ class Database:
                 **settings.client_options,
                 "serverSelectionTimeoutMS": int(settings.connect_seconds * 1e3),
                 "connectTimeoutMS": int(settings.connect_seconds * 1e3),
+                # PyMongo 4.20 sends a transaction number to a standalone server, which refuses it, when a connection
+                # breaks off in its handshake. Requests are repeated by `retried` in any case.
+                "retryWrites": False,
                 "w": "majority",
                 "journal": True,
                 "readPreference": "primary",

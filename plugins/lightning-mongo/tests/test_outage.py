@@ -1,6 +1,7 @@
 """A server that is killed and comes back: what was acknowledged is there, and nobody who waits is lost."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,38 @@ async def test_a_close_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -
         await asyncio.wait_for(store.aclose(), PATIENCE_SECONDS)
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(asked, PATIENCE_SECONDS)
+
+
+async def test_writes_go_on_when_a_new_connection_breaks_off(tmp_path: Path) -> None:
+    to_break = 0
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal to_break
+        if to_break:
+            to_break -= 1
+            writer.close()
+            return
+        to_server = await asyncio.open_connection("127.0.0.1", mongod.port)
+        await asyncio.gather(pass_on(reader, to_server[1]), pass_on(to_server[0], writer))
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    with Mongod(tmp_path / "data") as mongod:
+        async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            options = {"maxIdleTimeMS": 1}  # each request has a new connection
+            store = MongoLightningStore(
+                f"mongodb://{host}:{port}", run_id="run-1", poll_milliseconds=60_000, client_options=options
+            )
+            await store.enqueue_rollout("a")
+            await asyncio.sleep(0.01)  # its connection is then too old
+            to_break = 1
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await store.enqueue_rollout("b")
+            assert to_break == 0
+            assert (await store.statistics())["total_rollouts"] == 2
+            await store.aclose()
