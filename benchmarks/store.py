@@ -83,6 +83,9 @@ class MovableClock(SystemClock):
     def now(self) -> float:
         return super().now() + self.ahead
 
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
 
 async def time_operations(rollouts: int) -> dict[str, float]:
     """Bring this many rollouts together through one operation after the other.

@@ -16,6 +16,7 @@ using up an attempt, at most `MAX_FAULTS` times. A worker that sends heartbeats 
 gives no sign of life for the length of the lease, that is a fault.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -136,14 +137,19 @@ def has_ended(record: RolloutRecord, attempt: Attempt) -> bool:
     return attempt.status in FINAL_ATTEMPT or given_up(record, attempt)
 
 
-def deadline(record: RolloutRecord) -> Deadline | None:
-    """Return when the newest attempt has to be ended; None while no attempt runs, or without a limit."""
+def deadline(record: RolloutRecord, *, heard_since: float = -math.inf) -> Deadline | None:
+    """Return when the newest attempt has to be ended; None while no attempt runs, or without a limit.
+
+    Args:
+        record: The record.
+        heard_since: Since when signs of life can have been heard; silence before does not count.
+    """
     attempt, config = record.latest, record.rollout.config
     if record.lease_seconds is None and config.timeout_seconds is None and config.unresponsive_seconds is None:
         return None
     if attempt is None or attempt.status not in ACTIVE_ATTEMPT or given_up(record, attempt):
         return None
-    last_sign = _last_sign(attempt)
+    last_sign = max(_last_sign(attempt), heard_since)
     limits: list[Deadline] = []
     if config.timeout_seconds is not None:
         limits.append(Deadline(attempt.start_time + config.timeout_seconds, "timeout"))
@@ -154,9 +160,9 @@ def deadline(record: RolloutRecord) -> Deadline | None:
     return min(limits, default=None)
 
 
-def expire(record: RolloutRecord, now: float) -> RolloutRecord:
+def expire(record: RolloutRecord, now: float, *, heard_since: float = -math.inf) -> RolloutRecord:
     """End the newest attempt if its deadline has come."""
-    due = deadline(record)
+    due = deadline(record, heard_since=heard_since)
     if due is None or now < due.at:
         return record
     if due.is_fault:
@@ -295,6 +301,24 @@ def alive_at(record: RolloutRecord, now: float, attempt_id: str, at: float) -> R
     """
     attempt = record.attempt(attempt_id)
     return _with_attempt(record, evolve(attempt, last_heartbeat_time=max(min(at, now), _last_sign(attempt))))
+
+
+def move_times(record: RolloutRecord, now: float, by: float) -> RolloutRecord:
+    """Move the times of an attempt that is being executed, so that its limits last as long as they would have.
+
+    Args:
+        record: What to change.
+        now: The time; what would be later is now.
+        by: By how many seconds the wall clock was set; negative for back.
+    """
+    attempt = record.latest
+    if attempt is None or attempt.status not in ACTIVE_ATTEMPT:
+        return record
+    began, sign = min(now, attempt.start_time + by), attempt.last_heartbeat_time
+    sign = None if sign is None else min(now, sign + by)
+    if (began, sign) == (attempt.start_time, attempt.last_heartbeat_time):
+        return record
+    return _with_attempt(record, evolve(attempt, start_time=began, last_heartbeat_time=sign))
 
 
 def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, status: AttemptStatus) -> RolloutRecord:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from lightning_core.types import (
@@ -120,10 +121,14 @@ class LightningStore(ABC):
         Whoever executes attempts gives signs of life several times in it. None where it is not known: a store that is
         somewhere else may know it only after its first answer.
 
-        A store that stood still itself, with its process, takes nothing away at once: who was late because of it has a
-        third of a lease, at most five seconds, to give a sign of life.
+        A store that was opened again, or stood still with its process, takes nothing away at once: every lease has one
+        more term.
         """
         return None
+
+    def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
+        """Keep deadlines during the block, also while nobody waits: for a process that serves the store to others."""
+        return nullcontext()
 
     def attempt_key(self, attempt_id: str) -> str | None:
         """Return the key that came with the claim of an attempt: it opens what is that attempt's, and nothing else.

@@ -9,7 +9,11 @@ class Clock(Protocol):
     """The time, and waiting."""
 
     def now(self) -> float:
-        """Return the time, in seconds since the epoch."""
+        """Return the time, in seconds since the epoch: what records say."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment, whatever the machine's time is set to: what durations are measured by."""
         ...
 
     async def wait(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
@@ -29,6 +33,10 @@ class SystemClock:
     def now(self) -> float:
         """Return the time, in seconds since the epoch."""
         return time.time()
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment, whatever the machine's time is set to."""
+        return time.monotonic()
 
     async def wait(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
         """Wait until the future is done, at most so many seconds (None: without limit)."""

@@ -4,6 +4,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, InvalidTransition
@@ -45,6 +46,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
+        _standstill: Standstill | None = None,
     ) -> None:
         lease = real("lease_seconds", lease_seconds)
         if lease <= 0:
@@ -53,16 +55,19 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         self._run_id = f"run-{secrets.token_hex(8)}" if run_id is None else run_id
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lease_seconds = lease
-        self._opened = self._clock.now()
+        self._opened = self._clock.monotonic()
         self._closed = False
         self._view_of: StoreFacade | None = None
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id, self._clock)
-        standstill = Standstill(lease)
+        self._standstill = standstill = Standstill(self._clock, lease) if _standstill is None else _standstill
         self._records = Records(backend, self._run_id, self._clock, self._documents, standstill, lease_seconds=lease)
         self._waits = Waits()
-        self._watchdogs = Watchdogs(backend, self._run_id, self._clock, self._waits, standstill, self._records.expire)
+        self._watchdogs = Watchdogs(
+            *(backend, self._run_id, self._clock, self._waits, standstill),
+            *(self._records.expire, self._records.next_deadline),
+        )
         self._unwatch = backend.watch(self._run_id, self._waits.note)
         self._run_ends: dict[str, RunEnd] = {}
         """By run; those of a view are its root's."""
@@ -74,7 +79,13 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
 
     def for_run(self, run_id: str) -> LightningStore:
         self._check_open()
-        view = StoreFacade(self._backend, run_id=run_id, clock=self._clock, lease_seconds=self._lease_seconds)
+        view = StoreFacade(
+            self._backend,
+            run_id=run_id,
+            clock=self._clock,
+            lease_seconds=self._lease_seconds,
+            _standstill=self._standstill,
+        )
         root = self if self._view_of is None else self._view_of
         view._view_of = root
         # Nobody closes a view that is merely forgotten.
@@ -101,6 +112,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
     def lease_seconds(self) -> float | None:
         return self._lease_seconds
 
+    def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
+        return self._watchdogs.on_duty()
+
     async def statistics(self) -> LightningStoreStatistics:
         self._check_open()
         counts = await self._backend.count(self._run_id)
@@ -111,7 +125,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
             "total_spans": counts["spans"],
             "total_resources": counts["resources"],
             "total_workers": counts["workers"],
-            "uptime": self._clock.now() - self._opened,
+            "uptime": self._clock.monotonic() - self._opened,
         }
 
     async def aclose(self) -> None:

@@ -1,8 +1,10 @@
 """Rollout records of one run: read, changed by compare-and-set, and followed by their workers."""
 
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from lightning_core import lifecycle
@@ -73,11 +75,6 @@ def _is_late(record: RolloutRecord, gives_sign: Callable[[Attempt], bool]) -> bo
     return deadline is not None and deadline.is_fault and attempt is not None and gives_sign(attempt)
 
 
-def _is_silent(record: RolloutRecord) -> bool:
-    deadline = lifecycle.deadline(record)
-    return deadline is not None and deadline.status == "unresponsive"
-
-
 def _worker(fields: dict[str, Any]) -> Worker:
     """Return a worker's record, which keeps these very fields; those that another version wrote are checked."""
     if fields.keys() == _WORKER_FIELDS:
@@ -139,7 +136,7 @@ class Records:
         run_id: Whose records.
         clock: Where the time comes from.
         documents: Where the run's workers are kept.
-        standstill: Says whether all are late because this process was.
+        standstill: Says since when silence counts.
         lease_seconds: How long a worker that sends heartbeats may be silent.
     """
 
@@ -159,6 +156,7 @@ class Records:
         self._documents = documents
         self._standstill = standstill
         self._lease_seconds = lease_seconds
+        self._moving = False
 
     async def get(self, rollout_id: str) -> RolloutRecord:
         """Return a record.
@@ -231,27 +229,60 @@ class Records:
             record = await self.get(rollout_id)
 
     async def expire(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
-        """End what is due, but for who is silent just after this process stood still; see `Standstill`.
+        """End what is due. Silence counts from when this process began, or stood still last; see `Standstill`.
 
         Args:
             gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is.
         """
-        now = self._clock.now()
-        looked_before = self._standstill.looked(now)
-        due = await self._backend.due(self._run_id, now)
-        if not due:
+        # At once, before anything is awaited: whoever comes next is to see it, too.
+        self._standstill.notice()
+        await self._move_times()
+        if self._moving:
             return
+        now = self._clock.now()
+        due = await self._backend.due(self._run_id, now)
         signs = {record.rollout.rollout_id for record in due if gives_sign and _is_late(record, gives_sign)}
-        bears = self._standstill.bears(now, looked_before=looked_before, late_sign=bool(signs))
+        self._standstill.looked(late_sign=bool(signs))
+        heard_since = self._standstill.began()
         for record in due:
-            if record.rollout.rollout_id in signs or (bears and _is_silent(record)):
+            deadline = lifecycle.deadline(record, heard_since=heard_since)
+            if record.rollout.rollout_id in signs or (deadline is not None and now < deadline.at):
                 continue
             try:
-                changed = await self.change(record.rollout.rollout_id, lambda record: lifecycle.expire(record, now))
+                changed = await self.change(
+                    record.rollout.rollout_id, lambda record: lifecycle.expire(record, now, heard_since=heard_since)
+                )
             except NotFound:  # deleted since
                 continue
             if changed.latest is not None:
                 await self.follow(changed, changed.latest)
+
+    async def next_deadline(self) -> float | None:
+        """Return when something has to be ended next, in seconds since the epoch; None when nothing has a deadline."""
+        at = await self._backend.next_deadline(self._run_id)
+        if at is None or at > self._clock.now():
+            return at
+        # What is due has one more term, and there may be other deadlines before its end.
+        timed, heard_since = await self._backend.due(self._run_id, math.inf), self._standstill.began()
+        deadlines = [lifecycle.deadline(record, heard_since=heard_since) for record in timed]
+        return min((each.at for each in deadlines if each is not None), default=None)
+
+    async def _move_times(self) -> None:
+        """Where the wall clock was set, move the times of what runs with it, and none of them is in the future.
+
+        Those of shared data stay: each of the processes would move them. They have their machines' clocks in step.
+        """
+        by = self._standstill.to_move(self._run_id)
+        if by is None or self._backend.is_shared:
+            return
+        now = self._clock.now()
+        self._moving = True
+        try:
+            for record in await self._backend.due(self._run_id, math.inf):
+                with suppress(NotFound):  # deleted since
+                    await self.change(record.rollout.rollout_id, lambda record: lifecycle.move_times(record, now, by))
+        finally:
+            self._moving = False
 
     async def insert(
         self,

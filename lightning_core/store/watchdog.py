@@ -20,10 +20,11 @@ class Watchdogs:
     Args:
         backend: Where deadlines are kept.
         run_id: Whose deadlines.
-        clock: How to wait for them.
+        clock: Where the time comes from, and how to wait.
         waits: Tells of deadlines that are earlier than the one waited for.
         standstill: Is told when the next look is going to be.
         look: Ends what is due.
+        next_deadline: Returns when to look next, in seconds since the epoch.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Watchdogs:
         waits: Waits,
         standstill: Standstill,
         look: Callable[[], Awaitable[None]],
+        next_deadline: Callable[[], Awaitable[float | None]],
     ) -> None:
         self._backend = backend
         self._run_id = run_id
@@ -41,6 +43,7 @@ class Watchdogs:
         self._waits = waits
         self._standstill = standstill
         self._look = look
+        self._next_deadline = next_deadline
         self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
         self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[bool]] = {}
 
@@ -82,11 +85,12 @@ class Watchdogs:
                 await self._look()
                 ticket = self._waits.for_deadline()
                 try:
-                    deadline = await self._backend.next_deadline(self._run_id)
-                    at = self._standstill.plan(me, deadline)
-                    if at is not None:
-                        self._waits.expect(ticket, at)
-                    seconds = None if at is None else max(0.0, at - self._clock.now())
+                    deadline = await self._next_deadline()
+                    seconds = None
+                    if deadline is not None:
+                        self._waits.expect(ticket, deadline)
+                        seconds = max(0.0, deadline - self._clock.now())
+                    self._standstill.plan(me, seconds)
                     await self._clock.wait(ticket.future, seconds)
                 finally:
                     self._waits.leave_deadline(ticket)

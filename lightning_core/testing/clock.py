@@ -20,13 +20,22 @@ class FakeClock:
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._now = start
+        self._set_by = 0.0
         self._order = count()
         self._alarms: list[tuple[float, int, asyncio.Future[None]]] = []
         self._watchers: list[tuple[int, asyncio.Future[None]]] = []
 
     def now(self) -> float:
         """Return the time, in seconds since the epoch."""
+        return self._now + self._set_by
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment, which `set_by` does not change."""
         return self._now
+
+    def set_by(self, seconds: float) -> None:
+        """Set the time forward, or back, as somebody sets a machine's clock: no time passes."""
+        self._set_by += seconds
 
     async def wait(self, future: "asyncio.Future[Any]", seconds: float | None) -> bool:
         """Wait until the future is done, at most so many seconds of this clock (None: without limit).
@@ -66,6 +75,10 @@ class FakeClock:
                 await self._settle()
         self._now = target
         await self._settle()
+
+    def pass_unseen(self, seconds: float) -> None:
+        """Move the time forward before anything has heard of it; alarms ring with the next `advance`."""
+        self._now += seconds
 
     async def stand_still(self, seconds: float) -> None:
         """Move the time forward as for a process that was stopped: its alarms ring late, all of them, at the end."""

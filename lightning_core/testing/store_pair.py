@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lightning_core.errors import LightningError
-from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.store import LightningStore, StoreFacade
+from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing.clock import FakeClock
 from lightning_core.types import (
     AttemptStatus,
@@ -73,13 +74,15 @@ class StorePair(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.Runner()
         self.clock = FakeClock(start=0.0)
-        self.model: LightningStore = InMemoryLightningStore(
-            clock=self.clock, run_id=RUN_ID, lease_seconds=LEASE_SECONDS
-        )
+        self._kept = MemoryBackend()
+        self.model = self._open_model()
         self.store: LightningStore | None = None
         self.ids: list[str] = []
         self.requests = 0
         self.sent: list[Call] = []
+
+    def _open_model(self) -> LightningStore:
+        return StoreFacade(self._kept, clock=self.clock, run_id=RUN_ID, lease_seconds=LEASE_SECONDS)
 
     def make_store(self, *, clock: FakeClock, run_id: str, lease_seconds: float) -> LightningStore:
         """Return an empty store. Called within the event loop in which it will be used."""
@@ -266,7 +269,8 @@ class StorePair(RuleBasedStateMachine):
     def reopen(self) -> None:
         assert self.store is not None
         reopened = self.loop.run(self.reopen_store(self.store, clock=self.clock, lease_seconds=LEASE_SECONDS))
-        self.store = self.store if reopened is None else reopened
+        if reopened is not None:
+            self.store, self.model = reopened, self._open_model()
         for rollout_id in self.ids:
             if attempts := self.loop.run(_attempts(self.model, rollout_id)):
                 self.take_a_number(rollout_id, attempts[-1])

@@ -13,6 +13,7 @@ import pytest
 
 from lightning_core.errors import AccessDenied, StoreError
 from lightning_core.store.http import LightningStoreClient
+from lightning_core.types import EnqueueRolloutRequest
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
 
@@ -105,6 +106,29 @@ def test_killed_and_started_again_it_goes_on_with_its_run_until_that_has_ended(t
         assert asyncio.run(run_of(url)) not in (first, "another-run")
     with serving(*arguments, "--run", first) as (_, url):
         assert asyncio.run(run_of(url)) == first
+
+
+def test_stopped_for_longer_than_a_lease_it_takes_nothing_from_living_workers(tmp_path):
+    store = ("--backend", "sqlite", "--path", str(tmp_path / "store.db"), "--set", "lease_seconds=1.0")
+
+    async def use(process: subprocess.Popen[str], url: str) -> None:
+        async with LightningStoreClient(url) as client:
+            await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(4)])
+            workers = [f"w-{number}" for number in range(4)]
+            for worker in workers:
+                await client.update_worker(worker)
+            claimed = [await client.dequeue_rollout(worker) for worker in workers]
+            process.send_signal(signal.SIGSTOP)
+            look = asyncio.create_task(client.query_rollouts())
+            await asyncio.sleep(1.5)  # of the server's process: no clock of ours can stand still for it
+            process.send_signal(signal.SIGCONT)
+            await look
+            await asyncio.gather(*(client.update_worker(worker) for worker in workers))
+            attempts = [await client.query_attempts(each.rollout_id) for each in claimed if each is not None]
+            assert [[attempt.status for attempt in each] for each in attempts] == [["preparing"]] * 4
+
+    with serving(*store) as (process, url):
+        asyncio.run(use(process, url))
 
 
 def test_failure_of_the_store_is_in_its_log(tmp_path):

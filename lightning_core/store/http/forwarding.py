@@ -3,6 +3,7 @@
 import functools
 import inspect
 from abc import abstractmethod
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
@@ -35,6 +36,9 @@ class ForwardingStore(_Complete):
     @property
     def lease_seconds(self) -> float | None:
         return self.target().lease_seconds
+
+    def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
+        return self.target().keeping_deadlines()
 
     def attempt_key(self, attempt_id: str) -> str | None:
         return self.target().attempt_key(attempt_id)

@@ -196,7 +196,9 @@ class LightningStoreServer(ForwardingStore):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
         try:
-            await told.wait()
+            # Also while no client waits: a process that stood still notices it, and takes nothing from living workers.
+            async with self.store.keeping_deadlines():
+                await told.wait()
             await self.drain(hurry=hurry)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -66,14 +66,14 @@ class ClaimPart(StorePart):
             await self._records.nothing_claimed(worker_id, asked_at=asked_at)
         if claimed is not None or wait_seconds == 0:
             return claimed or []
-        until = None if wait_seconds is None else self._clock.now() + wait_seconds
+        until = None if wait_seconds is None else self._clock.monotonic() + wait_seconds
         unanswered = False
         ticket = self._waits.for_work()
         try:
             while True:
                 claimed = await self._claim(limit, worker_id, asked_at, request_id)
                 unanswered = False
-                seconds = None if until is None else until - self._clock.now()
+                seconds = None if until is None else until - self._clock.monotonic()
                 if claimed is not None or (seconds is not None and seconds <= 0):
                     return claimed or []
                 async with self._watchdogs.on_duty():

@@ -120,14 +120,14 @@ class RolloutPart(StorePart):
         if not 0 <= enough <= different:
             raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
         self._check_open()
-        until = None if timeout is None else self._clock.now() + timeout
+        until = None if timeout is None else self._clock.monotonic() + timeout
         while True:
             ticket = self._waits.for_results(rollout_ids, enough)
             try:
                 await self._look()
                 records = await self._records.get_many(rollout_ids)
                 ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
-                seconds = None if until is None else until - self._clock.now()
+                seconds = None if until is None else until - self._clock.monotonic()
                 if len({record.rollout.rollout_id for record in ended}) >= enough or (
                     seconds is not None and seconds <= 0
                 ):

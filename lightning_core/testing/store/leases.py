@@ -340,7 +340,7 @@ class LeaseBehaviour(StoreBehaviour):
             await store.update_rollout(of.rollout_id, status="cancelled")
         assert len(await soon(waiter)) == len(started)
 
-    async def test_who_died_is_lost_soon_after_the_stores_process_stood_still(
+    async def test_who_died_is_lost_one_term_after_the_stores_process_stood_still(
         self, store: LightningStore, clock: FakeClock
     ) -> None:
         lost = await claimed_by_a_living_worker(store)
@@ -349,11 +349,52 @@ class LeaseBehaviour(StoreBehaviour):
         await clock.stand_still(2 * LEASE_SECONDS)
         assert await rollout_status(store, lost.rollout_id) == "preparing"
         await soon(clock.until_waiting())
-        await clock.advance(LEASE_SECONDS / 3)
+        await clock.advance(LEASE_SECONDS)
         claimed = await soon(waiter)
         assert claimed is not None
         assert claimed.rollout_id == lost.rollout_id
         assert await attempt_statuses(store, lost.rollout_id) == ["unresponsive", "preparing"]
+
+    async def test_a_lease_has_one_more_term_when_the_store_is_opened_again(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        alive = await claimed_by_a_living_worker(store)
+        await store.enqueue_rollout("leased")
+        await store.update_worker("w-2")
+        dead = await claim(store, "w-2")
+        await clock.advance(JUST_BEFORE)
+        reopened = await self.reopen_store(store, clock=clock)
+        if reopened is None:
+            pytest.skip("nothing outlives this store")
+        await clock.advance(JUST_BEFORE)
+        for of in (alive, dead):
+            assert await rollout_status(reopened, of.rollout_id) == "preparing"
+        await reopened.update_worker("w-1")
+        await clock.advance(0.1)
+        assert await rollout_status(reopened, alive.rollout_id) == "preparing"
+        assert await rollout_status(reopened, dead.rollout_id) == "requeuing"
+        await reopened.aclose()
+
+    @pytest.mark.parametrize("seconds", [-3600, 3600])
+    async def test_a_clock_that_is_set_takes_nothing_from_who_lives_and_leaves_nothing_to_who_died(
+        self, store: LightningStore, clock: FakeClock, seconds: int
+    ) -> None:
+        alive = await claimed_by_a_living_worker(store, timeout_seconds=10 * LEASE_SECONDS)
+        await store.enqueue_rollout("leased")
+        await store.update_worker("w-2")
+        dead = await claim(store, "w-2")
+        await clock.advance(1)
+        clock.set_by(seconds)
+        for _ in range(2):
+            await store.update_worker("w-1")
+            await clock.advance(LEASE_SECONDS / 2)
+        await store.update_worker("w-1")
+        assert await rollout_status(store, alive.rollout_id) == "preparing"
+        assert await rollout_status(store, dead.rollout_id) == "requeuing"
+        for _ in range(18):
+            await store.update_worker("w-1")
+            await clock.advance(LEASE_SECONDS / 2)
+        assert await attempt_statuses(store, alive.rollout_id) == ["timeout"]
 
     async def test_a_store_tells_how_long_its_leases_are_or_says_nothing(self, store: LightningStore) -> None:
         await store.update_worker("w-1")

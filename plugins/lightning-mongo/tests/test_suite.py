@@ -19,6 +19,10 @@ class OnServer(StoreSuite):
         await store.aclose()
         return await self.make_store(clock=clock, run_id=store.run_id)
 
+    @pytest.mark.skip("several processes share the data: none of them moves its times when its own clock is set")
+    async def test_a_clock_that_is_set_takes_nothing_from_who_lives_and_leaves_nothing_to_who_died(self) -> None:  # type: ignore[override]
+        pass
+
     @pytest.mark.slow
     @pytest.mark.timeout(400)
     async def test_each_of_ten_thousand_rollouts_is_done_once(self, store: LightningStore) -> None:

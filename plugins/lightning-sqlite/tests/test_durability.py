@@ -95,7 +95,7 @@ async def test_the_queue_keeps_its_order_and_its_retries(path: Path) -> None:
     await store.aclose()
 
 
-async def test_leases_and_deadlines_go_on(path: Path) -> None:
+async def test_deadlines_go_on_and_leases_have_one_more_term(path: Path) -> None:
     clock = FakeClock()
     store = SqliteLightningStore(path, run_id="run-1", clock=clock, lease_seconds=10)
     await store.update_worker("w-1")
@@ -105,9 +105,11 @@ async def test_leases_and_deadlines_go_on(path: Path) -> None:
     await clock.advance(9)
     store = SqliteLightningStore(path, run_id="run-1", clock=clock, lease_seconds=10)
     assert await statuses(store, leased, timed) == ["preparing", "preparing"]
-    await clock.advance(1)
+    await clock.advance(9.9)
+    assert await statuses(store, leased, timed) == ["preparing", "preparing"]
+    await clock.advance(0.1)
     assert await statuses(store, leased, timed) == ["requeuing", "preparing"]
-    await clock.advance(10)
+    await clock.advance(1)
     assert await statuses(store, leased, timed) == ["requeuing", "failed"]
     await store.aclose()
 
