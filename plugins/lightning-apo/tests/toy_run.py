@@ -63,7 +63,12 @@ class ToyRun:
             return self.reward(prompt.template, task)
 
         trainer = Trainer(
-            algorithm=algorithm, store=self.store, n_runners=4, initial_resources=self.resources, hooks=[self]
+            algorithm=algorithm,
+            store=self.store,
+            n_runners=4,
+            initial_resources=self.resources,
+            hooks=[self],
+            stop_on_identical_failures=False,  # what apo makes of failures is tested
         )
         return await trainer.fit_async(agent, self.train, val_dataset=self.val)
 
