@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 from pydantic import BaseModel
 
+from lightning_core.logs.secrets import hide_keys
+
 
 class JsonLines:
     """Writes objects as lines of JSON. When nobody reads them any more, it goes silent.
@@ -63,15 +65,17 @@ def _close(stream: TextIO) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Copy a value into what JSON has; numbers that are not finite become null, other objects their text."""
-    if value is None or isinstance(value, str | bool | int):
+    """Copy a value into what JSON has, without keys; numbers that are not finite become null, other objects text."""
+    if isinstance(value, str):
+        return hide_keys(value)
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, BaseModel):
         return plain(value.model_dump())
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {hide_keys(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [plain(item) for item in value]
-    return repr(value)
+    return hide_keys(repr(value))

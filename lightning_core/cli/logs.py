@@ -14,8 +14,10 @@ verbose_option = click.option(
 def show_warnings(context: click.Context, *, verbose: bool = False) -> None:
     """Show warnings and errors that are logged, for as long as a command runs; all that is logged where wanted."""
     from lightning_core.logs import setup_logging  # late: who asks for help does not pay for it
+    from lightning_core.logs.secrets import remember_environment
     from lightning_core.logs.setup import reset_logging
 
+    remember_environment()
     setup_logging("DEBUG" if verbose else "WARNING", console=False, extra_handlers=[_Stderr()])
     context.call_on_close(reset_logging)
 

@@ -15,6 +15,7 @@ from lightning_core.cli.texts import shortened, visible
 from lightning_core.cli.words import metric_words, usage_words
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
+from lightning_core.runs.best import resources_record
 from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
@@ -168,7 +169,7 @@ def result_record(result: FitResult) -> dict[str, Any]:
     """Return a result as JSON has it, without keys. A number that is not finite is null."""
     record: dict[str, Any] = asdict(result)
     resources = result.best_resources
-    record["best_resources"] = None if resources is None else {n: _without_key(r) for n, r in resources.items()}
+    record["best_resources"] = None if resources is None else resources_record(resources)
     return dict(plain(record))
 
 
@@ -212,7 +213,3 @@ def _counts(result: FitResult) -> str:
         + (f", {counts.cancelled} cancelled" if counts.cancelled else "")
         + (f", {counts.unfinished} unfinished" if counts.unfinished else "")
     )
-
-
-def _without_key(resource: Resource) -> dict[str, Any]:
-    return resource.model_dump(exclude={"api_key"})

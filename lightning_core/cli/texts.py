@@ -9,8 +9,10 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 
 def visible(text: str) -> str:
-    r"""Return a text without what a terminal would obey: in its place stands its escape, as `\x1b`."""
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    r"""Return a text without secrets, and without what a terminal would obey: that is escaped, as in `\x1b`."""
+    from lightning_core.logs.secrets import hide_keys  # late: commands that show no such text start fast
+
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), hide_keys(text))
 
 
 def shortened(value: Any, limit: int) -> str:

@@ -19,6 +19,7 @@ from lightning_core.config.model import DATASETS, Config
 from lightning_core.config.options import Options
 from lightning_core.config.overrides import override
 from lightning_core.errors import ConfigError, InvalidComponent, InvalidInput, RegistryError
+from lightning_core.logs.secrets import remember_secrets
 from lightning_core.plugins import Hooks
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.plans import plan_of
@@ -104,6 +105,8 @@ def load_job(
     folder = file.path.resolve().parent
     search_first(folder)
     config = _validate(file)
+    for key in config.model_fields_set - set(DATASETS):
+        remember_secrets(key, getattr(config, key))
     agent = load_agent(file, config.agent, has_grader=config.reward is not None)
     options, faults = check_components(file)
     if faults:

@@ -22,6 +22,7 @@ from lightning_core.errors import (
     LightningError,
     NotFound,
 )
+from lightning_core.logs.secrets import remember_environment, remember_secrets
 from lightning_core.plugins import Hooks
 from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner, T_task
@@ -121,6 +122,7 @@ class LitAgentRunner(Runner[T_task]):
             in_thread=self.heartbeat_launch_mode == "thread",
         )
         self.tracer.init_worker(worker_id, store)
+        remember_environment()
 
     def teardown_worker(self, worker_id: int) -> None:
         self._store = self._heartbeats = None
@@ -378,6 +380,7 @@ class LitAgentRunner(Runner[T_task]):
         update = await self.store.get_resources_by_id(rollout.resources_id)
         if update is None:
             raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are gone")
+        remember_secrets("resources", update.resources)
         return with_key(update.resources, self._attempt_key(rollout.attempt))
 
     def _attempt_key(self, attempt: Attempt) -> str | None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.errors import AgentTimeout, AttemptStopped, Fault
+from lightning_core.logs.secrets import hide_in_text
 from lightning_core.types import AttemptStatus, Span
 from lightning_core.types.text import well_formed
 
@@ -72,12 +73,12 @@ def is_fault(error: BaseException) -> bool:
 
 
 def describe(error: Exception) -> dict[str, str]:
-    """Return an error's type and message, as text that every store can keep."""
+    """Return an error's type and message, as text that every store can keep, without secrets."""
     shown = traceback.TracebackException(type(error), error, None)  # str(error) may fail in its turn
     message = well_formed(str(shown)) or type(error).__name__
     if (url := _url_of(error)) is not None:
         message += f" ({url}" + (f": {error.__cause__})" if error.__cause__ else ")")
-    return {"type": type(error).__name__, "message": message}
+    return {"type": type(error).__name__, "message": hide_in_text(message)}
 
 
 def place_in_user_code(error: BaseException) -> str:

@@ -1,9 +1,14 @@
-"""Files that are there as a whole, or not at all."""
+"""Files of a run: its owner's alone, and there as a whole or not at all."""
 
 import os
 from pathlib import Path
 
 from lightning_core.errors import RunFolderError
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file so that only its owner can read it, where it is made anew; an `opener` of `open`."""
+    return os.open(path, flags, 0o600)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -15,7 +20,7 @@ def write_atomically(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            with open(draft, "w", encoding="utf-8") as file:
+            with open(draft, "w", encoding="utf-8", opener=private) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

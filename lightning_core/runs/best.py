@@ -20,8 +20,12 @@ def write_best(path: Path, resources: NamedResources) -> None:
     Raises:
         RunFolderError: When they cannot be written.
     """
-    record = {name: _without_secrets(resource) for name, resource in resources.items()}
-    write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    write_atomically(path, json.dumps(resources_record(resources), indent=2, ensure_ascii=False) + "\n")
+
+
+def resources_record(resources: NamedResources) -> dict[str, dict[str, Any]]:
+    """Return resources as JSON has them, without keys and the values of headers."""
+    return {name: _without_secrets(resource) for name, resource in resources.items()}
 
 
 def read_best(path: Path, initial: NamedResources | None = None) -> NamedResources | None:

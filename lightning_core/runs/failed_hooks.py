@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lightning_core.execution.reporting import FAILED_HOOKS
+from lightning_core.logs.secrets import hide_in_text
 from lightning_core.plugins import HookFailure
 from lightning_core.types import Worker
 
@@ -57,4 +58,4 @@ def _elsewhere(workers: Iterable[Worker]) -> Iterator[FailedHook]:
 
 
 def _in_one_line(error: Exception) -> str:
-    return " ".join(traceback.format_exception_only(error)[-1].split())
+    return hide_in_text(" ".join(traceback.format_exception_only(error)[-1].split()))

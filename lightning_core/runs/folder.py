@@ -50,7 +50,8 @@ class RunFolder:
             )
         folder = cls(Path(root) / run_id)
         try:
-            folder.path.mkdir(parents=True)
+            folder.path.parent.mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir(mode=0o700)
         except OSError as exc:
             raise RunFolderError(
                 f"cannot make the folder {folder.path} of the run: {exc.strerror}; name another place with --runs-dir "

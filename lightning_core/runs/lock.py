@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lightning_core.errors import RunFolderError
+from lightning_core.runs.atomic import private
 
 if sys.platform == "win32":
     import msvcrt
@@ -52,7 +53,7 @@ class RunLock:
             if owner is not None:
                 raise RunFolderError(in_use(self._path.parent.name, owner))
             try:
-                file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115  # until `release`
+                file = open(self._path, "a+", encoding="utf-8", opener=private)  # noqa: SIM115  # until `release`
             except OSError as exc:
                 raise RunFolderError(f"cannot write {self._path}: {exc.strerror}") from exc
             try:

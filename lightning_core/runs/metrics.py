@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from lightning_core.errors import RunFolderError
+from lightning_core.runs.atomic import private
 
 
 class Report(NamedTuple):
@@ -33,7 +34,8 @@ class MetricsFile:
         self._path = path
         self._before = read_metrics(path)
         try:
-            self._file: IO[str] = open(path, "a", encoding="utf-8")  # noqa: SIM115  # until `close`
+            file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115  # until `close`
+            self._file: IO[str] = file
             self._file.truncate(_whole_lines(path))  # what a kill cut short
         except OSError as exc:
             raise RunFolderError(f"cannot write {path}: {exc.strerror}") from exc

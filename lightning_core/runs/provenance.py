@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_core.errors import RunFolderError
+from lightning_core.logs.secrets import hide_keys_in
 from lightning_core.runs.manifest import Git, Origin
 
 GIT_SECONDS = 5.0
@@ -45,7 +46,7 @@ def describe_origin(
         config_file=None if config_file is None else str(config_file.resolve()),
         folder=str(Path.cwd()),
         overrides=list(overrides),
-        config=dict(config or {}),
+        config=hide_keys_in(config or {}),
         seed=seed,
         python=platform.python_version(),
         platform=platform.platform(),

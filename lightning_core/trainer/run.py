@@ -11,6 +11,7 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
+from lightning_core.logs.secrets import remember_environment, remember_secrets
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
 from lightning_core.runs.failed_hooks import failed_hooks
@@ -55,6 +56,9 @@ class Run:
         self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
         for name, dataset in {**self._datasets, "test_dataset": test_dataset}.items():
             _check_dataset(name, dataset)
+        remember_environment()
+        remember_secrets("initial_resources", trainer.initial_resources)
+        remember_secrets("model_list", getattr(trainer.llm_proxy, "model_list", None))
         warn_of_overlap(test_dataset, self._datasets)
         self._trainer = trainer
         self._algorithm = algorithm

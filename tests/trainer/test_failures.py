@@ -157,3 +157,15 @@ def test_trainer_can_be_used_again_after_a_failure() -> None:
     with pytest.raises(AlgorithmError):
         trainer.fit(solve)
     assert trainer.fit(solve, [1.0]).metrics == {"train_reward": 1.0}
+
+
+async def test_keys_of_the_models_are_in_no_cause() -> None:
+    @rollout
+    async def leaks(task: str) -> float:
+        raise ValueError("401: velvet-anchor-64 is wrong")
+
+    params = {"model": "openai/large", "api_base": "http://127.0.0.1:9/v1", "api_key": "velvet-anchor-64"}
+    proxy = {"model_list": [{"model_name": "large", "litellm_params": params}]}
+
+    with pytest.raises(NoRewards, match=r"ValueError: 401: \*\*\* is wrong"):
+        await Trainer(algorithm="baseline", llm_proxy=proxy).fit_async(leaks, ["task"])

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sqlite3
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
@@ -49,13 +50,15 @@ class Database:
         self._note = Path(f"{self.path}-owner")
         _refuse_foreign(self.path)
         try:
+            _make_private(self.path)
             self.connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, timeout=0, cached_statements=_STATEMENTS
             )
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, OSError) as exc:
             raise self.not_opened(exc) from exc
         try:
             self._take(durability, check=check)
+            _make_private(self._note)
             self._note.write_text(json.dumps(_myself()), encoding="utf-8")
         except (sqlite3.Error, OSError) as exc:
             self.connection.close()
@@ -150,6 +153,12 @@ def refuse_damage(connection: sqlite3.Connection) -> None:
         error = sqlite3.DatabaseError(" ".join(found.removeprefix("*** in database main ***").split()))
         error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
         raise error
+
+
+def _make_private(path: Path) -> None:
+    """Make a file that only its owner can read, where there is none: a store has keys. Its journals get its mode."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -63,6 +63,23 @@ def without_privileges() -> Iterator[None]:
 # One owner
 
 
+def modes_in(folder: Path) -> dict[str, str]:
+    return {path.name: oct(path.stat().st_mode & 0o777) for path in folder.iterdir()}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have modes there")
+async def test_files_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = SqliteLightningStore(tmp_path / "store.db")
+        await store.enqueue_rollout("task")
+    finally:
+        os.umask(before)
+    modes = modes_in(tmp_path)
+    await store.aclose()
+    assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-owner"], "0o600")
+
+
 async def test_a_second_store_of_the_same_process_is_told_who_owns_the_file(path: Path) -> None:
     store = SqliteLightningStore(path)
     owner = rf"is in use by this process {os.getpid()} on {re.escape(socket.gethostname())}, since \d{{4}}-.*\+00:00; "
