@@ -74,8 +74,8 @@ class PromptTemplate(Resource):
     """A text with placeholders.
 
     A template may have been written by a model, so it is data, never code: an `f-string` field is a plain name
-    (no attribute, index, conversion or format), and `jinja` runs in a sandbox, which bounds the size of what it makes,
-    but not the time that it takes.
+    (no attribute, index, conversion or format), and `jinja` runs in a sandbox, which bounds the memory that it takes,
+    but not the time. There it has no macros, blocks and recursive loops, and no methods that make texts longer.
     """
 
     resource_type: Literal["prompt_template"] = "prompt_template"
@@ -108,8 +108,11 @@ class PromptTemplate(Resource):
                 f"{', '.join(problems)}; the template has {sorted(names)}, the values are {sorted(values)}"
             )
         if self.engine == "jinja":
+            from lightning_core.types.jinja_sandbox import Sandbox
+
             try:
-                return _bounded(_jinja().from_string(self.template).generate(values))
+                sandbox = Sandbox()
+                return _bounded(sandbox.from_string(sandbox.parsed(self.template)).generate(values))
             except Exception as exc:
                 raise ValueError(f"jinja template failed with {type(exc).__name__}: {exc}") from exc
         return "".join(
@@ -140,31 +143,12 @@ def _fstring_names(template: str) -> frozenset[str]:
 def _jinja_names(template: str) -> frozenset[str]:
     from jinja2 import TemplateSyntaxError, meta
 
-    environment = _jinja()
+    from lightning_core.types.jinja_sandbox import Sandbox
+
     try:
-        return frozenset(meta.find_undeclared_variables(environment.parse(template)))
+        return frozenset(meta.find_undeclared_variables(Sandbox().parsed(template)))
     except TemplateSyntaxError as exc:
         raise ValueError(f"malformed jinja template, line {exc.lineno}: {exc.message}") from exc
-
-
-def _jinja() -> Any:
-    from jinja2 import StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """Refuses the operators by which a few characters make a text, or a number, of any size."""
-
-        intercepted_binops = frozenset({"*", "**", "%", "<<"})
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            numbers = isinstance(left, int | float) and isinstance(right, int | float)
-            if operator == "*" and not numbers:
-                raise ValueError("a text or a list cannot be multiplied in a prompt template")
-            if operator in ("**", "<<") or (operator == "%" and not numbers):
-                raise ValueError(f"the operator {operator} cannot be used in a prompt template")
-            return super().call_binop(context, operator, left, right)
-
-    return Sandbox(undefined=StrictUndefined, keep_trailing_newline=True)
 
 
 def _bounded(pieces: Iterable[str]) -> str:
