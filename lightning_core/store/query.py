@@ -81,7 +81,7 @@ def make_query(
     if sort_order not in ("asc", "desc"):
         raise InvalidRequest(f"sort_order is {sort_order!r}; it is 'asc' or 'desc'")
     check_page(limit, offset)
-    if sort_by is not None and sort_by not in (fields := _sortable(model)):
+    if sort_by is not None and sort_by not in (fields := sortable(model)):
         near = difflib.get_close_matches(str(sort_by), fields, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InvalidRequest(
@@ -166,7 +166,8 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 @cache
-def _sortable(model: Any) -> tuple[str, ...]:
+def sortable(model: Any) -> tuple[str, ...]:
+    """Return the fields by which records of this type can be sorted."""
     return tuple(name for name, field in model.model_fields.items() if _is_plain(field.annotation))
 
 

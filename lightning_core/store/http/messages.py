@@ -4,27 +4,48 @@ Which statuses, modes and orders there are is judged by the store, so that its m
 process. What a body has beyond these fields is ignored, as agentlightning 0.3 does.
 """
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from lightning_core.store.http.protocol import MAX_CLAIMED, MAX_ENQUEUED
+from lightning_core.store.query import sortable
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
     EnqueueRolloutRequest,
+    ResourcesUpdate,
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutStatus,
+    Span,
     TaskInput,
+    Worker,
+    WorkerStatus,
 )
 
 Seconds = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)]
-Names = Annotated[
-    list[str] | str | None,
-    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
-]
-"""A list of strings. One string alone is let through to the store, which says what it takes instead."""
+
+
+def _one_of(names: Iterable[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(names)}
+
+
+def _sort_by(model: Any) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [_one_of(sortable(model)), {"type": "null"}]})
+
+
+def _some_of(item: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"type": "array", "items": item}, {"type": "null"}]})
+
+
+# One string alone is let through to the store, which says what it takes instead.
+Names = Annotated[list[str] | str | None, _some_of({"type": "string"})]
+Modes = Annotated[list[str] | str | None, _some_of(_one_of(get_args(RolloutMode)))]
+RolloutStatuses = Annotated[list[str] | str | None, _some_of(_one_of(get_args(RolloutStatus)))]
+WorkerStatuses = Annotated[list[str] | str | None, _some_of(_one_of(get_args(WorkerStatus)))]
 Order = Annotated[str, WithJsonSchema({"enum": ["asc", "desc"]})]
 Logic = Annotated[str, WithJsonSchema({"enum": ["and", "or"]})]
 Count = Annotated[int, Field(ge=-(2**53), le=2**53)]
@@ -172,8 +193,10 @@ class Deleted(BaseModel):
 class Page(BaseModel):
     """Which part of the matches to give, and in which order."""
 
-    limit: Count = Field(default=-1, description="-1 for all, where they fit into one page.")
-    offset: Count = 0
+    limit: Annotated[Count, Field(json_schema_extra={"minimum": -1})] = Field(
+        default=-1, description="-1 for all, where they fit into one page."
+    )
+    offset: Annotated[Count, Field(json_schema_extra={"minimum": 0})] = 0
     sort_by: str | None = None
     sort_order: Order = "asc"
 
@@ -181,17 +204,18 @@ class Page(BaseModel):
 class QueryRolloutsRequest(Page):
     """What `query_rollouts` takes."""
 
-    status_in: Names = None
+    sort_by: Annotated[str | None, _sort_by(Rollout)] = None
+    status_in: RolloutStatuses = None
     rollout_id_in: Names = None
     rollout_id_contains: str | None = None
-    mode_in: Names = None
+    mode_in: Modes = None
     filter_logic: Logic = "and"
 
 
 class QueryAttemptsRequest(Page):
     """What `query_attempts` takes."""
 
-    sort_by: str | None = "sequence_id"
+    sort_by: Annotated[str | None, _sort_by(Attempt)] = "sequence_id"
 
 
 class QuerySpansRequest(Page):
@@ -208,12 +232,13 @@ class QuerySpansRequest(Page):
     name: str | None = None
     name_contains: str | None = None
     filter_logic: Logic = "and"
-    sort_by: str | None = "sequence_id"
+    sort_by: Annotated[str | None, _sort_by(Span)] = "sequence_id"
 
 
 class QueryResourcesRequest(Page):
     """What `query_resources` takes."""
 
+    sort_by: Annotated[str | None, _sort_by(ResourcesUpdate)] = None
     resources_id: str | None = None
     resources_id_contains: str | None = None
 
@@ -221,7 +246,8 @@ class QueryResourcesRequest(Page):
 class QueryWorkersRequest(Page):
     """What `query_workers` takes."""
 
-    status_in: Names = None
+    sort_by: Annotated[str | None, _sort_by(Worker)] = None
+    status_in: WorkerStatuses = None
     worker_id_contains: str | None = None
     filter_logic: Logic = "and"
 

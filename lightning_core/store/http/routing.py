@@ -40,6 +40,9 @@ async def _documented_only(_: Annotated[Any, Depends(_bearer)]) -> None:
 CallOf = Annotated[Call, Depends(_documented_only)]
 """The first parameter of every route that needs a key."""
 
+OpenCallOf = Annotated[Call, Depends(lambda: None)]
+"""The same for a route that needs none."""
+
 RawAnswer = tuple[bytes, str]
 """What a route returns that makes its answer by itself: the body and its media type."""
 
@@ -133,7 +136,8 @@ class StoreRoute(APIRoute):
         **options: Any,
     ) -> None:
         options.setdefault("responses", {})
-        shared = {4: "The request is refused, or wrong."} if role is not Role.ANYBODY else {}
+        refused, failed = "The request is refused, or wrong.", "The store cannot do it now; 503 may be asked again."
+        shared = {4: refused, 5: failed} if role is not Role.ANYBODY else {}
         options["responses"] = {
             **{f"{digit}XX": {"model": ErrorAnswer, "description": text} for digit, text in shared.items()},
             **options["responses"],
@@ -247,6 +251,7 @@ def _title(endpoint: Endpoint) -> str:
 
 
 _NONE: Mapping[str, Any] = {}
+_HEADER_SCHEMA = {"type": "string", "pattern": "^[!-~]{1,200}$"}
 _NAMES = {
     Role.ANYBODY: "anybody",
     Role.ATTEMPT: "an attempt",
@@ -264,6 +269,6 @@ def _headers(*, mutates: bool) -> list[dict[str, Any]]:
     if mutates:
         about[REQUEST_HEADER] = "Makes a repetition of the request harmless: the same id twice is one effect."
     return [
-        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        {"name": name, "in": "header", "required": False, "description": text, "schema": _HEADER_SCHEMA}
         for name, text in about.items()
     ]

@@ -6,6 +6,11 @@ from typing import Any
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.store.http.app import application
@@ -57,15 +62,40 @@ def known(fields: Any) -> Any:
 
 @schema.parametrize()
 @settings(
-    max_examples=15,
+    max_examples=5,
     derandomize=True,
     database=None,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_no_request_makes_the_server_fail(case: Any) -> None:
-    case.call_and_validate(checks=[not_a_server_error])
+def test_the_server_answers_as_it_documents(case: Any) -> None:
+    case.call_and_validate(
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ]
+    )
+
+
+async def test_the_values_that_a_query_takes_are_documented(server, ask):
+    _, document = await ask("GET", server.url + "/openapi.json")
+    operation = document["paths"]["/v1/agl/rollouts"]["get"]
+    schemas = {parameter["name"]: parameter["schema"] for parameter in operation["parameters"]}
+    statuses = schemas["status_in"]["anyOf"][0]["items"]["enum"]
+    for name, wrong, allowed in (
+        ("status_in", "done", statuses),
+        ("sort_by", "mood", schemas["sort_by"]["anyOf"][0]["enum"]),
+        ("offset", -1, [schemas["offset"]["minimum"]]),
+        ("limit", -2, [schemas["limit"]["minimum"]]),
+    ):
+        status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={wrong}")
+        assert status == 422, name
+        for value in allowed:
+            status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={value}")
+            assert status == 200, (name, value)
 
 
 async def test_every_route_is_documented_with_its_errors_and_its_key(server, ask):
@@ -78,6 +108,11 @@ async def test_every_route_is_documented_with_its_errors_and_its_key(server, ask
         if operation["operationId"] != "health":
             assert operation["security"] == [{"HTTPBearer": []}]
             assert "ErrorAnswer" in str(operation["responses"]["4XX"])
+            assert "ErrorAnswer" in str(operation["responses"]["5XX"])
+        else:
+            assert "security" not in operation
+    assert document["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
+    assert "application/x-protobuf" in document["paths"]["/v1/traces"]["post"]["responses"]["200"]["content"]
     claimed = document["components"]["schemas"]["ClaimedRollout"]["properties"]
     assert {"rollout_id", "attempt", "attempt_key"} <= claimed.keys()
     assert "RolloutConfig" in document["components"]["schemas"]

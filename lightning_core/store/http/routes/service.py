@@ -1,16 +1,26 @@
 """The server itself: is it there, and how is it doing."""
 
+from starlette.responses import Response
+
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.messages import Health
 from lightning_core.store.http.metrics import CONTENT_TYPE
 from lightning_core.store.http.protocol import HEALTH_PATH, METRICS_PATH
-from lightning_core.store.http.routing import CallOf, RawAnswer, Routes
+from lightning_core.store.http.routing import CallOf, OpenCallOf, RawAnswer, Routes
 
 routes = Routes("service")
 
+_TEXT = {200: {"description": "The counts.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
 
-@routes.get(HEALTH_PATH, role=Role.ANYBODY, raw=True, response_model=Health)
-async def health(call: CallOf) -> RawAnswer:
+
+@routes.get(
+    HEALTH_PATH,
+    role=Role.ANYBODY,
+    raw=True,
+    response_model=Health,
+    responses={503: {"model": Health, "description": "It shuts down."}},
+)
+async def health(call: OpenCallOf) -> RawAnswer:
     """Say whether the server is there; 503 while it shuts down. Needs no key."""
     if call.service.draining.is_set():
         call.status = 503
@@ -18,7 +28,7 @@ async def health(call: CallOf) -> RawAnswer:
     return b'{"status":"ok"}', "application/json"
 
 
-@routes.get(METRICS_PATH, role=Role.RUNNER, raw=True)
+@routes.get(METRICS_PATH, role=Role.RUNNER, raw=True, response_class=Response, responses=_TEXT)
 async def metrics(call: CallOf) -> RawAnswer:
     """Count requests and records, for Prometheus."""
     return call.service.metrics.page(await call.service.store.statistics()), CONTENT_TYPE

@@ -4,6 +4,8 @@ import gzip
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from starlette.responses import Response
+
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store.base import LightningStore
 from lightning_core.store.http.auth import Identity, Role
@@ -15,18 +17,33 @@ from lightning_core.types import Span
 
 routes = Routes("traces")
 
+_PROTOBUF = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
+
 _DOCUMENT = {
     "requestBody": {
         "description": "An `ExportTraceServiceRequest`, packed with gzip or not.",
         "content": {
-            "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
+            **_PROTOBUF,
             "application/json": {"schema": {"type": "object"}},
         },
-    }
+    },
+}
+_MESSAGE = {"type": "object", "properties": {"message": {"type": "string"}}}
+_ANSWERS = {
+    200: {
+        "description": "How many spans were not kept, and why.",
+        "content": {**_PROTOBUF, "application/json": {"schema": {"type": "object"}}},
+    },
+    400: {
+        "description": "The body is not a request.",
+        "content": {**_PROTOBUF, "application/json": {"schema": _MESSAGE}},
+    },
 }
 
 
-@routes.post(TRACES_PATH, role=Role.ATTEMPT, raw=True, openapi_extra=_DOCUMENT)
+@routes.post(
+    TRACES_PATH, role=Role.ATTEMPT, raw=True, response_class=Response, openapi_extra=_DOCUMENT, responses=_ANSWERS
+)
 async def export_traces(call: CallOf) -> RawAnswer:
     """Keep spans that OpenTelemetry exports.
 
