@@ -14,12 +14,19 @@ VERL_BIN := $(VERL_VENV)/bin
 VERL_PLUGINS := plugins/lightning-sqlite plugins/lightning-verl
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
+LOWEST_VENV := .venv-lowest
+LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo mongo sqlite)
+LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer types test_plugins.py \
+	$(addprefix proxy/test_,capture.py faults.py openai_client.py replicas.py serving.py) \
+	$(addprefix store/http/test_,heads.py otlp.py server.py)) \
+	$(addprefix plugins/lightning-,apo/tests/test_endpoint.py mongo/tests/test_values.py sqlite/tests/test_values.py)
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart quickstart-rl test check bench docs wheels clean empty-venv empty-verl-venv found-python
+.PHONY: help quickstart quickstart-rl test check bench docs lowest wheels clean empty-venv empty-verl-venv found-python
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,11 +55,19 @@ bench: $(MADE_FOR) ## measure what the project promises, a line a figure
 docs: $(MADE_FOR) ## show the documentation in a browser, and follow its changes
 	$(BIN)/mkdocs serve --strict
 
+lowest: found-python ## try the lowest versions of constraints-lowest.txt in an environment of their own
+	$(PYTHON) -m venv --clear $(LOWEST_VENV)
+	$(LOWEST_VENV)/bin/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(LOWEST_VENV)/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
+		--build-constraint constraints.txt --group lowest --editable '.[instrument,testing]' \
+		$(LOWEST_PLUGINS:%=--editable %)
+	$(LOWEST_VENV)/bin/pytest -q -m 'not slow' -p no:cacheprovider $(LOWEST_TESTS)
+
 wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) $(VERL_VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a

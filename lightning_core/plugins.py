@@ -247,10 +247,12 @@ class _Manager(pluggy.PluginManager):
     """Takes every function whose name begins as a hook's does, so that a forgotten mark does not silence a plugin."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        implementation = inspect.getattr_static(plugin, name, None)
+        if isinstance(implementation, property):  # pluggy<1.7 reads it, and it may raise
+            return None
         marked = super().parse_hookimpl_opts(plugin, name)
         if marked is not None:
             return marked
-        implementation = inspect.getattr_static(plugin, name, None)
         if isinstance(plugin, Hook) and name in _METHODS_OF_HOOK and implementation is not vars(Hook)[name]:
             specname = _METHODS_OF_HOOK[name]
         elif name.startswith(_PREFIX) and inspect.isroutine(implementation):

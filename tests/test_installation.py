@@ -1,5 +1,6 @@
 """What is installed in the development environment, and what an import of the core costs."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import lightning_core
 
@@ -37,9 +39,9 @@ def read_project(path: Path) -> dict[str, Any]:
     return project
 
 
-def read_pins() -> dict[str, str]:
-    """Read constraints.txt, which holds exact versions only, as name -> version."""
-    lines = (CHECKOUT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def read_pins(file: str = "constraints.txt") -> dict[str, str]:
+    """Read a constraints file, which holds exact versions only, as name -> version."""
+    lines = (CHECKOUT / file).read_text(encoding="utf-8").splitlines()
     pins: dict[str, str] = {}
     for line in lines:
         if not line.startswith("#"):
@@ -106,6 +108,24 @@ def test_everything_that_is_required_is_pinned_at_the_version_that_is_installed(
                 pending.append(requirement)
 
     assert not astray, f"constraints.txt lacks {sorted(astray)}"
+
+
+def test_the_lowest_versions_that_are_tried_are_those_that_are_required() -> None:
+    pins = read_pins("constraints-lowest.txt")
+    core = read_project(CHECKOUT / "pyproject.toml")["project"]
+    required = [*core["dependencies"], *itertools.chain(*core["optional-dependencies"].values())]
+    for name in ("apo", "mongo", "sqlite"):
+        required += read_project(CHECKOUT / "plugins" / f"lightning-{name}" / "pyproject.toml")["project"][
+            "dependencies"
+        ]
+    astray = [
+        line
+        for line, requirement in zip(required, map(Requirement, required), strict=True)
+        for specifier in requirement.specifier
+        if specifier.operator == ">=" and canonicalize_name(requirement.name) not in OURS
+        if Version(pins[canonicalize_name(requirement.name)]) != Version(specifier.version)
+    ]
+    assert not astray, "make constraints-lowest.txt anew"
 
 
 def test_an_import_loads_neither_plugins_nor_heavy_libraries(imported: dict[str, Any]) -> None:
