@@ -41,20 +41,22 @@ class ReportingStore(ForwardingStore):
     async def tell(self) -> None:
         """Tell what has not been told, if anything."""
         if self._teller is not None and self._failed() != self._told:
-            await self.update_worker(self._teller, self._stats)
+            # Of failed hooks only: what the worker executes is for its own heartbeats to say.
+            await self.update_worker(self._teller, self._stats, attempts=())
 
     async def update_worker(
         self,
         worker_id: str,
         heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
         *,
+        attempts: Sequence[tuple[str, str]] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Worker:
         if isinstance(heartbeat_stats, Unset) or (self._teller or worker_id) != worker_id:
-            return await self._store.update_worker(worker_id, heartbeat_stats, request_id=request_id)
+            return await self._store.update_worker(worker_id, heartbeat_stats, attempts=attempts, request_id=request_id)
         self._teller, self._stats, failed = worker_id, heartbeat_stats, self._failed()
         told = {**heartbeat_stats, FAILED_HOOKS: failed} if failed else heartbeat_stats
-        worker = await self._store.update_worker(worker_id, told, request_id=request_id)
+        worker = await self._store.update_worker(worker_id, told, attempts=attempts, request_id=request_id)
         self._told = failed
         return worker
 

@@ -30,7 +30,6 @@ class Assignment:
         self.rollout_id = rollout.rollout_id
         self.attempt_id = rollout.attempt.attempt_id
         self._rollout: Rollout = rollout
-        self._start_time = rollout.attempt.start_time
         self._store = store
         self._loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[Exception] = self._loop.create_future()
@@ -63,20 +62,13 @@ class Assignment:
                 task.cancel()
                 await asyncio.wait((task,))
 
-    async def look(self, *, alive_at: float | None) -> None:
-        """Look whether the store still wants the attempt.
-
-        Args:
-            alive_at: When the worker was alive, in the store's time, to renew the lease; None to let it be.
-        """
+    async def look(self) -> None:
+        """Look whether the store still wants the attempt."""
         rollout = await self._store.get_rollout_by_id(self.rollout_id)
         if rollout is None or self._is_given_up(rollout):
             self._stop(rollout)
             return
         self._rollout = rollout
-        if alive_at is not None:
-            since = max(alive_at, self._start_time)
-            await self._store.update_attempt(self.rollout_id, self.attempt_id, last_heartbeat_time=since)
 
     async def _listen(self) -> None:
         try:

@@ -134,11 +134,11 @@ class Heartbeats:
         }
         try:
             async with asyncio.timeout(timeout_seconds):
-                worker = await self._store.update_worker(self.worker_id, stats)
-                for assignment in tuple(self._assignments.values()):
-                    # The store has renewed the lease of the one that the worker's record names.
-                    is_renewed = assignment.attempt_id == worker.current_attempt_id
-                    await assignment.look(alive_at=None if is_renewed else worker.last_heartbeat_time)
+                assignments = tuple(self._assignments.values())
+                attempts = [(each.rollout_id, each.attempt_id) for each in assignments]
+                await self._store.update_worker(self.worker_id, stats, attempts=attempts)
+                for assignment in assignments:
+                    await assignment.look()
             self._has_failed = False
         # Work goes on: if the store is gone for good, the next claim or report says so.
         except (StoreError, TimeoutError) as exc:

@@ -561,16 +561,20 @@ class LightningStore(ABC):
         worker_id: str,
         heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
         *,
+        attempts: Sequence[tuple[str, str]] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Worker:
         """Record a heartbeat of a worker, which is made known by it.
 
-        It is also a sign of life of the attempt that the worker executes, and renews its lease on it. From its first
-        heartbeat on, a worker has to send more: the attempt of one that falls silent is taken from it.
+        It is also a sign of life of the attempts that the worker executes, and renews its leases on them. From its
+        first heartbeat on, a worker has to send more: the attempts of one that falls silent are taken from it.
 
         Args:
             worker_id: The worker.
             heartbeat_stats: What it says of itself; replaces what it said before.
+            attempts: What it executes, each as `(rollout_id, attempt_id)`; empty when it is idle. What has ended, was
+                deleted, or belongs to another worker is passed over. Where it is not given, the attempt that the
+                worker's record names: the newest that it claimed or was given.
             request_id: Makes a repetition of this request harmless.
         """
 

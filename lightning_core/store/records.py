@@ -412,9 +412,20 @@ class Records:
 
         await self._follow(beginning.worker_id, change, once=beginning.request, known=beginning.worker)
 
-    async def nothing_claimed(self, worker_id: str, *, asked_at: float) -> None:
-        """Record that a worker asked for work and got none."""
-        await self._follow(worker_id, lambda worker: evolve(worker, last_dequeue_time=asked_at))
+    async def nothing_claimed(self, worker_id: str, *, asked_at: float, request_id: str | None) -> None:
+        """Record that a worker asked for work and got none.
+
+        One that asks without a request id may have got some before, and lost the answer: its heartbeats, which name no
+        attempt, are not for that.
+        """
+
+        def change(worker: Worker) -> Worker:
+            worker = evolve(worker, last_dequeue_time=asked_at)
+            if request_id is not None or worker.current_attempt_id is None:
+                return worker
+            return evolve(worker, status="unknown", current_rollout_id=None, current_attempt_id=None)
+
+        await self._follow(worker_id, change)
 
     async def spans_arrived(self, known: RolloutRecord, attempt_id: str, *, any_new: bool) -> None:
         """Let an attempt follow its spans, and its worker follow an attempt that is revived.
@@ -442,8 +453,21 @@ class Records:
         if before == "unresponsive" and attempt.status == "running":
             await self.follow(record, attempt)
 
-    async def heartbeat(self, worker_id: str, fields: dict[str, Any], *, request: Request | None = None) -> Worker:
-        """Record a worker's sign of life, which is one of its attempt, too, and renews the lease on it.
+    async def heartbeat(
+        self,
+        worker_id: str,
+        fields: dict[str, Any],
+        attempts: Sequence[tuple[str, str]] | None,
+        *,
+        request: Request | None = None,
+    ) -> Worker:
+        """Record a worker's sign of life, which is one of its attempts, too, and renews the leases on them.
+
+        Args:
+            worker_id: The worker.
+            fields: What it says of itself.
+            attempts: What it executes; None for what its record names.
+            request: Makes it one sign of life.
 
         Returns:
             The worker's record, which shares its values with what is kept.
@@ -455,16 +479,23 @@ class Records:
 
         kept = await self._documents.change("workers", worker_id, _of_worker(worker_id, change), request=request)
         worker = _worker(kept)
-        rollout_id, attempt_id = worker.current_rollout_id, worker.current_attempt_id
         at = worker.last_heartbeat_time  # of a repeated request that of the first one, which may have got no further
-        if rollout_id is not None and attempt_id is not None and at is not None:
-            try:
-                await self.change(
-                    rollout_id, lambda record: lifecycle.heartbeat(record, at, attempt_id, self._lease_seconds)
-                )
-            except NotFound:  # deleted under its worker
-                return worker
+        if attempts is None:
+            current = worker.current_rollout_id, worker.current_attempt_id
+            attempts = [] if current[0] is None or current[1] is None else [(current[0], current[1])]
+        if at is not None:
+            for rollout_id, attempt_id in dict.fromkeys(attempts):
+                with suppress(NotFound):  # deleted under its worker
+                    await self._renew(rollout_id, attempt_id, worker_id, at)
         return worker
+
+    async def _renew(self, rollout_id: str, attempt_id: str, worker_id: str, at: float) -> None:
+        def change(record: RolloutRecord) -> RolloutRecord:
+            if record.attempt(attempt_id).worker_id not in (worker_id, None):
+                return record
+            return lifecycle.heartbeat(record, at, attempt_id, self._lease_seconds)
+
+        await self.change(rollout_id, change)
 
     async def handing_over(self, attempt_id: str, worker_id: str | None) -> Change:
         """Return what gives an attempt to another worker, or to none."""

@@ -124,7 +124,7 @@ async def test_limit_that_is_changed_while_the_agent_runs_is_seen_at_the_next_he
     assignment = Assignment(await store.start_rollout("task"), store)
     before = assignment.unresponsive_seconds
     await store.update_rollout(assignment.rollout_id, config=RolloutConfig(unresponsive_seconds=3))
-    await assignment.look(alive_at=None)
+    await assignment.look()
 
     assert (before, assignment.unresponsive_seconds) == (None, 3)
 
@@ -281,7 +281,7 @@ async def test_heartbeat_that_hangs_holds_nobody_up_for_long(
 
     class Slow(InMemoryLightningStore):
         async def update_worker(
-            self, worker_id: str, heartbeat_stats: Any = None, *, request_id: str | None = None
+            self, worker_id: str, heartbeat_stats: Any = None, *, attempts: Any = (), request_id: str | None = None
         ) -> Worker:
             await asyncio.Event().wait()
             raise AssertionError

@@ -272,3 +272,20 @@ async def test_a_view_that_nobody_uses_is_gone_at_once() -> None:
         assert known() is None
     finally:
         gc.enable()
+
+
+async def test_claim_whose_answer_was_lost_ends_with_its_lease_where_heartbeats_name_nothing() -> None:
+    """As agentlightning 0.3 works: neither its claims nor its heartbeats say what they are for."""
+    clock = FakeClock()
+    store = StoreFacade(MemoryBackend(), clock=clock, lease_seconds=30)
+    await store.update_worker("w-1")
+    await store.enqueue_rollout("a")
+    lost = await store.dequeue_rollout("w-1")
+    assert lost is not None
+    for _ in range(3):
+        assert await store.dequeue_rollout("w-1") is None
+        await clock.advance(10)
+        await store.update_worker("w-1")
+    again = await store.dequeue_rollout("w-1")
+    assert again is not None
+    assert (again.rollout_id, again.attempt.sequence_id) == (lost.rollout_id, 2)

@@ -142,9 +142,10 @@ class RecordsClient(Asking):
         worker_id: str,
         heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
         *,
+        attempts: Sequence[tuple[str, str]] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Worker:
-        path, body = f"/workers/{quoted(worker_id)}", given(heartbeat_stats=heartbeat_stats)
+        path, body = f"/workers/{quoted(worker_id)}", given(heartbeat_stats=heartbeat_stats, attempts=attempts)
         # Without an id of its own: a heartbeat that is repeated is one more, and the server need not remember it.
         answer = await (self._search(path, body) if request_id is None else self._change(path, body, request_id))
         return Worker.model_validate(answer)

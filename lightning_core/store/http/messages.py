@@ -281,6 +281,8 @@ class UpdateWorkerRequest(BaseModel):
     """A heartbeat."""
 
     heartbeat_stats: Any = None
+    attempts: list[tuple[str, str]] | None = None
+    """What the worker executes, each as rollout id and attempt id; null for what its record names."""
 
 
 class StateName(BaseModel):

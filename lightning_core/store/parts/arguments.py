@@ -125,6 +125,21 @@ def ids(name: str, values: Any) -> list[str]:
     return found
 
 
+def pairs(name: str, values: Any) -> list[tuple[str, str]]:
+    """Return a sequence of `(rollout_id, attempt_id)` as a list.
+
+    Raises:
+        InvalidRequest: When it is something else.
+    """
+    try:
+        found = [(rollout_id, attempt_id) for rollout_id, attempt_id in values]
+    except (TypeError, ValueError):
+        found = [("", None)]
+    if not all(isinstance(rollout_id, str) and isinstance(attempt_id, str) for rollout_id, attempt_id in found):
+        raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of (rollout_id, attempt_id)")
+    return found
+
+
 def mapping(name: str, value: Any) -> dict[str, Any]:
     """Return a copy of a mapping from names to values; an empty one where it was not given.
 

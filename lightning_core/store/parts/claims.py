@@ -63,7 +63,7 @@ class ClaimPart(StorePart):
         asked_at = self._clock.now()
         claimed = await self._claim(limit, worker_id, asked_at, request_id)
         if not claimed and worker_id is not None:
-            await self._records.nothing_claimed(worker_id, asked_at=asked_at)
+            await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
         if claimed is not None or wait_seconds == 0:
             return claimed or []
         until = None if wait_seconds is None else self._clock.monotonic() + wait_seconds

@@ -7,7 +7,7 @@ from typing import Any
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_value, copy_worker
-from lightning_core.store.parts.arguments import checked, named, page
+from lightning_core.store.parts.arguments import checked, named, page, pairs
 from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.store.requests import make_request_of
@@ -23,14 +23,19 @@ class WorkerPart(StorePart):
         worker_id: str,
         heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
         *,
+        attempts: Sequence[tuple[str, str]] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Worker:
         named("worker_id", worker_id)
-        await self._look(gives_sign=lambda attempt: attempt.worker_id == worker_id)
+        named_attempts = None if isinstance(attempts, Unset) else pairs("attempts", attempts)
+        alive = None if named_attempts is None else {attempt_id for _, attempt_id in named_attempts}
+        await self._look(
+            gives_sign=lambda attempt: attempt.worker_id == worker_id if alive is None else attempt.attempt_id in alive
+        )
         given = Worker(worker_id=worker_id, **checked(Worker, heartbeat_stats=heartbeat_stats))
         fields = given.model_dump(include={"heartbeat_stats"}, exclude_unset=True)
-        request = make_request_of(request_id, "update_worker", fields)
-        return copy_worker(await self._records.heartbeat(worker_id, fields, request=request))
+        request = make_request_of(request_id, "update_worker", fields, named_attempts)
+        return copy_worker(await self._records.heartbeat(worker_id, fields, named_attempts, request=request))
 
     async def get_worker_by_id(self, worker_id: str) -> Worker | None:
         await self._look()

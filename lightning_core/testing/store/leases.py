@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import InvalidTransition, NotFound
+from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import (
@@ -18,7 +18,7 @@ from lightning_core.testing.store.base import (
     soon,
     span_of,
 )
-from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, RolloutConfig
+from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, EnqueueRolloutRequest, RolloutConfig
 
 JUST_BEFORE = LEASE_SECONDS - 0.1
 
@@ -121,6 +121,45 @@ class LeaseBehaviour(StoreBehaviour):
         await clock.advance(0.1)
         assert await rollout_status(store, abandoned.rollout_id) == "requeuing"
         assert await rollout_status(store, now.rollout_id) == "preparing"
+
+    async def test_a_heartbeat_renews_all_attempts_that_it_names_and_no_other(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        await store.update_worker("w-1", attempts=[])
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(4)])
+        held = list(await store.dequeue_many_rollouts(limit=4, worker_id="w-1"))
+        names = [(of.rollout_id, of.attempt.attempt_id) for of in held]
+        for _ in range(2):
+            await clock.advance(JUST_BEFORE)
+            await store.update_worker("w-1", attempts=names[:3])
+        await clock.advance(0.1)
+        statuses = [await rollout_status(store, of.rollout_id) for of in held]
+        assert statuses == ["preparing", "preparing", "preparing", "requeuing"]
+
+    async def test_what_a_heartbeat_names_and_its_worker_does_not_execute_is_passed_over(
+        self, store: LightningStore, clock: FakeClock
+    ) -> None:
+        others = await claimed_by_a_living_worker(store)
+        ended = await begin(store, worker_id="w-2")
+        before = await store.update_attempt(ended.rollout_id, "latest", status="succeeded")
+        await clock.advance(JUST_BEFORE)
+        theirs = [(of.rollout_id, of.attempt.attempt_id) for of in (others, ended)]
+        await store.update_worker("w-2", attempts=[*theirs, ("ro-none", "at-none"), (ended.rollout_id, "at-none")])
+        assert await newest_attempt(store, ended.rollout_id) == before
+        await clock.advance(0.1)
+        assert await rollout_status(store, others.rollout_id) == "requeuing"
+
+    async def test_an_idle_workers_heartbeats_keep_nothing(self, store: LightningStore, clock: FakeClock) -> None:
+        lost = await claimed_by_a_living_worker(store)  # the answer to the claim never came
+        for _ in range(3):
+            await clock.advance(LEASE_SECONDS / 3)
+            await store.update_worker("w-1", attempts=[])
+        assert await rollout_status(store, lost.rollout_id) == "requeuing"
+
+    async def test_attempts_are_named_by_two_ids(self, store: LightningStore) -> None:
+        with pytest.raises(InvalidRequest, match="attempts"):
+            await store.update_worker("w-1", attempts=["at-1"])  # type: ignore[list-item]
+        assert await store.get_worker_by_id("w-1") is None
 
     async def test_what_a_lost_lease_held_is_queued_once_and_at_the_tail(
         self, store: LightningStore, clock: FakeClock

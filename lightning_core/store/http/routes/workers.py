@@ -44,4 +44,5 @@ async def update_worker(call: CallOf, worker_id: str, body: UpdateWorkerRequest 
     """Record a heartbeat; the worker is made known by it."""
     given = body is not None and "heartbeat_stats" in body.model_fields_set
     stats = body.heartbeat_stats if body is not None and given else UNSET
-    return await call.store.update_worker(worker_id, stats, request_id=call.request_id)
+    attempts = UNSET if body is None or body.attempts is None else body.attempts
+    return await call.store.update_worker(worker_id, stats, attempts=attempts, request_id=call.request_id)
