@@ -11,7 +11,7 @@ from lightning_core.store.parts.base import StorePart
 from lightning_core.store.query import make_query, select
 from lightning_core.store.records import make_id
 from lightning_core.store.requests import make_request_of
-from lightning_core.types import NamedResources, PaginatedResult, ResourcesUpdate, SortOrder
+from lightning_core.types import NamedResources, PaginatedResult, ProxyLLM, ResourcesUpdate, SortOrder
 
 _RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
 
@@ -44,7 +44,7 @@ class ResourcePart(StorePart):
             )
             return cast("dict[str, Any]", copy_value(update.model_dump()))
 
-        request = make_request_of(request_id, "update_resources", bundle)
+        request = make_request_of(request_id, "update_resources", _without_addresses(bundle))
         value = await self._documents.change("resources", resources_id, change, request=request)
         return ResourcesUpdate.model_validate(copy_value(value))
 
@@ -78,3 +78,11 @@ class ResourcePart(StorePart):
         self._check_open()
         found, total = select(await self._documents.all("resources", ResourcesUpdate), query)
         return page(found, query, total)
+
+
+def _without_addresses(bundle: NamedResources) -> NamedResources:
+    """Leave out where proxies are: a run that goes on makes the same request, and its proxy has another port."""
+    return {
+        name: resource.model_copy(update={"endpoint": ""}) if isinstance(resource, ProxyLLM) else resource
+        for name, resource in bundle.items()
+    }

@@ -20,7 +20,7 @@ from lightning_core.testing.store.base import (
     rollout_status,
     soon,
 )
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
 
 Request = Callable[[LightningStore, AttemptedRollout], Awaitable[Any]]
 
@@ -254,6 +254,16 @@ class RequestBehaviour(StoreBehaviour):
             await REPEATED_LATE[mutation](reopened, target, number)
         assert await everything(reopened) == after
         await reopened.aclose()
+
+    async def test_resources_are_the_same_request_when_the_proxy_of_the_run_is_elsewhere(
+        self, store: LightningStore
+    ) -> None:
+        before = ProxyLLM(endpoint="http://127.0.0.1:4001/v1", model="m")
+        first = await store.add_resources({"llm": before}, request_id="r-1")
+        again = await store.add_resources(
+            {"llm": before.model_copy(update={"endpoint": "http://127.0.0.1:4002/v1"})}, request_id="r-1"
+        )
+        assert again == first
 
     @pytest.mark.parametrize("mutation", OTHER_ARGUMENTS)
     async def test_an_id_that_comes_again_with_other_arguments_is_refused_and_changes_nothing(
