@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from lightning_core import testing
+from lightning_core.store import LightningStoreCapabilities
+from lightning_core.store.backend import StoreBackend
 from tests.docs.run_page import blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
@@ -32,6 +34,21 @@ def test_each_suite_has_an_example(suite: str):
 @pytest.mark.parametrize("title", EXAMPLES)
 def test_an_example_is_short(title: str):
     assert len(EXAMPLES[title].splitlines()) <= 30
+
+
+def test_the_page_counts_what_a_database_implements():
+    required = StoreBackend.__abstractmethods__
+    properties = sorted(name for name in required if isinstance(getattr(StoreBackend, name), property))
+    defaults = [name for name in vars(StoreBackend) if not name.startswith("_") and name not in required]
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"{len(required) - len(properties)} operations, and the properties `name` and `capabilities`" in text
+    assert properties == ["capabilities", "name"]
+    assert all(f"`{name}`" in text for name in defaults)
+
+
+def test_the_page_names_every_capability():
+    text = PAGE.read_text(encoding="utf-8")
+    assert [name for name in LightningStoreCapabilities.__annotations__ if f"| `{name}` |" not in text] == []
 
 
 def test_the_examples_pass(tmp_path: Path):
