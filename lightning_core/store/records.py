@@ -236,11 +236,15 @@ class Records:
         """
         # At once, before anything is awaited: whoever comes next is to see it, too.
         self._standstill.notice()
-        await self._move_times()
+        if (by := self._standstill.to_move(self._run_id)) is not None:
+            await self._move_times(by)
         if self._moving:
             return
         now = self._clock.now()
         due = await self._backend.due(self._run_id, now)
+        if not due:
+            self._standstill.looked(late_sign=False)
+            return
         signs = {record.rollout.rollout_id for record in due if gives_sign and _is_late(record, gives_sign)}
         self._standstill.looked(late_sign=bool(signs))
         heard_since = self._standstill.began()
@@ -267,13 +271,12 @@ class Records:
         deadlines = [lifecycle.deadline(record, heard_since=heard_since) for record in timed]
         return min((each.at for each in deadlines if each is not None), default=None)
 
-    async def _move_times(self) -> None:
+    async def _move_times(self, by: float) -> None:
         """Where the wall clock was set, move the times of what runs with it, and none of them is in the future.
 
         Those of shared data stay: each of the processes would move them. They have their machines' clocks in step.
         """
-        by = self._standstill.to_move(self._run_id)
-        if by is None or self._backend.is_shared:
+        if self._backend.is_shared:
             return
         now = self._clock.now()
         self._moving = True

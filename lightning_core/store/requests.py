@@ -15,7 +15,7 @@ from lightning_core.store.backend import StoreBackend
 def digest_of(*parts: Any) -> str:
     """Return 16 characters that stand for values; none where JSON cannot hold them: these cannot be compared."""
     try:
-        text = json.dumps(parts, sort_keys=True, default=_plain)
+        text = _encode(parts)
     except (TypeError, ValueError, RecursionError):  # not what JSON can hold: the memory store takes it all the same
         return ""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -67,3 +67,6 @@ async def recall(
 
 def _plain(value: Any) -> Any:
     return value.__dict__ if isinstance(value, BaseModel) else type(value).__qualname__
+
+
+_encode = json.JSONEncoder(sort_keys=True, default=_plain).encode

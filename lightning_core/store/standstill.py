@@ -49,8 +49,12 @@ class Standstill:
 
     def notice(self) -> None:
         """Look at the clocks: has this process stood still, or was the wall clock set?"""
+        now = self._clock.monotonic()
+        offset = self._clock.now() - now
+        if abs(offset - self._wall_offset) <= _SET_SECONDS and not self._plans:
+            self._wall_offset = offset  # nearly every time, and much faster without the lock
+            return
         with self._lock:
-            now, offset = self._clock.monotonic(), self._clock.now() - self._clock.monotonic()
             jump, self._wall_offset = offset - self._wall_offset, offset
             if abs(jump) > _SET_SECONDS:
                 self._set_by += jump
@@ -64,11 +68,12 @@ class Standstill:
         Args:
             late_sign: Whether whoever looked is a worker that is overdue, and alive.
         """
-        with self._lock:
-            now = self._clock.monotonic()
-            if late_sign and not self._plans and now - self._looked_at >= self._lease_seconds:
-                self._begin(now)
-            self._looked_at = now
+        now = self._clock.monotonic()
+        if late_sign:
+            with self._lock:
+                if not self._plans and now - self._looked_at >= self._lease_seconds:
+                    self._begin(now)
+        self._looked_at = now
 
     def began(self) -> float:
         """Return since when workers can have given signs of life, in seconds since the epoch."""
@@ -79,6 +84,8 @@ class Standstill:
 
         None when nothing has to be done; 0 for a run that this process has not seen before.
         """
+        if self._moved_by.get(run_id) == self._set_by:
+            return None
         with self._lock:
             before = self._moved_by.get(run_id)
             if before == self._set_by:
