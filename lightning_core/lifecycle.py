@@ -28,7 +28,7 @@ from lightning_core.types import (
     RolloutStatus,
     Worker,
 )
-from lightning_core.types.clone import construct, evolve
+from lightning_core.types.frozen import construct, evolve
 
 QUEUED: frozenset[RolloutStatus] = frozenset({"queuing", "requeuing"})
 """A rollout in one of these waits for a claim."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from lightning_core.semconv import LightningSpanAttributes
-from lightning_core.types.clone import clone
+from lightning_core.types.frozen import clone
 from lightning_core.types.span import Span
 
 _REPORTED = LightningSpanAttributes.REPORTED.value

@@ -3,7 +3,6 @@
 from lightning_core.adapter.base import Adapter, OtelTraceAdapter, TraceAdapter
 from lightning_core.adapter.calls import Choice, ModelCall, read_model_calls
 from lightning_core.adapter.messages import OpenAIMessages, TraceToMessages
-from lightning_core.adapter.proxy_triplet import LlmProxyTraceToTriplet
 from lightning_core.adapter.rewards import RewardMatchPolicy
 from lightning_core.adapter.trajectory import (
     RefusalReason,
@@ -14,7 +13,7 @@ from lightning_core.adapter.trajectory import (
     Trajectory,
 )
 from lightning_core.adapter.tree import TraceTree
-from lightning_core.adapter.triplet import TracerTraceToTriplet, TraceToTripletBase
+from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToTripletBase
 
 __all__ = [
     "Adapter",

@@ -1,13 +1,197 @@
 """What was said in a model call, by whichever of the known ways a span tells it."""
 
-from collections.abc import Callable, Mapping
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded, entries, nested, unflatten
-from lightning_core.adapter.chat import assistant_message, chat_messages, chat_tool_calls, chat_tools
 from lightning_core.adapter.tokens import raw_fields
 from lightning_core.types import Span
+
+logger = logging.getLogger(__name__)
+
+_CONTENT_PARTS = frozenset({"text", "image_url", "input_audio", "file", "refusal"})
+"""The types of a content part in OpenAI's API."""
+
+
+def chat_messages(given: Any, *, role: str | None = None) -> list[dict[str, Any]]:
+    """Turn recorded messages into OpenAI's.
+
+    A message may be OpenAI's own, AgentOps' flat one, or one with GenAI `parts`. An entry that tells no role, not
+    even by what it holds, is logged and left out.
+
+    Args:
+        given: A list of messages, a dict of them by position, one message, or JSON of any of these.
+        role: The role of a message that tells none.
+    """
+    given = decoded(given)
+    if isinstance(given, Mapping) and not any(str(name).isdigit() for name in given):
+        given = [given]
+    messages: list[dict[str, Any]] = []
+    for entry in entries(given):
+        message = decoded(entry)
+        if not isinstance(message, Mapping):
+            continue
+        if isinstance(decoded(message.get("parts")), (list, tuple)):
+            messages += _of_parts(message, role)
+        else:
+            messages += _of_fields(message, role)
+    return messages
+
+
+def chat_tools(given: Any) -> list[dict[str, Any]]:
+    """Turn recorded tool definitions into OpenAI's; an entry without a name is left out."""
+    tools = []
+    for entry in entries(decoded(given)):
+        tool = decoded(entry)
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping) and function.get("name"):
+            definition = {"name": function["name"], "description": function.get("description") or ""}
+            if function.get("parameters") is not None:
+                definition["parameters"] = decoded(function["parameters"])
+            tools.append({"type": "function", "function": definition})
+    return tools
+
+
+def chat_tool_calls(given: Any) -> list[dict[str, Any]]:
+    """Turn recorded tool calls into OpenAI's; one without an id is called `call_` and its position."""
+    calls = []
+    for position, entry in enumerate(entries(decoded(given))):
+        call = decoded(entry)
+        if not isinstance(call, Mapping):
+            continue
+        function = decoded(call.get("function"))
+        source = function if isinstance(function, Mapping) else call
+        if source.get("name"):
+            calls.append(
+                {
+                    "id": call.get("id") or f"call_{position}",
+                    "type": "function",
+                    "function": {"name": source["name"], "arguments": _json_text(source.get("arguments"))},
+                }
+            )
+    return calls
+
+
+def assistant_message(content: Any, tool_calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Make the message of an answer. Its content is None only beside tool calls."""
+    content = _content(content)
+    if tool_calls:
+        return {"role": "assistant", "content": content or None, "tool_calls": list(tool_calls)}
+    return {"role": "assistant", "content": "" if content is None else content}
+
+
+def _of_fields(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
+    calls = chat_tool_calls(message.get("tool_calls"))
+    legacy = decoded(message.get("function_call"))
+    if not calls and isinstance(legacy, Mapping):
+        calls = chat_tool_calls([legacy])
+    role = message.get("role") or default_role or _told_role(message, calls)
+    content = message.get("content")
+    if role is None:
+        logger.warning("lightning.message_without_role fields=%s", sorted(map(str, message)))
+        return []
+    if role == "assistant":
+        answer = assistant_message(content, calls)
+        if message.get("reasoning_content"):
+            answer["reasoning_content"] = message["reasoning_content"]
+        return [answer]
+    if role == "tool":
+        answered = message.get("tool_call_id") or message.get("id") or ""
+        return [{"role": "tool", "content": _text(content), "tool_call_id": answered}]
+    plain = {"role": role, "content": "" if content is None else _content(content)}
+    if message.get("name"):
+        plain["name"] = message["name"]
+    return [plain]
+
+
+def _told_role(message: Mapping[str, Any], calls: Sequence[Any]) -> str | None:
+    if calls:
+        return "assistant"
+    return "tool" if message.get("tool_call_id") else None
+
+
+def _of_parts(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
+    content: list[dict[str, Any]] = []
+    calls: list[Mapping[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    reasoning: list[str] = []
+    for entry in entries(decoded(message["parts"])):
+        part = decoded(entry)
+        if not isinstance(part, Mapping):
+            continue
+        kind = part.get("type")
+        if kind in ("tool_call", "function_call"):
+            calls.append(part)
+        elif kind == "tool_call_response":
+            result = part.get("response", part.get("result"))
+            results.append({"role": "tool", "content": _text(result), "tool_call_id": part.get("id") or ""})
+        elif kind == "reasoning":
+            reasoning.append(_text(part.get("content")))
+        else:
+            content.append(_content_part(part))
+    role = message.get("role") or default_role
+    if role == "tool" and not results:
+        # A tool message of which only the text was recorded.
+        return [{"role": "tool", "content": _joined(content), "tool_call_id": message.get("tool_call_id") or ""}]
+    if results and not content and not calls:
+        return results
+    if role is None:
+        logger.warning("lightning.message_without_role fields=%s", sorted(map(str, message)))
+        return results
+    if role == "assistant":
+        answer = assistant_message(_joined(content) if content else None, chat_tool_calls(calls))
+        if reasoning:
+            answer["reasoning_content"] = "".join(reasoning)
+        return [answer, *results]
+    return [*results, {"role": role, "content": _joined(content)}]
+
+
+def _content_part(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a GenAI part into OpenAI's; one of a type that OpenAI does not have stays as it is."""
+    kind = part.get("type")
+    if kind == "text":
+        return {"type": "text", "text": _text(part.get("content", part.get("text")))}
+    media = str(part.get("mime_type") or part.get("modality") or "")
+    if kind == "uri" and media.startswith("image"):
+        return {"type": "image_url", "image_url": {"url": part.get("uri")}}
+    if kind == "blob" and media.startswith("image"):
+        mime = media if "/" in media else f"{media}/png"
+        return {
+            "type": "image_url",
+            "image_url": {"url": f"data:{mime};base64,{part.get('content', part.get('data'))}"},
+        }
+    return dict(part)
+
+
+def _joined(parts: Sequence[dict[str, Any]]) -> Any:
+    """Return a text where there is only text, else the parts."""
+    if all(part.get("type") == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return list(parts)
+
+
+def _content(content: Any) -> Any:
+    """Return a message's content: a text stays one, unless it is JSON of OpenAI's content parts."""
+    parts = decoded(content)
+    if isinstance(parts, (list, tuple)) and parts:
+        parts = [decoded(part) for part in parts]
+        if all(isinstance(part, Mapping) and part.get("type") in _CONTENT_PARTS for part in parts):
+            return [dict(part) for part in parts]
+    return content if content is None or isinstance(content, str) else _text(content)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _json_text(arguments: Any) -> str:
+    return "{}" if arguments is None else _text(arguments)
+
 
 Messages = list[dict[str, Any]]
 _Reader = Callable[[Span, Mapping[str, Any]], Messages]

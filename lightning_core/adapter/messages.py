@@ -7,7 +7,7 @@ from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import nested
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, agent_calls
-from lightning_core.adapter.chat import assistant_message, chat_tool_calls
+from lightning_core.adapter.conversation import assistant_message, chat_tool_calls
 from lightning_core.types import Span
 
 

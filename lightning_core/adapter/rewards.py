@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from lightning_core.adapter.order import in_order
-from lightning_core.adapter.tree import TraceTree
+from lightning_core.adapter.tree import TraceTree, in_order
 from lightning_core.emitter import NamedReward, find_reward_spans, get_rewards_from_span
 from lightning_core.semconv import AGL_OPERATION, AGL_REWARD, LightningSpanAttributes
 from lightning_core.types import Span

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lightning_core.adapter import genai
-from lightning_core.adapter.grouping import group_calls, is_call_span
-from lightning_core.adapter.order import in_order
+from lightning_core.adapter.calls import group_calls, is_call_span
 from lightning_core.adapter.rewards import is_reward_computation
-from lightning_core.adapter.tree import TraceTree
+from lightning_core.adapter.tree import TraceTree, in_order
 from lightning_core.types import Span
 
 ANY_AGENT = "*"

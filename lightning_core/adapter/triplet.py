@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from lightning_core.adapter import genai
 from lightning_core.adapter.attributes import decoded, entries, nested
 from lightning_core.adapter.base import TraceAdapter
-from lightning_core.adapter.calls import ModelCall, call_of
-from lightning_core.adapter.chat import chat_messages
-from lightning_core.adapter.rewards import RewardMatchPolicy, match_in_tree
+from lightning_core.adapter.calls import ModelCall, agent_calls, call_of
+from lightning_core.adapter.conversation import chat_messages
+from lightning_core.adapter.rewards import RewardMatchPolicy, match_by_sequence, match_in_tree
 from lightning_core.adapter.selection import CallSelector, SelectedCall
-from lightning_core.adapter.tree import TraceTree
+from lightning_core.adapter.tree import TraceTree, in_order
 from lightning_core.types import Span, Triplet
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
 
 _LEFT_OUT = {"messages", "choices", genai.PROMPT_TOKEN_IDS, genai.RESPONSE_TOKEN_IDS}
 """What stands elsewhere in a triplet, so not in its metadata."""
@@ -213,3 +214,34 @@ def image_urls(raw_content: Any) -> list[str]:
             if isinstance(image, dict) and isinstance(image.get("url"), str):
                 urls.append(image["url"])
     return urls
+
+
+class LlmProxyTraceToTriplet(TraceToTripletBase):
+    """Makes a triplet of each model call whose tokens were recorded, as a model proxy does it.
+
+    Only `sequence_id` orders spans, for the proxy's clock may not be the agent's. A reward is of the latest call
+    with a smaller `sequence_id` that has no reward yet. A call without the engine's tokens, or with an empty answer,
+    is left out, and so is one of a grader. Of several choices the first one counts. A call that several sources
+    recorded is one.
+
+    A triplet's `prompt` and `response` are `{"token_ids": ...}`, its `metadata` is `{"response_id": ...}`. The token
+    ids are the span's own list or tuple; do not change them.
+    """
+
+    def adapt(self, source: Sequence[Span], /) -> list[Triplet]:
+        """Return the triplets of an attempt, in the order of its calls.
+
+        Raises:
+            ValueError: When a span has a reward without a name or a number.
+        """
+        calls = [call for call in agent_calls(source) if call.prompt_token_ids and call.response_token_ids]
+        rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, in_order(source))
+        return [
+            Triplet(
+                prompt={"token_ids": call.prompt_token_ids},
+                response={"token_ids": call.response_token_ids},
+                reward=rewards[call.order][0].value if call.order in rewards else None,
+                metadata={"response_id": call.response_id},
+            )
+            for call in calls
+        ]

@@ -2,10 +2,9 @@
 
 import weakref
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from lightning_core.agent.attachment import AttachedToTrainer
-from lightning_core.errors import AgentNotAttached, InvalidAgent
+from lightning_core.errors import AgentNotAttached, InvalidAgent, LightningError
 from lightning_core.superseded import superseded
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
@@ -13,6 +12,31 @@ if TYPE_CHECKING:
     from lightning_core.runner import Runner
     from lightning_core.tracer import Tracer
     from lightning_core.trainer import Trainer
+
+
+class AttachedToTrainer:
+    """Knows its trainer, and does not keep it alive."""
+
+    _trainer: "weakref.ReferenceType[Trainer] | None" = None
+    _not_attached: ClassVar[type[LightningError]]
+    """What is raised without a trainer."""
+
+    def set_trainer(self, trainer: "Trainer") -> None:
+        """Attach the trainer, which is not kept alive by it."""
+        self._trainer = weakref.ref(trainer)
+
+    def get_trainer(self) -> "Trainer":
+        """Return the trainer.
+
+        Raises:
+            AgentNotAttached: An agent has none, or it is gone.
+            AlgorithmNotAttached: An algorithm has none, or it is gone.
+        """
+        trainer = None if self._trainer is None else self._trainer()
+        if trainer is None:
+            raise self._not_attached(f"{type(self).__name__} has no trainer; run it through Trainer.fit")
+        return trainer
+
 
 T = TypeVar("T")
 

@@ -1,15 +1,17 @@
 """What an agent outside of this process has to know of one attempt."""
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from lightning_core.agent.resources import main_or_first, resolved
-from lightning_core.errors import AgentError, InvalidTask
+from lightning_core.agent.functions import main_or_first, resolved
+from lightning_core.errors import AgentError, InvalidResult, InvalidTask
+from lightning_core.proxy.control import report_url
 from lightning_core.proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER
-from lightning_core.proxy.reports import report_url
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
 
 NO_KEY = "none"
@@ -96,3 +98,51 @@ def as_json(task: Any) -> bytes:
         raise InvalidTask(
             f"the task cannot be written as JSON: {exc}; give it as texts, numbers, lists and mappings"
         ) from exc
+
+
+Reward = float | dict[str, float]
+
+WANTED = 'a number or a JSON object of numbers, such as 0.5 or {"right": 1, "short": 0.5}'
+
+
+def reward_of_text(text: str, where: str) -> Reward:
+    """Read a reward from a text.
+
+    Args:
+        text: A number, or JSON.
+        where: Where it stands, for the message.
+
+    Raises:
+        InvalidResult: When it is none.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidResult(f"{where} is no reward: {_shown(text.strip())}; it is {WANTED}") from exc
+    return reward_of_value(value, where)
+
+
+def reward_of_value(value: Any, where: str) -> Reward:
+    """Read a reward from a value of JSON; one under the name `reward` alone is that.
+
+    Raises:
+        InvalidResult: When it is none.
+    """
+    if isinstance(value, Mapping) and value.keys() == {"reward"}:
+        value = value["reward"]
+    if _is_number(value):
+        return float(value)
+    if isinstance(value, Mapping) and value and all(map(_is_number, value.values())):
+        return {str(name): float(number) for name, number in value.items()}
+    raise InvalidResult(f"{where} is no reward: {_shown(json.dumps(value, default=str))}; it is {WANTED}")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # an integer that is larger than any float
+        return False
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 120 else text[:117] + "..."

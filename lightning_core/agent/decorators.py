@@ -6,8 +6,15 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from lightning_core.agent.base import LitAgent
-from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
-from lightning_core.agent.resources import main_or_first, missing, resolved
+from lightning_core.agent.functions import (
+    is_coroutine_function,
+    is_given_by_name,
+    is_required,
+    main_or_first,
+    missing,
+    name_of,
+    resolved,
+)
 from lightning_core.errors import InvalidAgent
 from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, Resource, Rollout

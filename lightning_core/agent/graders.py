@@ -5,8 +5,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, is_required, name_of
-from lightning_core.agent.resources import main_or_first, missing, resolved
+from lightning_core.agent.functions import (
+    is_coroutine_function,
+    is_given_by_name,
+    is_required,
+    main_or_first,
+    missing,
+    name_of,
+    resolved,
+)
 from lightning_core.errors import InvalidComponent
 from lightning_core.registry import did_you_mean, load_object
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, Span

@@ -1,24 +1,237 @@
 """An agent that is a service."""
 
+import inspect
+import json
 import os
-from collections.abc import Mapping
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 
 from lightning_core.agent.base import LitAgent
-from lightning_core.agent.briefing import Briefing
-from lightning_core.agent.client import KEY_OPTION, checked_client, opened, takes
-from lightning_core.agent.keys import wants_key
-from lightning_core.agent.notify import NOTIFY_VARIABLE, NotifyFile
-from lightning_core.agent.resources import main_or_first
-from lightning_core.agent.reward_text import reward_of_value
-from lightning_core.agent.service import OUT_OF_REACH, out_of_reach, post, request_of
-from lightning_core.errors import InvalidAgent, InvalidTask, ServiceFailed
-from lightning_core.registry import did_you_mean
+from lightning_core.agent.briefing import Briefing, as_json, reward_of_value
+from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, main_or_first
+from lightning_core.errors import Fault, InvalidAgent, InvalidTask, ServiceFailed
+from lightning_core.logs.secrets import hide_in_text
+from lightning_core.registry import did_you_mean, load_object
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import LLM, NamedResources, ProxyLLM, Rollout
+
+KEY_OPTION = "api_key"
+
+
+def checked_client(client: str | type) -> Any:
+    """Return the class.
+
+    Raises:
+        InvalidAgent: When it is no class, or has no async `chat`.
+        RegistryError: When it cannot be loaded.
+    """
+    found = load_object(client) if isinstance(client, str) else client
+    if not isinstance(found, type) or not is_coroutine_function(getattr(found, "chat", None) or checked_client):
+        raise InvalidAgent(
+            f"client is {client!r}; it is a class with a method "
+            "'async def chat(self, trace_id, sampling_params, **sample)'"
+        )
+    return found
+
+
+def takes(client: Any, option: str) -> bool:
+    """Tell whether a class says by name that it takes an option; whoever takes any may pass them on."""
+    parameter = inspect.signature(client).parameters.get(option)
+    return parameter is not None and is_given_by_name(parameter)
+
+
+@asynccontextmanager
+async def opened(client: Any, server_address: str, **options: Any) -> AsyncIterator[Any]:
+    """Make a client for the block, and let go of it after: `async with`, or else `aclose` or `close`, where it has one.
+
+    Args:
+        client: The class.
+        server_address: Where the service is.
+        options: What it is told besides, where it takes it.
+    """
+    made = client(server_address=server_address, **{name: options[name] for name in options if takes(client, name)})
+    if hasattr(made, "__aenter__"):
+        async with made:
+            yield made
+        return
+    try:
+        yield made
+    finally:
+        close = getattr(made, "aclose", None) or getattr(made, "close", None)
+        if close is not None:
+            closing = close()
+            if inspect.isawaitable(closing):
+                await closing
+
+
+_ANSWER_SECONDS = 10.0
+
+
+async def wants_key(llm: LLM) -> bool:
+    """Ask the server of a model whether it answers nobody without a key.
+
+    Raises:
+        Fault: When it is out of reach.
+    """
+    url = f"{llm.endpoint.rstrip('/')}/models"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS)) as session,
+            session.get(url) as response,
+        ):
+            return response.status == 401
+    except (aiohttp.ClientError, TimeoutError) as exc:
+        raise Fault(f"the model at {url} is out of reach: {exc or type(exc).__name__}") from exc
+
+
+NOTIFY_VARIABLE = "LLM_SERVER_NOTIFY_FILE"
+
+
+class NotifyFile:
+    """Holds `host:port` of the model's server on its first line; the service asks `http://host:port/v1`.
+
+    Args:
+        path: Where it is: a folder that the service sees, too.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def tell(self, llm: LLM) -> None:
+        """Write where a model is, unless it stands there. Whoever reads at the same time sees the old line or the new.
+
+        Args:
+            llm: The resource as the rollout has it, not that of one attempt: the file is the same for all of them.
+
+        Raises:
+            InvalidAgent: When that is no `http://host:port/v1`.
+            Fault: When the file cannot be written.
+        """
+        parts = urlsplit(llm.endpoint)
+        if parts.scheme != "http" or not parts.netloc or parts.path.rstrip("/") != "/v1" or parts.username:
+            raise InvalidAgent(
+                f"the notify file {self.path} tells a service host:port alone, of http://host:port/v1; "
+                f"the endpoint {llm.endpoint!r} cannot be told so"
+            )
+        path = Path(self.path)
+        try:
+            if path.is_file() and path.read_text(encoding="utf-8").splitlines()[:1] == [parts.netloc]:
+                return
+            new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+            new.write_text(parts.netloc + "\n", encoding="utf-8")
+            os.replace(new, path)
+        except OSError as exc:
+            raise Fault(f"the notify file {self.path} cannot be written: {exc}") from exc
+
+
+_CONNECT_SECONDS = 10.0
+_MAX_ANSWER_BYTES = 16 * 1024 * 1024
+_SHOWN_CHARACTERS = 1_000
+
+
+def request_of(briefing: Briefing, attribution_header: str | None) -> dict[str, Any]:
+    """Return the body of a request. What there is not has no field.
+
+    Args:
+        briefing: What there is to know.
+        attribution_header: A header that the proxy knows attempts by; None for its own.
+    """
+    headers = briefing.headers()
+    if attribution_header is not None:
+        headers[attribution_header] = briefing.trace_id
+    body: dict[str, Any] = {
+        "task": briefing.task,
+        "rollout_id": briefing.rollout_id,
+        "attempt_id": briefing.attempt_id,
+        "mode": briefing.mode,
+        "headers": headers,
+    }
+    if briefing.llm is not None:
+        body |= {
+            "model": briefing.llm.model,
+            "base_url": briefing.llm.endpoint,
+            "api_key": briefing.key,
+            "sampling_parameters": briefing.llm.sampling_parameters,
+        }
+    if briefing.prompt_template is not None:
+        body["prompt_template"] = briefing.prompt_template.template
+    prompt = briefing.prompt()
+    if prompt is not None:
+        body["prompt"] = prompt
+    if briefing.report_url is not None:
+        body |= {"report_url": briefing.report_url, "report_key": briefing.key}
+    return body
+
+
+async def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+    """Send a request, and return the answer's JSON; its text where it is none, and None where it is empty.
+
+    Raises:
+        Fault: When the service cannot be reached, or goes away before it has answered, or says that it is at fault.
+        ServiceFailed: When it answers with an error, or with too much.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS)
+    sent = {**headers, "content-type": "application/json"}
+    try:
+        # A connection of its own: one that was kept could be closed by the service just when a request begins.
+        async with (
+            aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.post(url, data=as_json(body), headers=sent, allow_redirects=False) as response,
+        ):
+            status, answer = response.status, await _read(url, response)
+    except OUT_OF_REACH as exc:
+        raise out_of_reach(url, exc) from exc
+    except aiohttp.ClientError as exc:
+        raise ServiceFailed(f"the service {url} answered with no HTTP: {exc or type(exc).__name__}") from exc
+    return _judged(url, status, answer)
+
+
+OUT_OF_REACH = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, ConnectionError)
+"""What aiohttp raises when a service cannot be reached, or goes away before its answer has come."""
+
+
+def out_of_reach(url: str, error: BaseException) -> Fault:
+    """Say that a service cannot be reached."""
+    return Fault(f"the service {url} is out of reach: {error or type(error).__name__}")
+
+
+async def _read(url: str, response: aiohttp.ClientResponse) -> bytes:
+    answer = bytearray()
+    async for piece in response.content.iter_any():
+        answer += piece
+        if len(answer) > _MAX_ANSWER_BYTES:
+            raise ServiceFailed(
+                f"the service {url} answered with more than {_MAX_ANSWER_BYTES} bytes", status=response.status
+            )
+    return bytes(answer)
+
+
+def _judged(url: str, status: int, answer: bytes) -> Any:
+    text = answer.decode("utf-8", "replace")
+    try:
+        value = json.loads(text) if text.strip() else None
+    except (ValueError, RecursionError):
+        value = text
+    if isinstance(value, Mapping) and isinstance(value.get("fault"), str):
+        raise Fault(f"the service {url} says that what it needs is out of reach: {_shown(value['fault'])}")
+    if not 200 <= status < 300:
+        hint = "; give the URL that it leads to" if 300 <= status < 400 else ""
+        raise ServiceFailed(f"the service {url} answered {status}{hint}: {_shown(text)}", status=status)
+    if isinstance(value, Mapping) and value.get("error") is not None:
+        raise ServiceFailed(f"the service {url} answered with an error: {_shown(text)}", status=status)
+    return value
+
+
+def _shown(text: str) -> str:
+    text = hide_in_text(text.strip())
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
 
 _REWARDS = ("answer", "report", "grader")
 

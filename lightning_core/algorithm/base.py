@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from lightning_core.agent.attachment import AttachedToTrainer
+from lightning_core.agent.base import AttachedToTrainer
 from lightning_core.errors import AlgorithmNotAttached
 from lightning_core.proxy.budget import Budget
 from lightning_core.store import LightningStore

@@ -3,8 +3,7 @@
 from typing import Any
 
 from lightning_core.algorithm.base import FastAlgorithm
-from lightning_core.algorithm.batch import Batch, require_rewards, run_batch
-from lightning_core.algorithm.continued import continued
+from lightning_core.algorithm.batch import Batch, continued, require_rewards, run_batch
 from lightning_core.errors import InvalidInput
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of

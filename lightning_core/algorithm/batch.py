@@ -1,6 +1,8 @@
 """Run the agent on many inputs and learn how it went: the step that every algorithm is made of."""
 
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,3 +152,28 @@ async def _cancel(store: LightningStore, rollout_id: str) -> Rollout:
     except InvalidTransition:  # it ended just now
         (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=0)
         return ended
+
+
+@asynccontextmanager
+async def continued(store: LightningStore, name: str, *, of: Any) -> AsyncIterator[str]:
+    """Give the key of a piece of work, for the `request_id` of all that it asks of the store.
+
+    Where the same work was begun in this run and was killed or cancelled, that is the key it had: what it asked for
+    is there already. Work that came to its end, or failed, is begun anew.
+
+    Args:
+        store: Where the key is kept.
+        name: Which piece of work of the run this is.
+        of: What it is done to, as JSON has it. Another `of` is other work.
+    """
+    state = await store.load_state(name)
+    if not isinstance(state, dict) or state["ended"] or state["of"] != of:
+        state = {"key": secrets.token_hex(8), "of": of, "ended": False}
+        await store.save_state(name, state)
+    try:
+        yield state["key"]
+    except Exception:
+        # It has come to an end, too: the next one begins anew.
+        await store.save_state(name, {**state, "ended": True})
+        raise
+    await store.save_state(name, {**state, "ended": True})

@@ -69,7 +69,7 @@ async def cancel_own_calls(store: LightningStore) -> None:
 
 
 async def _flush(general: LLM, rollout: AttemptedRollout, key: str | None) -> None:
-    from lightning_core.proxy.flushing import flush_calls  # late: it takes an HTTP client with it
+    from lightning_core.proxy.remote import flush_calls  # late: it takes an HTTP client with it
 
     try:
         await flush_calls([general], rollout, key=key)

@@ -1,9 +1,22 @@
 """The console of the commands that show what agents and algorithms wrote."""
 
 import io
+import json
+import logging
+import math
+import os
+import re
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from typing import Any, TextIO
 
+import click
+from pydantic import BaseModel
 from rich.console import Console
+
+from lightning_core.adapter.usage import Usage
+from lightning_core.logs.secrets import hide_keys
 
 
 def plain_console() -> Console:
@@ -15,3 +28,177 @@ def plain_console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but tab and line break, and those that turn the direction of a text."""
+
+
+def visible(text: str) -> str:
+    r"""Return a text without secrets, and without what a terminal would obey: that is escaped, as in `\x1b`."""
+    from lightning_core.logs.secrets import hide_keys  # late: commands that show no such text start fast
+
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), hide_keys(text))
+
+
+def shortened(value: Any, limit: int) -> str:
+    """Return a text, or a value as JSON, in one line of at most so many characters."""
+    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr, skipkeys=True)
+    return cut(visible(" ".join(words.split())), limit)
+
+
+def cut(line: str, limit: int) -> str:
+    """Return a line of at most so many characters."""
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def seconds(value: float) -> str:
+    """Return a duration, as in `42 ms`, `1.2 s`, `12 s`, `3 min 5 s` or `2 h 10 min`."""
+    if value < 0.9995:
+        return f"{value * 1000:.{0 if value >= 0.01 else 1}f} ms"
+    if value < 9.95:
+        return f"{value:.2g} s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as in `1 call` or `2,345 calls`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def usage_words(usage: Usage) -> str:
+    """Say what was asked of models, as in `12 model calls, 3,400 tokens in, 560 out, $0.0123`; what is known of it."""
+    parts = [counted(usage.calls, "model call"), *token_words(usage)]
+    if usage.cost is not None:
+        parts.append(f"${usage.cost:.4f}" if usage.cost < 1 else f"${usage.cost:,.2f}")
+    return ", ".join(parts)
+
+
+def token_words(usage: Usage) -> list[str]:
+    """Say how many tokens went in and came out; what is known of it."""
+    if usage.input_tokens is None and usage.output_tokens is None:
+        return []
+    if usage.input_tokens is None:
+        return [f"{usage.output_tokens:,} tokens out"]
+    out = [] if usage.output_tokens is None else [f"{usage.output_tokens:,} out"]
+    return [f"{usage.input_tokens:,} tokens in", *out]
+
+
+def metric_words(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Say what metrics are, by name; `x_initial`, and `x_low` with `x_high`, are told with `x`."""
+    words = {}
+    for name, value in metrics.items():
+        before, low, high = (metrics.get(name + ending) for ending in ("_initial", "_low", "_high"))
+        text = f"{value:.4g}" if before is None else f"{before:.3f} → {value:.3f}"
+        text += "" if low is None or high is None else f" [{low:.3f}..{high:.3f}]"  # is the value's, not the change's
+        words[name] = text if before is None else f"{text} ({value - before:+.3f})"
+    for name in metrics:
+        if f"{name}_initial" in metrics:
+            del words[f"{name}_initial"]
+        if f"{name}_low" in metrics and f"{name}_high" in metrics:
+            del words[f"{name}_low"], words[f"{name}_high"]
+    return words
+
+
+class JsonLines:
+    """Writes objects as lines of JSON. When nobody reads them any more, it goes silent.
+
+    Args:
+        stream: Where to write.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_broken = False
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write one object, and flush it. A number that is not finite is null, as JSON has no such number."""
+        if self._is_broken:
+            return
+        line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except BrokenPipeError:
+            self._is_broken = True
+
+
+@contextmanager
+def stdout_for_json() -> Iterator[JsonLines]:
+    """Keep stdout for JSON during a `with` block: what anybody else writes there goes to stderr.
+
+    That holds for programs that an agent starts, too, where stdout is that of the process.
+    """
+    with ExitStack() as undo:
+        stream: TextIO = sys.stdout
+        try:
+            descriptor: int | None = sys.stdout.fileno()
+        except (io.UnsupportedOperation, ValueError):  # it is no file: of a test, or of a program around this one
+            descriptor = None
+        if descriptor is not None:
+            stream.flush()
+            stream = open(os.dup(descriptor), "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115  # closed below
+            undo.callback(_close, stream)
+            undo.callback(os.dup2, stream.fileno(), descriptor)
+            os.dup2(sys.stderr.fileno(), descriptor)
+        undo.enter_context(redirect_stdout(sys.stderr))
+        yield JsonLines(stream)
+
+
+def _close(stream: TextIO) -> None:
+    with suppress(BrokenPipeError):  # nobody reads what is left in it, and that is known
+        stream.close()
+
+
+def plain(value: Any) -> Any:
+    """Copy a value into what JSON has, without keys; numbers that are not finite become null, other objects text."""
+    if isinstance(value, str):
+        return hide_keys(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, BaseModel):
+        return plain(value.model_dump())
+    if isinstance(value, Mapping):
+        return {hide_keys(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [plain(item) for item in value]
+    return hide_keys(repr(value))
+
+
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Log to stderr what else happens: each failure, with its traceback."
+)
+
+
+def show_warnings(context: click.Context, *, verbose: bool = False) -> None:
+    """Show warnings and errors that are logged, for as long as a command runs; all that is logged where wanted."""
+    from lightning_core.logs import setup_logging  # late: who asks for help does not pay for it
+    from lightning_core.logs.secrets import remember_environment
+    from lightning_core.logs.setup import reset_logging
+
+    remember_environment()
+    setup_logging("DEBUG" if verbose else "WARNING", console=False, extra_handlers=[_Stderr()])
+    context.call_on_close(reset_logging)
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what is `sys.stderr` at that moment: a live display puts something there that keeps off its lines."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        """The stream of this moment."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        raise AttributeError("the stream is always sys.stderr")

@@ -14,15 +14,19 @@ from rich.table import Table
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import Estimate
-from lightning_core.cli.console import plain_console
-from lightning_core.cli.json_lines import JsonLines, stdout_for_json
-from lightning_core.cli.texts import visible
-from lightning_core.cli.words import metric_words, seconds, usage_words
+from lightning_core.cli.console import (
+    JsonLines,
+    metric_words,
+    plain_console,
+    seconds,
+    stdout_for_json,
+    usage_words,
+    visible,
+)
 from lightning_core.config import Job
 from lightning_core.runs import RolloutCounts
 from lightning_core.runs.metrics import merged
-from lightning_core.runs.plans import expected_rollouts
-from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.runs.standing import Snapshot, Standing, expected_rollouts
 from lightning_core.types import Attempt, Rollout, Span
 
 logger = logging.getLogger(__name__)

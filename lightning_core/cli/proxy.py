@@ -57,7 +57,7 @@ def proxy(
     # Imported here, so that listing the commands stays fast.
     import uvloop
 
-    from lightning_core.cli.logs import show_warnings
+    from lightning_core.cli.console import show_warnings
     from lightning_core.config.files import read_config
 
     show_warnings(context)
@@ -74,7 +74,7 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
         ConfigError: Names the key that there is not, or whose value is wrong, and its line.
     """
     from lightning_core.proxy.option_types import check_options
-    from lightning_core.proxy.settings import Settings
+    from lightning_core.proxy.steering import Settings
     from lightning_core.registry import did_you_mean
 
     known = dict.fromkeys((*_KEYS, *_SWITCHES, *Settings.__dataclass_fields__))

@@ -48,9 +48,9 @@ def runner(
     import asyncio
     import multiprocessing
 
-    from lightning_core.cli.logs import show_warnings
+    from lightning_core.cli.console import show_warnings
     from lightning_core.config import load_job
-    from lightning_core.execution.joining import join_run
+    from lightning_core.execution.join import join_run
 
     for name, number, least in (
         ("--n-runners", n_runners, 1),

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lightning_core.cli.runs_dir import runs_dir_option, runs_root
+from lightning_core.cli.runs import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError, InvalidRequest, StoreError
 
 DEFAULT_PORT = 4747
@@ -79,12 +79,12 @@ def store(
 
     import uvloop
 
-    from lightning_core.cli.logs import show_warnings
+    from lightning_core.cli.console import show_warnings
     from lightning_core.registry import default_registry
     from lightning_core.store.base import LightningStore
     from lightning_core.store.http.listener import resolve
     from lightning_core.store.http.server import LightningStoreServer
-    from lightning_core.store.served_run import note_served, served_run
+    from lightning_core.store.run_end import note_served, served_run
 
     for name, given, kind in (
         ("--key", key, "key"),
@@ -178,7 +178,7 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
 
 def _options(settings: Iterable[str]) -> dict[str, Any]:
     """Read options of the backend. No value is shown: it may be a secret."""
-    from lightning_core.config.yaml_text import YamlFault, read_yaml  # late, as all that takes its time
+    from lightning_core.config.files import YamlFault, read_yaml  # late, as all that takes its time
 
     options: dict[str, Any] = {}
     for setting in settings:

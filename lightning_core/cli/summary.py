@@ -10,12 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.json_lines import plain
-from lightning_core.cli.texts import shortened, visible
-from lightning_core.cli.words import metric_words, usage_words
+from lightning_core.cli.console import metric_words, plain, shortened, usage_words, visible
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
-from lightning_core.runs.best import resources_record
+from lightning_core.runs.recording import resources_record
 from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore

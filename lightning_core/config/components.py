@@ -1,22 +1,157 @@
 """From what a config file says of a component to the component."""
 
+import inspect
+import json
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import SchemaError
 
 from lightning_core.adapter import TraceAdapter
 from lightning_core.algorithm import Algorithm
 from lightning_core.config.faults import shown
 from lightning_core.config.files import ConfigFile, Place
-from lightning_core.config.imports import raised_at
-from lightning_core.config.model import COMPONENTS, Config
-from lightning_core.config.options import Options
-from lightning_core.errors import ConfigError, InvalidComponent, RegistryError
+from lightning_core.config.model import COMPONENTS, Config, wanted_of
+from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, RegistryError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.registry import default_registry, did_you_mean, load_object
 from lightning_core.registry.building import is_factory, require_buildable
 from lightning_core.runner import Runner
 from lightning_core.store import LightningStore
+from lightning_core.superseded import superseded_options
 from lightning_core.tracer import Tracer
+
+
+def search_first(folder: Path) -> None:
+    """Put a folder in front of the module search path, as Python does with a script's."""
+    if str(folder) in sys.path:
+        sys.path.remove(str(folder))
+    sys.path.insert(0, str(folder))
+
+
+def load_named(file: ConfigFile, place: Place, path: str) -> Any:
+    """Load what `"module:name"` names.
+
+    Raises:
+        ConfigError: When there is no such thing, or its module cannot be imported.
+    """
+    try:
+        return load_object(path)
+    except RegistryError as exc:
+        raise ConfigError(f"{file.where(place)}: {place[0]}: {exc}{raised_at(file, exc)}") from exc
+
+
+def raised_at(file: ConfigFile, error: Exception) -> str:
+    """Say on which line a module could not be imported, the config's own modules first; empty for other errors."""
+    if not isinstance(error, BrokenPlugin) or error.__cause__ is None:
+        return ""
+    folder = file.path.resolve().parent
+    frames = [each for each in traceback.extract_tb(error.__cause__.__traceback__) if not each.filename.startswith("<")]
+    own = [each for each in frames if Path(each.filename).is_relative_to(folder)]
+    return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
+
+
+def check_origin(file: ConfigFile, place: Place, path: str) -> None:
+    """Refuse a module of another folder where the config's folder has one of that name.
+
+    Raises:
+        ConfigError: When it is so.
+    """
+    folder = file.path.resolve().parent
+    name = path.partition(":")[0].partition(".")[0]
+    own = next((each for each in (folder / f"{name}.py", folder / name / "__init__.py") if each.is_file()), None)
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if own is not None and loaded is not None and Path(loaded).resolve() != own.resolve():
+        raise ConfigError(
+            f"{file.where(place)}: {place[0]} {path!r} is meant to be in {own}, but this process has loaded "
+            f"{loaded} under that name; run each config in a process of its own, or give the modules other names"
+        )
+
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Options:
+    """What the constructor of a component takes by name.
+
+    Args:
+        factory: A class, or a function; None for a ready instance, which refuses all options by itself.
+    """
+
+    def __init__(self, factory: Any) -> None:
+        constructor: Any = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
+        self._namespace: dict[str, Any] = getattr(inspect.unwrap(constructor), "__globals__", {})
+        self._superseded = superseded_options(factory)
+        is_known = factory is not None
+        try:
+            parameters = [] if factory is None else list(inspect.signature(factory).parameters.values())
+        except ValueError:  # some of those written in C do not tell
+            parameters, is_known = [], False
+        self.parameters = {parameter.name: parameter for parameter in parameters if parameter.kind in _NAMED}
+        """By name."""
+        kinds = {parameter.kind for parameter in parameters}
+        self._takes_any = inspect.Parameter.VAR_KEYWORD in kinds or not is_known
+
+    def takes(self, name: str) -> bool:
+        """Whether an option of this name is taken; also where it cannot be known which are."""
+        return self._takes_any or name in self.parameters or name in self._superseded
+
+    def wrong_type(self, name: str, value: Any) -> str | None:
+        """Say what the type of a value should be; None where it is right, or nothing is known of it.
+
+        Types are checked as those of JSON are: a whole number is also a number, a text is none, a list is a tuple. No
+        value of a config file is right where an object of a program is wanted, such as a client.
+        """
+        adapter = self._adapter(name)
+        if adapter is None:
+            return None
+        try:
+            text = json.dumps(value)
+        except TypeError:  # a date, which YAML has and JSON does not
+            return None
+        try:
+            adapter.validate_json(text, strict=True)
+        except ValidationError as exc:
+            return wanted_of(exc.errors())
+        return None
+
+    def defaults(self) -> Iterator[tuple[str, Any]]:
+        """Give the names and the defaults of those options whose default can be said in a config file."""
+        for name, parameter in self.parameters.items():
+            if not name.startswith("_") and is_plain(parameter.default):
+                yield name, parameter.default
+
+    def _adapter(self, name: str) -> TypeAdapter[Any] | None:
+        parameter = self.parameters.get(name)
+        if parameter is None or parameter.annotation is inspect.Parameter.empty:
+            return None
+        try:
+            hints = get_type_hints(SimpleNamespace(__annotations__={name: parameter.annotation}), self._namespace)
+            return _adapter_of(hints[name])
+        except (NameError, AttributeError, SyntaxError, TypeError, PydanticUserError, SchemaError):
+            return None  # an annotation for type checkers only, or of a type that cannot be checked
+
+
+def _adapter_of(annotation: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+    except PydanticUserError:  # of a model, which has a config of its own
+        return TypeAdapter(annotation)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is made of nothing but what a config file can say."""
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(is_plain(each) for each in value)
+    return value is None or type(value) in (bool, int, float, str)
+
 
 EXPECTED: dict[str, type[Any]] = {
     "algorithm": Algorithm,

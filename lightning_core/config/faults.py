@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from lightning_core.config.datasets import Hub
 from lightning_core.config.files import ConfigFile, Place
-from lightning_core.config.hub import Hub
-from lightning_core.config.model import DATASETS
-from lightning_core.config.wanted import wanted
+from lightning_core.config.model import DATASETS, wanted
 from lightning_core.logs.secrets import hide_in_field
 from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, PromptTemplate, ProxyLLM, RolloutConfig

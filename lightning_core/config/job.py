@@ -1,31 +1,101 @@
 """From a config file to a trainer, with the agent and the datasets that it is to run."""
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from lightning_core.agent import Grader, LitAgent
-from lightning_core.config.agents import load_agent
-from lightning_core.config.components import build_component, check_components, place_of
-from lightning_core.config.datasets import load_dataset
+from lightning_core.config.components import (
+    GIVEN,
+    Options,
+    build_component,
+    check_components,
+    check_origin,
+    load_named,
+    option_faults,
+    place_of,
+    raised_at,
+    search_first,
+)
+from lightning_core.config.datasets import Hub, load_dataset
 from lightning_core.config.faults import explain, in_order
-from lightning_core.config.files import ConfigFile, read_config
-from lightning_core.config.hub import Hub
-from lightning_core.config.imports import load_named, raised_at, search_first
-from lightning_core.config.model import DATASETS, Config
-from lightning_core.config.options import Options
+from lightning_core.config.files import ConfigFile, read_config, tell_numbers
+from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.config.overrides import override
-from lightning_core.errors import ConfigError, InvalidComponent, InvalidInput, RegistryError
-from lightning_core.logs.secrets import remember_secrets
+from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, InvalidInput, RegistryError
+from lightning_core.logs.secrets import remember_secrets, without_secrets
 from lightning_core.plugins import Hooks
+from lightning_core.registry import did_you_mean
 from lightning_core.runs import FitResult, RunFolder
-from lightning_core.runs.plans import plan_of
+from lightning_core.runs.standing import plan_of
 from lightning_core.trainer import Trainer
 from lightning_core.trainer.proxies import is_remote
 from lightning_core.types import Dataset
+
+_PLACE = ("agent",)
+_WANTED = "'module:name', {command: [program, argument, ...]} or {url: 'http://...'}"
+
+
+def load_agent(file: ConfigFile, spec: str | Mapping[str, Any], *, has_grader: bool) -> LitAgent[Any]:
+    """Return the agent.
+
+    Args:
+        file: Where it is named. A program runs in its folder.
+        spec: `module:name`, or the options of a `CommandAgent` or of an `HttpAgent`.
+        has_grader: Whether a grader scores it: then a program or a service need not score itself.
+
+    Raises:
+        ConfigError: When it is none, or cannot be had; says where and what would be right.
+    """
+    return _named(file, spec) if isinstance(spec, str) else _outside(file, dict(spec), has_grader=has_grader)
+
+
+def agent_label(spec: str | Mapping[str, Any]) -> str:
+    """Return what an agent is called: its path, its command or its URL."""
+    if isinstance(spec, str):
+        return spec
+    return shlex.join(spec["command"]) if "command" in spec else str(spec["url"])
+
+
+def _named(file: ConfigFile, path: str) -> LitAgent[Any]:
+    agent = load_named(file, _PLACE, path)
+    check_origin(file, _PLACE, path)
+    if not isinstance(agent, LitAgent):
+        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
+        raise ConfigError(
+            f"{file.where(_PLACE)}: agent {path!r} is {what}; "
+            "decorate the function with @rollout, or name an instance of a LitAgent"
+        )
+    return agent
+
+
+def _outside(file: ConfigFile, options: dict[str, Any], *, has_grader: bool) -> LitAgent[Any]:
+    if ("command" in options) == ("url" in options):
+        has = ", ".join(map(repr, options)) or "nothing"
+        hint = did_you_mean(next(iter(options), ""), ("command", "url"))
+        raise ConfigError(f"{file.where(_PLACE)}: agent is a mapping with {has}; it has to be {_WANTED}{hint}")
+    from lightning_core.agent import CommandAgent, HttpAgent  # late: who has neither does not pay for them
+
+    kind: Any = CommandAgent if "command" in options else HttpAgent
+    faults = list(option_faults(file, "agent", "this agent", Options(kind), options))
+    if faults:
+        raise ConfigError("\n".join(faults))
+    if has_grader:
+        options.setdefault("reward", "grader")
+    if kind is CommandAgent:
+        options["folder"] = file.path.resolve().parent / options.get("folder", "")
+    try:
+        agent: LitAgent[Any] = kind(**options)
+    except (InvalidAgent, RegistryError) as exc:
+        name = str(exc).partition(" ")[0]
+        place = ("agent", name) if name in options else _PLACE
+        raise ConfigError(f"{file.where(place)}: agent: {exc}{raised_at(file, exc)}") from exc
+    return agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +247,67 @@ def _dataset(file: ConfigFile, key: str, source: str | Hub | list[Any] | None, f
         return load_dataset(source, folder)
     except (ConfigError, RegistryError) as exc:
         raise ConfigError(f"{file.where((key,))}: {key}: {exc}{raised_at(file, exc)}") from exc
+
+
+def resolved_config(job: Job) -> str:
+    """Return the config of a job as YAML, after comments: the size of each dataset, and what its algorithm plans.
+
+    It can be used as a config file in the same folder, where it means the same job. Only secrets are not in it: in
+    their place stands `***`. Options that a config file cannot say, such as a client that a program makes, are left
+    out.
+
+    Raises:
+        ConfigError: When the algorithm cannot use what the config gives it.
+        AlgorithmError: When the algorithm knows already that something is missing.
+    """
+    values = resolved_values(job)
+    sizes = {key: getattr(job, key) for key in DATASETS}
+    comments = [f"# {key}: {len(dataset):,} samples\n" for key, dataset in sizes.items() if dataset is not None]
+    if (plan := job.plan()) is not None:
+        comments += [f"# {line}\n" for line in str(plan).splitlines()]
+    return "".join(comments) + yaml.dump(
+        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=False
+    )
+
+
+def resolved_values(job: Job) -> dict[str, Any]:
+    """Return the config of a job by key, as values of YAML: what was set, and defaults. `***` stands for secrets.
+
+    The store is left out where none was set: a run then has its store in its folder.
+    """
+    keys = [key for key in Config.model_fields if key != "store" or key in job.config.model_fields_set]
+    return {key: _resolved(job, key) for key in keys}
+
+
+def _resolved(job: Job, key: str) -> Any:
+    value = getattr(job.config, key)
+    if key in COMPONENTS:
+        value = _component(job, key, value)
+    elif key == "n_runners":
+        value = getattr(job.trainer.strategy, "n_runners", value)
+    elif key in DATASETS:
+        return value  # a task may well have a field named `key`, and a run that is resumed needs it
+    return without_secrets(key, value)
+
+
+def _component(job: Job, key: str, spec: str | dict[str, Any]) -> dict[str, Any]:
+    given = {"name": spec} if isinstance(spec, str) else spec
+    defaults = {name: value for name, value in job.options[key].defaults() if name not in GIVEN.get(key, ())}
+    return {"name": given["name"]} | defaults | given
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as such, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+tell_numbers(_Dumper)
+
+_WIDTH = 120

@@ -4,9 +4,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from lightning_core.config.files import ConfigFile, Place
+from lightning_core.config.files import ConfigFile, Place, YamlFault, read_yaml
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
-from lightning_core.config.yaml_text import YamlFault, read_yaml
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
 

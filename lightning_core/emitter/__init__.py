@@ -1,17 +1,24 @@
 """What an agent calls to say how it went, and how to read that from a trace."""
 
-from lightning_core.emitter.active import SpanSink, get_active_sink, with_active_sink
-from lightning_core.emitter.annotation import emit_annotation
 from lightning_core.emitter.attributes import flatten_attributes
+from lightning_core.emitter.emission import SpanSink, get_active_sink, with_active_sink
 from lightning_core.emitter.exception import emit_exception
 from lightning_core.emitter.links import (
     LinkMatch,
+    SpanLike,
     extract_links_from_attributes,
+    extract_tags_from_attributes,
     make_link_attributes,
+    make_tag_attributes,
     query_linked_spans,
 )
-from lightning_core.emitter.message import emit_message, get_message_value
-from lightning_core.emitter.object import emit_object, get_object_value
+from lightning_core.emitter.message import (
+    emit_annotation,
+    emit_message,
+    emit_object,
+    get_message_value,
+    get_object_value,
+)
 from lightning_core.emitter.operations import OperationContext, operation
 from lightning_core.emitter.recording import SpanRecordingContext
 from lightning_core.emitter.reward import (
@@ -23,8 +30,6 @@ from lightning_core.emitter.reward import (
     get_rewards_from_span,
     is_reward_span,
 )
-from lightning_core.emitter.span_like import SpanLike
-from lightning_core.emitter.tags import extract_tags_from_attributes, make_tag_attributes
 
 __all__ = [
     "LinkMatch",

@@ -7,9 +7,18 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from lightning_core.emitter.text import text_of
 from lightning_core.types.span import plain_attributes
 from lightning_core.types.text import hide_attempt_keys
+
+
+def text_of(value: object) -> str:
+    """Return `str(value)`; for an object that has none, what happened instead. Never raises."""
+    try:
+        return str(value)
+    except Exception as exc:
+        # An agent's object may have a broken __str__; what is recorded of it must not become the agent's failure.
+        return f"<no text: str() raised {type(exc).__name__}>"
+
 
 _PRIMITIVES = (str, bool, int, float)
 

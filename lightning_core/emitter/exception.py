@@ -4,8 +4,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_core.emitter.attributes import text_of
 from lightning_core.emitter.emission import emit_span
-from lightning_core.emitter.text import text_of
 from lightning_core.semconv import AGL_EXCEPTION
 from lightning_core.types import SpanCoreFields
 

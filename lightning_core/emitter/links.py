@@ -1,14 +1,80 @@
 """Links from a span to others, by what those have: they may not exist yet, and may be several."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, Protocol, TypeVar
 
 from opentelemetry.trace import format_span_id, format_trace_id
 
-from lightning_core.emitter.listed import listed
-from lightning_core.emitter.span_like import SpanLike
 from lightning_core.semconv import LightningSpanAttributes, LinkAttributes
+
+
+class SpanLike(Protocol):
+    """A `lightning_core.types.Span` or an OpenTelemetry `ReadableSpan`."""
+
+    @property
+    def name(self) -> str:
+        """The span's name."""
+        ...
+
+    @property
+    def attributes(self) -> Mapping[str, Any] | None:
+        """The span's attributes."""
+        ...
+
+
+def listed(attributes: Mapping[str, Any], prefix: str, *fields: str) -> Iterator[str]:
+    """Yield the name of each entry, `prefix.0` first, up to the first one that is not there.
+
+    Args:
+        attributes: Flat attributes.
+        prefix: What the names of all entries begin with.
+        fields: What an entry consists of: it is there when any of `prefix.0.FIELD` is. None when it is one value.
+    """
+    for position in count():
+        name = f"{prefix}.{position}"
+        if not any(part in attributes for part in ([f"{name}.{field}" for field in fields] or [name])):
+            return
+        yield name
+
+
+_TAG_PREFIX = LightningSpanAttributes.TAG.value
+
+
+def make_tag_attributes(tags: Sequence[str]) -> dict[str, Any]:
+    """Make the attributes that tag a span: for `emit_annotation`, or as `attributes` of any emitter.
+
+    Args:
+        tags: Any words, such as `["reward.extrinsic", "model:small"]`.
+
+    Raises:
+        TypeError: When a tag is not a string, or `tags` is one.
+    """
+    if isinstance(tags, str):
+        raise TypeError(f"tags are a list of strings, got the string {tags!r}; put it into a list")
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise TypeError(f"a tag must be a str, got {tag!r} ({type(tag).__name__})")
+    return {f"{_PREFIX}.{position}": tag for position, tag in enumerate(tags)}
+
+
+def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
+    """Read the tags of a span from its attributes, in their order; none when it has none.
+
+    Raises:
+        ValueError: When a tag is not a string.
+    """
+    whole = attributes.get(_TAG_PREFIX)
+    if whole is None:
+        tags = [attributes[name] for name in listed(attributes, _TAG_PREFIX)]
+    else:
+        tags = list(whole) if isinstance(whole, (list, tuple)) else [whole]
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise ValueError(f"{_PREFIX!r} holds {tag!r} ({type(tag).__name__}), where a str belongs")
+    return tags
+
 
 SpanT = TypeVar("SpanT", bound=SpanLike)
 

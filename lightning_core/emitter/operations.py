@@ -2,18 +2,166 @@
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import Context, copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast, overload
 
-from lightning_core.emitter.arguments import input_attributes, readable_signature
 from lightning_core.emitter.attributes import describe, flatten_attributes
 from lightning_core.emitter.emission import require_active_sink
-from lightning_core.emitter.iteration import iterate_apart, iterate_apart_async
 from lightning_core.emitter.recording import SpanRecordingContext, record_locally
 from lightning_core.semconv import AGL_OPERATION, LightningSpanAttributes
 from lightning_core.types import SpanCoreFields
+
+_RECEIVERS = ("self", "cls")
+
+
+def readable_signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    """Return what parameters a function has; None where nobody can tell, as for some functions written in C."""
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):
+        return None
+
+
+def input_attributes(
+    prefix: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Describe what a function is called with, by the names of its parameters, defaults included.
+
+    Where the signature is not known, or the call does not fit it, the names are `args.0` and on, and `kwargs.NAME`.
+    """
+    try:
+        if signature is None:
+            raise TypeError
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return _positions(f"{prefix}.args", args) | (describe(f"{prefix}.kwargs", kwargs) if kwargs else {})
+    bound.apply_defaults()
+    attributes: dict[str, Any] = {}
+    for position, (name, value) in enumerate(bound.arguments.items()):
+        if position == 0 and name in _RECEIVERS:
+            continue
+        if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL:
+            attributes |= _positions(f"{prefix}.{name}", value)
+        else:
+            attributes |= describe(f"{prefix}.{name}", value)
+    return attributes
+
+
+def _positions(prefix: str, values: tuple[Any, ...]) -> dict[str, Any]:
+    attributes: dict[str, Any] = {}
+    for position, value in enumerate(values):
+        attributes |= describe(f"{prefix}.{position}", value)
+    return attributes
+
+
+T = TypeVar("T")
+
+_MAX_ITEMS = 1_000
+"""How much of what a generator yields is kept: it may be endless."""
+
+Opener = Callable[[], AbstractContextManager[T]]
+"""Makes the span; it is entered in the generator's context."""
+
+Finisher = Callable[[T, list[Any]], None]
+"""Told what was yielded, the first 1,000 of it, before the span ends, however it does."""
+
+
+def iterate_apart(
+    open_span: Opener[T], start: Callable[[], Generator[Any, Any, Any]], finish: Finisher[T]
+) -> Generator[Any, Any, Any]:
+    """Iterate a generator in a context of its own, inside of a span. What is sent or thrown goes to it."""
+    context, yielded = copy_context(), list[Any]()
+    with _entered_in(context, open_span) as recording:
+        try:
+            return (yield from _stepwise(context, context.run(start), partial(_keep, yielded)))
+        finally:
+            context.run(finish, recording, yielded)
+
+
+async def iterate_apart_async(
+    open_span: Opener[T], start: Callable[[], AsyncGenerator[Any, Any]], finish: Finisher[T]
+) -> AsyncGenerator[Any, Any]:
+    """Do what `iterate_apart` does, for an async generator."""
+    context, yielded = copy_context(), list[Any]()
+    with _entered_in(context, open_span) as recording:
+        try:
+            generator = context.run(start)
+            step: Awaitable[Any] = generator.asend(None)
+            while True:
+                try:
+                    item = await _Within(context, step)
+                except StopAsyncIteration:
+                    return
+                _keep(yielded, item)
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    await _Within(context, generator.aclose())
+                    raise
+                except BaseException as exc:
+                    step = generator.athrow(exc)
+                else:
+                    step = generator.asend(sent)
+        finally:
+            context.run(finish, recording, yielded)
+
+
+class _Within(Awaitable[T]):
+    """Awaits something in another context: each step of it runs there."""
+
+    def __init__(self, context: Context, awaitable: Awaitable[T]) -> None:
+        self._context = context
+        self._awaitable = awaitable
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return _stepwise(self._context, self._context.run(self._awaitable.__await__))
+
+
+def _stepwise(
+    context: Context, generator: Generator[Any, Any, T], tell: Callable[[Any], None] | None = None
+) -> Generator[Any, Any, T]:
+    """Do what `yield from generator` does, with each step in a context."""
+    step = partial(generator.send, None)
+    while True:
+        try:
+            item = context.run(step)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        if tell is not None:
+            tell(item)
+        try:
+            sent = yield item
+        except GeneratorExit:
+            context.run(generator.close)
+            raise
+        except BaseException as exc:
+            step = partial(generator.throw, exc)
+        else:
+            step = partial(generator.send, sent)
+
+
+@contextmanager
+def _entered_in(context: Context, open_span: Opener[T]) -> Iterator[T]:
+    span = context.run(open_span)
+    recording = context.run(span.__enter__)
+    try:
+        yield recording
+    except BaseException:
+        context.run(span.__exit__, *sys.exc_info())
+        raise
+    else:
+        context.run(span.__exit__, None, None, None)
+
+
+def _keep(yielded: list[Any], item: Any) -> None:
+    if len(yielded) < _MAX_ITEMS:
+        yielded.append(item)
+
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from lightning_core.emitter.attributes import flatten_attributes
+from lightning_core.emitter.attributes import flatten_attributes, text_of
 from lightning_core.emitter.exception import exception_attributes
-from lightning_core.emitter.text import text_of
 from lightning_core.types import SpanCoreFields, StatusCode, TraceStatus
 
 OK = TraceStatus(status_code="OK")

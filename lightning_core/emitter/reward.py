@@ -1,5 +1,6 @@
 """Rewards: numbers with names, the first of which is the primary one."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +8,33 @@ from numbers import Real
 from typing import Any, TypeVar
 
 from lightning_core.emitter.emission import emit_span
-from lightning_core.emitter.listed import listed
-from lightning_core.emitter.old_rewards import old_reward
-from lightning_core.emitter.span_like import SpanLike
+from lightning_core.emitter.links import SpanLike, listed
 from lightning_core.reported import is_late, is_reported
 from lightning_core.semconv import AGL_ANNOTATION, LightningSpanAttributes, RewardAttributes
 from lightning_core.types import SpanCoreFields
+
+_AGENTOPS_OUTPUTS = ("agentops.task.output", "agentops.entity.output")
+"""Where AgentOps puts what a decorated reward function gave: `{"type": "reward", "value": 0.5}`, mostly as JSON."""
+
+_ANNOTATION = "reward"
+"""The attribute of an annotation that was the reward in agentlightning 0.2."""
+
+
+def old_reward(span: SpanLike) -> Any:
+    """Return what a span of those times has as its reward, number or not; None when it has none."""
+    attributes = span.attributes or {}
+    for name in _AGENTOPS_OUTPUTS:
+        output = attributes.get(name)
+        if isinstance(output, str) and '"reward"' in output:
+            try:
+                output = json.loads(output)
+            except ValueError:
+                # Any function's output may be there; this is a text that has the word in it.
+                continue
+        if isinstance(output, Mapping) and output.get("type") == "reward":
+            return output.get("value")
+    return attributes.get(_ANNOTATION) if span.name == AGL_ANNOTATION else None
+
 
 SpanT = TypeVar("SpanT", bound=SpanLike)
 

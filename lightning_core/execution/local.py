@@ -5,13 +5,85 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from lightning_core.errors import ExecutionError, StoreClosed, StoreError
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from lightning_core.execution.ending import tell_end
-from lightning_core.execution.leading import lead_without_runners, raise_failure
+from lightning_core.lifecycle import QUEUED
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
+from lightning_core.types import Rollout
+
+LOOK_SECONDS = 0.2
+"""How often to look for work that nobody is left to do: one query each time, once all runners have ended."""
+
+
+def raise_failure(task: "asyncio.Task[Any]") -> None:
+    """Raise what a task, which has ended, failed with.
+
+    Raises:
+        Exception: That.
+        ExecutionError: When the task cancelled itself.
+    """
+    if task.cancelled():
+        # As a CancelledError it would look as if the caller had been cancelled.
+        raise ExecutionError(f"{task.get_name()} was cancelled from inside: it awaited something that was cancelled")
+    task.result()
+
+
+async def lead_without_runners(leader: "asyncio.Task[None]", store: LightningStore, n_runners: int) -> None:
+    """Let the algorithm come to its end, unless it queues work that nobody is left to do.
+
+    Such work stays in the queue, for runners that come later.
+
+    Raises:
+        ExecutionError: Then; within moments.
+    """
+    while not leader.done():
+        # A store tells of new work only to those who claim it, and what is claimed here nobody would do.
+        try:
+            waiting = await store.query_rollouts(status_in=tuple(QUEUED), limit=1)
+        except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
+            await asyncio.wait({leader}, timeout=LOOK_SECONDS)
+            if not leader.done():
+                raise
+            return
+        if waiting and not leader.done():
+            raise _nobody_left(waiting[0], n_runners)
+        await asyncio.wait({leader}, timeout=LOOK_SECONDS)
+
+
+def _nobody_left(rollout: Rollout, n_runners: int) -> ExecutionError:
+    return ExecutionError(
+        f"all {n_runners} runners have reached their max_rollouts, and rollout {rollout.rollout_id} "
+        "still waits; raise max_rollouts or n_runners"
+    )
+
 
 logger = logging.getLogger(__name__)
+
+TELL_SECONDS = 5.0
+"""How long a store may take to hear it."""
+
+INTERRUPTED_TELL_SECONDS = 0.5
+"""The same, when the run has failed or was interrupted: that should not take 2 s."""
+
+
+async def tell_end(store: LightningStore, *, raised: BaseException | None = None) -> None:
+    """Let there be no more work. What goes wrong is logged: runners that are elsewhere then wait on.
+
+    Args:
+        store: Where runners look for work.
+        raised: What the run failed with, or was interrupted by; None where it has succeeded.
+    """
+    seconds = TELL_SECONDS if raised is None else INTERRUPTED_TELL_SECONDS
+    try:
+        async with asyncio.timeout(seconds):
+            await store.end_run()
+    except StoreClosed:  # by the algorithm, perhaps as the last thing that it does; who asks now hears of that
+        return
+    except (StoreError, TimeoutError) as exc:
+        why = str(exc) or f"no answer within {seconds:g} s"
+        logger.warning("lightning.run_end_not_told run_id=%s: %s; end runners elsewhere by hand", store.run_id, why)
+
 
 END_GRACE_SECONDS = 1.2
 """How long a cancelled algorithm or runner may take to end. An interrupted run should end within 2 s."""

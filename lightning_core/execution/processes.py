@@ -5,7 +5,7 @@ import logging
 import multiprocessing
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -13,21 +13,68 @@ from typing import Any, Literal, cast
 from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.child import run_here, worker_ids
-from lightning_core.execution.ending import tell_end
-from lightning_core.execution.following import following
-from lightning_core.execution.joining import KEY_VARIABLES, join_run
-from lightning_core.execution.leading import lead_without_runners, raise_failure
-from lightning_core.execution.local import end_tasks
-from lightning_core.execution.observed import ObservedStore
-from lightning_core.execution.pool import RunnerPool
-from lightning_core.execution.releasing import release
-from lightning_core.execution.sending import packed
-from lightning_core.execution.variables import choice_of, flag_of, port_of, text_of
-from lightning_core.runner.naming import worker_prefix
+from lightning_core.execution.join import KEY_VARIABLES, join_run
+from lightning_core.execution.local import end_tasks, lead_without_runners, raise_failure, tell_end
+from lightning_core.execution.observed import ObservedStore, following
+from lightning_core.execution.pickling import packed
+from lightning_core.execution.pool import RunnerPool, release
+from lightning_core.runner.base import worker_prefix
 from lightning_core.store import LightningStore, http
-from lightning_core.store.http.protocol import KEY_VARIABLE, RUNNER_KEY_VARIABLE
+from lightning_core.store.http.messages import KEY_VARIABLE, RUNNER_KEY_VARIABLE
 from lightning_core.superseded import superseded
 from lightning_core.types import Worker
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+def text_of(variable: str, given: str | None, default: str) -> str:
+    """Return what was given, else the variable where it is set and not empty, else the default."""
+    return given if given is not None else os.environ.get(variable) or default
+
+
+def choice_of(name: str, variable: str, given: str | None, default: str, choices: Sequence[str]) -> str:
+    """Return one of some choices; see `text_of`.
+
+    Raises:
+        ValueError: When it is none of them.
+    """
+    value = text_of(variable, given, default)
+    if value not in choices:
+        source = name if given is not None else f"the variable {variable}"
+        raise ValueError(f"{source} is {value!r}; it is one of {', '.join(choices)}")
+    return value
+
+
+def port_of(name: str, variable: str, given: int | None) -> int | None:
+    """Return a port; None where none is given.
+
+    Raises:
+        ValueError: When it is no port.
+    """
+    text: object = given if given is not None else os.environ.get(variable) or None
+    if text is None:
+        return None
+    source = name if given is not None else f"the variable {variable}"
+    number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else text
+    if type(number) is not int or not 0 <= number <= 65535:
+        raise ValueError(f"{source} is {text!r}; it is a port, from 0 (the system chooses) to 65535")
+    return number
+
+
+def flag_of(variable: str, given: bool | None) -> bool | None:
+    """Return a flag; None where none is given.
+
+    Raises:
+        ValueError: When the variable is neither true nor false.
+    """
+    text = os.environ.get(variable)
+    if given is not None or not text:
+        return given
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ValueError(f"the variable {variable} is {text!r}; it is one of {', '.join((*_TRUE, *_FALSE))}")
+    return text.lower() in _TRUE
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,8 @@ their own. A record has the name of an event and its fields, in the message itse
 So any handler shows all of it, and the formatters here tell the parts apart.
 """
 
-from lightning_core.logs.context import RolloutFilter
-from lightning_core.logs.formats import JsonLinesFormatter, KeyValueFormatter
-from lightning_core.logs.former import configure_logger
-from lightning_core.logs.setup import LogFormat, setup_logging, setup_module_logging
+from lightning_core.logs.formats import JsonLinesFormatter, KeyValueFormatter, RolloutFilter
+from lightning_core.logs.setup import LogFormat, configure_logger, setup_logging, setup_module_logging
 
 __all__ = [
     "JsonLinesFormatter",

@@ -2,13 +2,74 @@
 
 import json
 import logging
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from lightning_core.errors import RunFolderError, StoreError
 from lightning_core.logs.secrets import hide_in_field, hide_in_text
-from lightning_core.logs.structure import structure_of
+from lightning_core.tracer import current_trace
+
+
+class RolloutFilter(logging.Filter):
+    """Gives each record `run_id`, `rollout_id` and `attempt_id`, from the trace that its caller is in; else None.
+
+    It lets every record pass. Add it to a handler, not to a logger: a logger does not ask its filters about records
+    of the loggers below it. A handler that formats in another thread has to come after one that does not.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the attributes, unless the record has them already."""
+        trace = current_trace()
+        for name in CONTEXT_FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, getattr(trace, name, None))
+        return True
+
+
+CONTEXT_FIELDS = ("run_id", "rollout_id", "attempt_id")
+"""The attributes that records get."""
+
+
+_HEAD = re.compile(r"(?P<event>lightning\.[a-z0-9_.]*[a-z0-9_])(?P<fields>(?: \w+=%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z])*)")
+_FIELD_NAME = re.compile(r" (\w+)=%")
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a record says."""
+
+    event: str | None
+    """The dotted name of what happened; None for a record of another library."""
+    fields: dict[str, Any]
+    """Values by name, as they were given to the logger; then what is known of the rollout."""
+    text: str
+    """What it says besides; may be empty."""
+
+
+def structure_of(record: logging.LogRecord) -> Structure:
+    """Read a record whose message is `lightning.EVENT name=%s name=%d ...; any text`.
+
+    Any other record has its message as its text.
+    """
+    head = _HEAD.match(record.msg) if isinstance(record.msg, str) and isinstance(record.args, tuple | None) else None
+    if head is None:
+        return Structure(None, _context_fields(record), record.getMessage())
+    names = _FIELD_NAME.findall(head["fields"])
+    args = record.args or ()
+    assert isinstance(args, tuple)
+    fields = dict(zip(names, args, strict=False))
+    template, rest = record.msg[head.end() :], args[len(names) :]
+    text = template % rest if record.args else template
+    return Structure(head["event"], _context_fields(record) | fields, text.lstrip(" ;:,"))
+
+
+def _context_fields(record: logging.LogRecord) -> dict[str, Any]:
+    known = {name: getattr(record, name, None) for name in CONTEXT_FIELDS}
+    return {name: value for name, value in known.items() if value is not None}
+
 
 _COLORS: Mapping[int, str] = {
     logging.DEBUG: "\x1b[2m",

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from lightning_core.logs.context import RolloutFilter
-from lightning_core.logs.formats import JsonLinesFormatter, KeyValueFormatter
+from lightning_core.logs.formats import JsonLinesFormatter, KeyValueFormatter, RolloutFilter
 from lightning_core.registry.inventory import installed_entry_points
 
 LogFormat = Literal["key=value", "json"]
@@ -202,3 +201,13 @@ def _plugin_packages() -> list[str]:
     """Return the packages that offer something to Lightning Core: their loggers are named as they are."""
     packages = {entry_point.value.partition(":")[0].partition(".")[0] for entry_point in installed_entry_points()}
     return sorted(packages - {CORE})
+
+
+def configure_logger(level: int | str = logging.INFO, name: str = CORE) -> logging.Logger:
+    """Show the logs of one logger, as `setup_module_logging` does; deprecated.
+
+    Returns:
+        The logger.
+    """
+    warnings.warn("configure_logger is deprecated; call setup_logging", DeprecationWarning, stacklevel=2)
+    return setup_module_logging(level, name=name)

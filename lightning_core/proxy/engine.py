@@ -11,12 +11,12 @@ from typing import Any
 from lightning_core.errors import BudgetExhausted
 from lightning_core.proxy.answer import Answer
 from lightning_core.proxy.backend import BackendBroke, BackendTimeout
-from lightning_core.proxy.call import Call
+from lightning_core.proxy.call import Call, CallRecord
 from lightning_core.proxy.dialects import DIALECTS, Dialect
+from lightning_core.proxy.dispatch import Sender, Sent, error_fields, refusal_of
 from lightning_core.proxy.exchange import Exchange, Headers
 from lightning_core.proxy.jsons import dump, parse_object
 from lightning_core.proxy.live_attempts import LiveAttempts
-from lightning_core.proxy.masks import without_keys_of
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.outbox import Outbox, Ticket
 from lightning_core.proxy.owner import Attribution, Owner, parent_span
@@ -30,15 +30,13 @@ from lightning_core.proxy.paths import (
     response_of,
     split_path,
 )
-from lightning_core.proxy.record import CallRecord
 from lightning_core.proxy.refusals import Refused, openai_error
 from lightning_core.proxy.relay import EarlyEnd, StreamRelay
 from lightning_core.proxy.replicas import Replicas
-from lightning_core.proxy.sending import Sender, Sent, error_fields, refusal_of
-from lightning_core.proxy.spans import Capture, bare_span_of, span_of
+from lightning_core.proxy.spans import Capture, bare_span_of, span_of, without_keys_of
 from lightning_core.proxy.spending import Spending
 from lightning_core.proxy.traffic import Traffic
-from lightning_core.store.http.body import ClientGone
+from lightning_core.store.http.call import ClientGone
 
 logger = logging.getLogger(__name__)
 

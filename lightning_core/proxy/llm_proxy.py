@@ -7,23 +7,21 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from lightning_core.errors import ConfigError, ProxyError
-from lightning_core.proxy.address import Address
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.model_list import ModelConfig, make_replicas
 from lightning_core.proxy.option_types import check_options
-from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.owner import Address, Owner
 from lightning_core.proxy.running import RunningProxy
 from lightning_core.proxy.service import ProxyService
-from lightning_core.proxy.settings import Settings
 from lightning_core.proxy.spans import Capture, Redact
-from lightning_core.proxy.steering import Serving
+from lightning_core.proxy.steering import Serving, Settings
 from lightning_core.proxy.traffic import Drained
 from lightning_core.registry import Registry, default_registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.http.auth import Keys
 from lightning_core.store.http.loopback import is_loopback
-from lightning_core.store.http.protocol import KEY_VARIABLE
+from lightning_core.store.http.messages import KEY_VARIABLE
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.superseded import superseded
 from lightning_core.types import LLM, Attempt, Rollout

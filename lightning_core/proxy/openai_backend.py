@@ -23,8 +23,25 @@ from lightning_core.proxy.backend import (
     BackendTimeout,
     BackendUnavailable,
 )
-from lightning_core.proxy.environment import from_environment
 from lightning_core.proxy.option_types import check_options
+
+_PREFIX = "os.environ/"
+
+
+def from_environment(option: str, value: str) -> str:
+    """Return an option's value, which may be in a variable.
+
+    Raises:
+        ConfigError: When that is not set.
+    """
+    if not value.startswith(_PREFIX):
+        return value
+    name = value.removeprefix(_PREFIX)
+    found = os.environ.get(name)
+    if not found:
+        raise ConfigError(f"{option} is to come from the variable {name}, which is not set; set it")
+    return found
+
 
 _BASE_VARIABLE = "OPENAI_BASE_URL"
 _PUBLIC_BASE = "https://api.openai.com/v1"

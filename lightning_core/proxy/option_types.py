@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.errors import ConfigError
 from lightning_core.proxy.paths import OpenPaths
-from lightning_core.proxy.settings import Settings
+from lightning_core.proxy.steering import Settings
 
 _WORDS = {
     int: "a whole number",

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from lightning_core.proxy.answer import Answer
 from lightning_core.proxy.backend import BackendBroke
 from lightning_core.proxy.dialects import Added, Dialect
+from lightning_core.proxy.dispatch import Sent
 from lightning_core.proxy.exchange import Exchange, Headers
-from lightning_core.proxy.sending import Sent
 from lightning_core.proxy.sse import EventReader, NoEventStream, ServerEvent
 
 

@@ -4,8 +4,9 @@ https://github.com/open-telemetry/semantic-conventions-genai
 """
 
 import logging
+import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,42 @@ from lightning_core.adapter import genai
 from lightning_core.logs.secrets import hide_in_text
 from lightning_core.proxy import parts
 from lightning_core.proxy.answer import Answer, AnswerChoice
+from lightning_core.proxy.call import CallRecord
 from lightning_core.proxy.jsons import text, whole
-from lightning_core.proxy.record import CallRecord
+from lightning_core.proxy.model_list import Replica
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
-from lightning_core.types.clone import construct
-from lightning_core.types.frozen import EMPTY
+from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.text import hide_attempt_keys
+
+_HIDDEN = b"***"
+_VARIABLE = "os.environ/"
+_SHORTEST_KEY = 8
+"""What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
+
+
+def without_keys_of(replica: Replica, said: bytes) -> bytes:
+    """Return what a backend said without the keys that its entry of the model list has for it."""
+    for key in _keys(replica.spec):
+        if len(key) >= _SHORTEST_KEY:
+            said = said.replace(key.encode(), _HIDDEN)
+    return said
+
+
+def _keys(entry: object) -> Iterator[str]:
+    if not isinstance(entry, Mapping):
+        return
+    backend = entry.get("backend")
+    options: dict[str, Any] = {
+        **(backend if isinstance(backend, Mapping) else {}),
+        **entry.get("litellm_params", {}),
+    }
+    key, headers = options.get("api_key"), options.get("headers")
+    if key is None and options.get("api_base") is None:
+        key = f"{_VARIABLE}OPENAI_API_KEY"
+    for given in (key, *(headers.values() if isinstance(headers, Mapping) else ())):
+        if isinstance(given, str):
+            yield os.environ.get(given.removeprefix(_VARIABLE), "") if given.startswith(_VARIABLE) else given
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,145 @@
 """From a class or a function, and options, to an instance."""
 
+import difflib
 import functools
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal, TypeVar, get_args
 
-from lightning_core.errors import InvalidComponent
-from lightning_core.registry.objects import did_you_mean
+from lightning_core.errors import BrokenPlugin, InvalidComponent, UnknownComponent
 from lightning_core.superseded import superseded_options
+
+
+def load_object(path: str) -> Any:
+    """Import what `"package.module:attribute"` names; the attribute may be dotted.
+
+    Raises:
+        InvalidComponent: `path` is not of that form.
+        UnknownComponent: There is no such module, or the module has no such attribute.
+        BrokenPlugin: The module is there, and importing it raised, or tried to end the process; the cause is chained.
+    """
+    module_name, _, attribute = path.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(part for part in PurePath(module_name).with_suffix("").parts if part.isidentifier())
+        raise InvalidComponent(f"{path!r} names a file; name its module: {f'{dotted}:{attribute}'!r}")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
+        raise InvalidComponent(f"{path!r} does not name an object; the form is 'package.module:attribute'")
+    found = _import_module(module_name, path)
+    owner = f"module {module_name!r}"
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as exc:
+            names = [name for name in dir(found) if not name.startswith("_")]
+            raise UnknownComponent(f"{owner} has no {part!r}, which {path!r} names{did_you_mean(part, names)}") from exc
+        except Exception as exc:  # a module may import lazily, in its __getattr__
+            raise BrokenPlugin(f"{part!r} of {owner} cannot be imported: {type(exc).__name__}: {exc}") from exc
+        owner = repr(part)
+    return found
+
+
+def nearest(name: object, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that `name` was probably meant to be; None when none is like it."""
+    matches = difflib.get_close_matches(str(name), list(names), n=1)
+    return matches[0] if matches else None
+
+
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """Return the end of an error message, `. Did you mean 'x'?`; empty when nothing is near."""
+    guess = nearest(name, names)
+    return "" if guess is None else f". Did you mean {guess!r}?"
+
+
+def _import_module(module_name: str, path: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as exc:
+        if isinstance(exc, ModuleNotFoundError) and f"{module_name}.".startswith(f"{exc.name}."):
+            raise UnknownComponent(
+                f"no module {exc.name!r}, which {path!r} names; is it installed, or its folder on sys.path?"
+            ) from exc
+        raise BrokenPlugin(f"module {module_name!r} cannot be imported: {type(exc).__name__}: {exc}") from exc
+
+
+Kind = Literal["algorithms", "stores", "tracers", "adapters", "runners", "strategies", "backends", "commands", "hooks"]
+"""What a component is for."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""All kinds, in the order in which they are listed."""
+
+GROUPS: Mapping[Kind, str] = {kind: f"lightning_core.{kind}" for kind in KINDS} | {"hooks": "lightning_core"}
+"""The entry-point group of each kind. Plugins with hooks are in pluggy's group, which is named as the project is."""
+
+SINGULAR: Mapping[Kind, str] = {
+    "algorithms": "algorithm",
+    "stores": "store",
+    "tracers": "tracer",
+    "adapters": "adapter",
+    "runners": "runner",
+    "strategies": "strategy",
+    "backends": "backend",
+    "commands": "command",
+    "hooks": "hook plugin",
+}
+"""What one component of a kind is called in a message."""
+
+ALIASES: Mapping[Kind, Mapping[str, str]] = {"strategies": {"shm": "local", "cs": "processes"}}
+"""Other names of a component, per kind: alias -> name."""
+
+SHIPS_IN: Mapping[Kind, Mapping[str, str]] = {
+    "algorithms": {
+        "apo": "lightning-apo",
+        "verl": "lightning-verl",
+        "grpo": "lightning-verl",
+        "ppo": "lightning-verl",
+        "rloo": "lightning-verl",
+    },
+    "stores": {"sqlite": "lightning-sqlite", "mongo": "lightning-mongo"},
+    "tracers": {"agentops": "lightning-agentops", "weave": "lightning-weave"},
+    "backends": {"litellm": "lightning-litellm"},
+}
+"""Which of our own distributions has a component, per kind: name -> distribution."""
+
+State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
+"""How a component stands.
+
+- `ok`: nothing is known against it. Before it was imported, that is not much.
+- `blocked`: `AGL_PLUGINS_BLOCK` names it; it is as if it were not installed.
+- `duplicate`: another distribution offers the same name of the same kind.
+- `incompatible`: its distribution requires another version of the core than the one that is installed.
+- `broken`: it was imported, and that failed, or what was found there is of another kind.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A component that an installed distribution offers. Nothing of it was imported to know this."""
+
+    kind: Kind
+    name: str
+    """What a person asks for it by."""
+    distribution: str
+    """The distribution that declares it."""
+    version: str
+    """That distribution's version."""
+    value: str
+    """Where it is, as `package.module:attribute`."""
+    state: State = "ok"
+    """How it stands, as far as metadata tells."""
+    problem: str | None = None
+    """What is wrong, and what to do about it; None when `state` is `ok`."""
+
+    def __str__(self) -> str:
+        return f"{SINGULAR[self.kind]} {self.name!r} of {self.origin}"
+
+    @property
+    def origin(self) -> str:
+        """The distribution with its version."""
+        return f"{self.distribution} {self.version}".strip()
+
 
 T = TypeVar("T")
 

@@ -1,14 +1,114 @@
 """From entry points to components, each with how it stands as far as metadata tells."""
 
 import importlib.metadata
+import logging
+import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import Distribution, EntryPoint
 
-from lightning_core.registry.blocklist import BLOCK_VARIABLE, Blocklist
-from lightning_core.registry.compatibility import CORE, misfit
-from lightning_core.registry.component import GROUPS, KINDS, Component, Kind
+from lightning_core.registry.building import GROUPS, KINDS, SHIPS_IN, Component, Kind, did_you_mean
+
+CORE = "lightning-core"
+_NAMES_CORE = re.compile(r"\s*lightning[-_.]core(?![-_.\w])", re.IGNORECASE)
+
+
+def core_version() -> str:
+    """Return the version of the core that is installed.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: When the core runs without being installed.
+    """
+    return importlib.metadata.version(CORE)
+
+
+def misfit(requirements: Iterable[str]) -> str | None:
+    """Say how a distribution's requirements and the installed core do not fit each other; None when they do.
+
+    Args:
+        requirements: The distribution's `Requires-Dist`. Only those on the core are read, and of these only those
+            that hold in this environment without an extra.
+    """
+    for line in requirements:
+        if _NAMES_CORE.match(line) and (problem := _misfit(line)) is not None:
+            return problem
+    return None
+
+
+def _misfit(line: str) -> str | None:
+    # imported here, for it takes long and a core without plugins does not need it
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as exc:
+        return f"requires {line!r}, which cannot be read ({str(exc).splitlines()[0]})"
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return None
+    installed = core_version()
+    if requirement.specifier.contains(installed, prereleases=True):
+        return None
+    return f"requires {CORE}{requirement.specifier}, but {CORE} {installed} is installed"
+
+
+logger = logging.getLogger(__name__)
+
+BLOCK_VARIABLE = "AGL_PLUGINS_BLOCK"
+"""The environment variable that names what to block.
+
+Its entries are separated by commas. Each is the name of a component (of whatever kind), `kind:name`, or the name of a
+distribution, of which all components are blocked then: `agentops,stores:mongo,lightning-verl`.
+"""
+
+
+class Blocklist:
+    """Entries that block components.
+
+    Args:
+        entries: As in `AGL_PLUGINS_BLOCK`; None to read them from there.
+    """
+
+    def __init__(self, entries: Iterable[str] | None = None) -> None:
+        given = os.environ.get(BLOCK_VARIABLE, "").split(",") if entries is None else entries
+        self._entries = [entry for entry in map(str.strip, given) if entry]
+        self._by_name = {_normal(entry): entry for entry in self._entries}
+
+    def entry_against(self, component: Component) -> str | None:
+        """Return the entry that blocks a component; None when none does."""
+        return next((self._by_name[name] for name in _names(component) if name in self._by_name), None)
+
+    def warn_of_idle_entries(self, components: Iterable[Component]) -> None:
+        """Log each entry that blocks nothing, for it may be misspelt.
+
+        What one of our own distributions would offer may be blocked before it is installed.
+        """
+        if not self._entries:
+            return
+        known = {name for component in components for name in _names(component)}
+        for kind, names in SHIPS_IN.items():
+            for name, distribution in names.items():
+                known |= {f"{kind}:{name}", name, distribution}
+        for normal, entry in self._by_name.items():
+            if normal not in known:
+                logger.warning(
+                    "lightning.block_without_effect entry=%r of %s: nothing that is installed has this name%s",
+                    entry,
+                    BLOCK_VARIABLE,
+                    did_you_mean(normal, sorted(known)),
+                )
+
+
+def _names(component: Component) -> tuple[str, str, str]:
+    kind, name = component.kind, component.name
+    return _normal(f"{kind}:{name}"), _normal(name), _normal(component.distribution)
+
+
+def _normal(name: str) -> str:
+    """Write a name as package indexes do, so that `Lightning_APO` is `lightning-apo`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
 
 _NO_ORIGIN = "an unknown distribution"
 

@@ -4,16 +4,57 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 from lightning_core.errors import BrokenPlugin, InvalidComponent, RegistryError, UnknownComponent
-from lightning_core.registry.blocklist import Blocklist
-from lightning_core.registry.building import build_from, in_words, is_factory, path_of
-from lightning_core.registry.component import ALIASES, KINDS, SHIPS_IN, SINGULAR, Component, Kind
-from lightning_core.registry.inventory import installed_entry_points, take_inventory
-from lightning_core.registry.objects import did_you_mean, load_object, nearest
-from lightning_core.registry.registration import THIS_PROCESS, Registration
+from lightning_core.registry.building import (
+    ALIASES,
+    KINDS,
+    SHIPS_IN,
+    SINGULAR,
+    Component,
+    Kind,
+    build_from,
+    did_you_mean,
+    in_words,
+    is_factory,
+    load_object,
+    nearest,
+    path_of,
+)
+from lightning_core.registry.inventory import Blocklist, installed_entry_points, take_inventory
+
+THIS_PROCESS = "this process"
+"""Stands where a component of an installed distribution names the distribution."""
+
+
+class Registration:
+    """A component that a registry knows until `remove`, or until the end of a `with` block.
+
+    Args:
+        component: What is known of it.
+        target: The component itself: a class, a function that returns an instance, or an instance.
+        forget: Makes the registry forget it.
+    """
+
+    def __init__(self, component: Component, target: object, forget: "Callable[[Registration], None]") -> None:
+        self.component = component
+        self.target = target
+        self._forget = forget
+
+    def remove(self) -> None:
+        """Make the registry forget the component. What was built from it stays. Twice is as once."""
+        self._forget(self)
+
+    def __enter__(self) -> Component:
+        return self.component
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+
 
 T = TypeVar("T")
 

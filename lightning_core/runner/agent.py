@@ -25,15 +25,22 @@ from lightning_core.errors import (
 from lightning_core.logs.secrets import remember_environment, remember_secrets
 from lightning_core.plugins import Hooks
 from lightning_core.runner.assignment import Assignment
-from lightning_core.runner.base import Runner, T_task
-from lightning_core.runner.calls import Limits, call_agent
+from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
+from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, take_in_calls, with_key
 from lightning_core.runner.heartbeats import Heartbeats
-from lightning_core.runner.model_calls import BUDGET_PAUSE_SECONDS, take_in_calls, with_key
-from lightning_core.runner.naming import worker_name
-from lightning_core.runner.outcome import Outcome, describe, is_fault, place_of
-from lightning_core.runner.reports import give_back, give_back_claimed, has_succeeded_by, report
-from lightning_core.runner.results import check_rewards, record_result, spans_of
-from lightning_core.runner.stop_event import StopEvent, stop_of
+from lightning_core.runner.outcome import (
+    Outcome,
+    check_rewards,
+    describe,
+    give_back,
+    give_back_claimed,
+    has_succeeded_by,
+    is_fault,
+    place_of,
+    record_result,
+    report,
+    spans_of,
+)
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.tracer import Trace, Tracer

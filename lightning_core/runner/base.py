@@ -1,17 +1,79 @@
 """The interface of a runner."""
 
+import asyncio
+import inspect
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Generic, Self
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
 
 from lightning_core.agent import LitAgent
 from lightning_core.plugins import Hooks
-from lightning_core.runner.stop_event import StopEvent
+from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode
+
+worker_prefix: ContextVar[str] = ContextVar("lightning_worker_prefix", default="worker")
+"""What the ids of the workers that begin in this context start with; a number follows."""
+
+
+def worker_name(number: int) -> str:
+    """Return the id of the worker with a number, among those of this context."""
+    return f"{worker_prefix.get()}-{number}"
+
+
+THREAD_WAIT_SECONDS = 0.2
+"""How long a thread that waits for a stop signal may outlive the interest in it."""
+
+
+class StopEvent(Protocol):
+    """An `asyncio.Event`, a `threading.Event`, an event of `multiprocessing`, or anything like one of them."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+    def wait(self) -> Any:
+        """Wait until it is set: as a coroutine, or blocking, and then with a timeout as an optional argument."""
+        ...
+
+
+@asynccontextmanager
+async def stop_of(event: StopEvent | None) -> AsyncIterator["asyncio.Future[Any] | None"]:
+    """Give a future, during the block, that is done as soon as the event is set; None without an event.
+
+    A blocking event is waited for in a daemon thread, which ends within 0.2 s after the block.
+    """
+    if event is None:
+        yield None
+        return
+    if inspect.iscoroutinefunction(event.wait):
+        stop: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
+        try:
+            yield stop
+        finally:
+            stop.cancel()
+            await asyncio.wait((stop,))
+        return
+    left = threading.Event()
+    wait: Any = event.wait  # with a timeout, which asyncio's has not
+
+    def watch() -> None:
+        while not wait(THREAD_WAIT_SECONDS):
+            if left.is_set():
+                return
+
+    stop = in_daemon_thread(watch, name="stop event")
+    try:
+        yield stop
+    finally:
+        left.set()
+        stop.cancel()
+
 
 T_task = TypeVar("T_task", default=Any)
 """What the agent's tasks are; for type checkers."""

@@ -1,18 +1,176 @@
 """A runner's signs of life, sent while it works, whatever its agent does to the event loop."""
 
 import asyncio
+import functools
 import logging
+import os
+import platform
+import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 
 from lightning_core.errors import StoreError
 from lightning_core.runner.assignment import Assignment
-from lightning_core.runner.machine import system_snapshot
-from lightning_core.runner.pacemaker import pacemaker
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Trace
+
+MAX_AGE_SECONDS = 1.0
+"""How old a snapshot may be: the runners of a process that beat at the same time share one."""
+
+_lock = threading.Lock()
+_newest: tuple[float, dict[str, Any]] | None = None
+
+
+def system_snapshot() -> dict[str, Any]:
+    """Return what is known of this machine and of this process, under the names of agentlightning 0.3.
+
+    Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot
+    before, the disk is that of the root folder, and the network's counts (None where there is no interface) begin with
+    the machine. Without psutil only the host, the system and the process id are known; where it fails, `snapshot_error`
+    says how.
+    """
+    global _newest
+    with _lock:
+        now = time.monotonic()
+        if _newest is None or now - _newest[0] > MAX_AGE_SECONDS:
+            _newest = (now, {**_constants(), **_measured()})
+        return dict(_newest[1])
+
+
+@functools.cache
+def _constants() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "cpu_name": platform.processor(),
+        "cpu_threads": os.cpu_count(),
+    }
+
+
+def _measured() -> dict[str, Any]:
+    try:
+        import psutil  # type: ignore[import-untyped]  # late: it takes 20 ms
+    except ImportError:
+        return {"process_id": os.getpid()}
+    try:
+        memory, process = psutil.virtual_memory(), psutil.Process()
+        disk, network = psutil.disk_usage(os.path.abspath(os.sep)), psutil.net_io_counters()
+        with process.oneshot():
+            return {
+                "cpu_cores": psutil.cpu_count(logical=False),
+                "cpu_usage_pct": psutil.cpu_percent(),
+                "mem_used_gb": round(memory.used / 2**30, 2),
+                "mem_total_gb": round(memory.total / 2**30, 2),
+                "mem_pct": memory.percent,
+                "disk_used_gb": round(disk.used / 2**30, 2),
+                "disk_total_gb": round(disk.total / 2**30, 2),
+                "disk_pct": disk.percent,
+                "bytes_sent_mb": None if network is None else round(network.bytes_sent / 2**20, 2),
+                "bytes_recv_mb": None if network is None else round(network.bytes_recv / 2**20, 2),
+                "process_id": process.pid,
+                "process_mem_mb": round(process.memory_info().rss / 2**20, 1),
+                "process_threads": process.num_threads(),
+            }
+    except (psutil.Error, OSError) as exc:  # a machine that does not let itself be looked at
+        return {"process_id": os.getpid(), "snapshot_error": f"{type(exc).__name__}: {exc}"}
+
+
+END_SECONDS = 0.5
+"""How long a heartbeat that is under way may hold up the end of its runner: somebody waits for that."""
+
+
+class Pacemaker:
+    """A daemon thread with an event loop, which is there while anybody uses it.
+
+    One for the process, because sixty threads that start and end would hold up the event loop of their runners.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, without the thread: in a forked process there is none."""
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def join(self) -> asyncio.AbstractEventLoop:
+        """Return the thread's event loop. Each call needs one of `leave`."""
+        with self._lock:
+            self._users += 1
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="heartbeats", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def leave(self) -> threading.Thread | None:
+        """Undo one `join`; the last one tells the thread to end, and returns it."""
+        with self._lock:
+            self._users -= 1
+            if self._users or self._loop is None:
+                return None
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            ending, self._loop, self._thread = self._thread, None, None
+            return ending
+
+    @asynccontextmanager
+    async def running(self, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+        """Run a coroutine function in the thread during the block; cancel it, and wait shortly for it, at the end."""
+        here, there = asyncio.get_running_loop(), self.join()
+        ended = here.create_future()
+        started: list[asyncio.Future[None]] = []
+
+        def start() -> None:
+            task = asyncio.ensure_future(work(), loop=there)
+            started.append(task)
+            task.add_done_callback(tell)
+
+        def tell(task: "asyncio.Future[None]") -> None:
+            try:
+                here.call_soon_threadsafe(ended.cancel)
+            except RuntimeError:
+                if not here.is_closed():  # nobody waits in a closed loop
+                    raise
+
+        there.call_soon_threadsafe(start)
+        try:
+            yield
+        finally:
+            try:
+                there.call_soon_threadsafe(lambda: started[0].cancel())
+                await asyncio.wait((ended,), timeout=END_SECONDS)
+            finally:
+                thread = self.leave()
+                if thread is not None and ended.done():  # it has nothing left to do, and is gone in no time
+                    thread.join(END_SECONDS)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        try:
+            # Work whose owner has not waited for its end; what is left of it would be destroyed while it is pending.
+            if unfinished := asyncio.all_tasks(loop):
+                for task in unfinished:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(unfinished, timeout=END_SECONDS))
+        finally:
+            loop.close()
+
+
+pacemaker = Pacemaker()
+"""That of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=pacemaker.forget)
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from lightning_core.adapter.usage import read_usage
 from lightning_core.errors import NoRewards
 from lightning_core.runner.outcome import OUT_OF_REACH
-from lightning_core.runs.failures import failure_at, pattern_of
-from lightning_core.runs.result import RolloutCounts
+from lightning_core.runs.result import RolloutCounts, failure_at, pattern_of
 from lightning_core.types import Attempt, Rollout, Span
 
 logger = logging.getLogger(__name__)

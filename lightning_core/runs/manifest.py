@@ -1,5 +1,15 @@
 """What is written down of a run: what it was made of, and what came of it."""
 
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -7,9 +17,35 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lightning_core.errors import RunFolderError
-from lightning_core.runs.atomic import write_atomically
-from lightning_core.runs.comparison import Comparison
+from lightning_core.logs.secrets import hide_keys_in
+from lightning_core.runs.held_out import Comparison
 from lightning_core.runs.result import BudgetUse, RunStatus, RunUsage
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file so that only its owner can read it, where it is made anew; an `opener` of `open`."""
+    return os.open(path, flags, 0o600)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Put a text in the place of a file. Whoever reads it, also after a kill, finds the old one or the new one.
+
+    Raises:
+        RunFolderError: When it cannot be written; the old one stays.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            with open(draft, "w", encoding="utf-8", opener=private) as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as exc:
+        raise RunFolderError(f"cannot write {path}: {exc.strerror or exc}") from exc
+
 
 Outcome = RunStatus | Literal["running"]
 """`running` stays where the process was killed."""
@@ -132,3 +168,184 @@ def now() -> datetime:
     """Return the time, to the millisecond."""
     time = datetime.now(UTC)
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
+
+
+GIT_SECONDS = 5.0
+"""How long git may take to say in which state a repository is."""
+
+
+def describe_origin(
+    *,
+    config_file: Path | None = None,
+    overrides: Iterable[str] = (),
+    config: Mapping[str, Any] | None = None,
+    seed: Any = None,
+    data_files: Iterable[Path] = (),
+) -> Origin:
+    """Look at what a run is made of, once all that it needs is imported.
+
+    Args:
+        config_file: Its config file; None where a program makes it.
+        overrides: What is set over it, without secrets.
+        config: The resolved config, without secrets.
+        seed: The algorithm's.
+        data_files: The files of its datasets.
+
+    Raises:
+        RunFolderError: When a file cannot be read.
+    """
+    files = dict.fromkeys([*(path.resolve() for path in data_files), *_own_modules()])
+    return Origin(
+        config_file=None if config_file is None else str(config_file.resolve()),
+        folder=str(Path.cwd()),
+        overrides=list(overrides),
+        config=hide_keys_in(config or {}),
+        seed=seed,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        versions=_versions(),
+        git=_git(Path.cwd() if config_file is None else config_file.resolve().parent),
+        files={str(path): sha256 for path in files if (sha256 := hash_file(path)) is not None},
+    )
+
+
+def hash_file(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None where there is none.
+
+    Raises:
+        RunFolderError: When it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise RunFolderError(f"cannot read {path}, which the run depends on: {exc.strerror}") from exc
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the version that is installed, or None."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    """Return the version of each distribution of which a module is loaded."""
+    loaded = sys.modules.keys()
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        name = distribution.name
+        if name and name not in found and not loaded.isdisjoint(_modules(distribution)):
+            found[name] = distribution.version
+    return dict(sorted(found.items()))
+
+
+def _modules(distribution: importlib.metadata.Distribution) -> list[str]:
+    """Return modules of a distribution, by what it says or, as is usual, by its name."""
+    words = re.split(r"[-_.]+", distribution.name.lower())
+    # Several distributions may share a package, as opentelemetry-sdk does.
+    return [*(distribution.read_text("top_level.txt") or "").split(), "_".join(words), ".".join(words)]
+
+
+def _own_modules() -> Iterator[Path]:
+    """Yield the files of the loaded modules that neither Python, nor an installed distribution, nor the core has."""
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[1])}
+    others = tuple({f"{path}{os.sep}" for folder in folders for path in (folder, Path(folder).resolve())})
+    for module in tuple(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and not file.startswith(others):
+            path = Path(file).resolve()
+            if path.is_file() and not str(path).startswith(others):
+                yield path
+
+
+def _git(folder: Path) -> Git | None:
+    """Return the state of a folder's repository; None where there is none, or no git."""
+    commit = _ask_git(folder, "rev-parse", "HEAD")
+    # Without files that git does not know: the run's own folder may be one of them.
+    changed = _ask_git(folder, "status", "--porcelain", "--untracked-files=no")
+    return None if commit is None or changed is None else Git(commit=commit, dirty=bool(changed))
+
+
+def _ask_git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+MAX_CHARACTERS = 40
+"""A longer value is not shown."""
+
+
+def changes_since(before: Origin, now: Origin) -> list[str]:
+    """Say what has changed, each in a few words: values of the config, files, versions, the repository.
+
+    What `before` does not know is no change: a module may be loaded later. Nor is another budget: it is how a run goes
+    on that has used up its own.
+    """
+    return [
+        *_config_changes("", _as_json(before), _as_json(now)),
+        *_file_changes(before),
+        *_version_changes(before, now),
+        *_git_changes(before.git, now.git),
+    ]
+
+
+def _as_json(origin: Origin) -> Any:
+    config = Origin.model_validate_json(origin.model_dump_json()).config
+    proxy = config.get("llm_proxy")
+    if isinstance(proxy, dict):
+        config["llm_proxy"] = {name: value for name, value in proxy.items() if name != "budget"}
+    return {name: value for name, value in config.items() if name != "budget"}
+
+
+def _config_changes(place: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*before, *now]):
+            yield from _config_changes(f"{place}.{key}" if place else key, before.get(key), now.get(key))
+    elif before != now:
+        words = f"{_shown(before)} → {_shown(now)}"
+        yield f"{place} {words}" if len(words) <= 2 * MAX_CHARACTERS and _is_plain(before, now) else place
+
+
+def _is_plain(*values: Any) -> bool:
+    return all(value is None or (isinstance(value, str | int | float) and "\n" not in str(value)) for value in values)
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+def _file_changes(before: Origin) -> Iterator[str]:
+    for file, sha256 in before.files.items():
+        found = hash_file(Path(file))
+        if found != sha256:
+            yield file if found is not None else f"{file} (gone)"
+
+
+def _version_changes(before: Origin, now: Origin) -> Iterator[str]:
+    if before.python != now.python:
+        yield f"Python {before.python} → {now.python}"
+    for distribution, version in before.versions.items():
+        found = version_of(distribution)
+        if found != version:
+            yield f"{distribution} {version} → {found or 'not installed'}"
+
+
+def _git_changes(before: Git | None, now: Git | None) -> Iterator[str]:
+    if before is None or now is None:
+        if before != now:
+            yield "git: a repository now" if before is None else "git: no repository any more"
+    elif before.commit != now.commit:
+        yield f"git commit {before.commit[:12]} → {now.commit[:12]}"
+    elif before.dirty != now.dirty:
+        yield "git: uncommitted changes" if now.dirty else "git: no uncommitted changes any more"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from lightning_core.errors import RunFolderError
-from lightning_core.runs.atomic import private
+from lightning_core.runs.manifest import private
 
 
 class Report(NamedTuple):

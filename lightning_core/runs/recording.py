@@ -1,21 +1,85 @@
 """Keeps a run in its folder while it goes on."""
 
+import json
 import logging
+import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from lightning_core.errors import RunFolderError, StoreError
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.logs.secrets import hide_in_text, without_secrets
 from lightning_core.registry import Registry
-from lightning_core.runs.best import read_best, write_best
-from lightning_core.runs.changes import changes_since
 from lightning_core.runs.folder import RunFolder
-from lightning_core.runs.manifest import Cause, Continuation, Manifest, Origin, Summary, now
+from lightning_core.runs.manifest import (
+    Cause,
+    Continuation,
+    Manifest,
+    Origin,
+    Summary,
+    changes_since,
+    now,
+    write_atomically,
+)
 from lightning_core.runs.metrics import MetricsFile
 from lightning_core.runs.result import FitResult, RunStatus
 from lightning_core.store import InMemoryLightningStore, LightningStore, http
-from lightning_core.types import NamedResources
+from lightning_core.types import LLM, NamedResources, Resource
+
+_RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
+
+
+def write_best(path: Path, resources: NamedResources) -> None:
+    """Write resources.
+
+    Raises:
+        RunFolderError: When they cannot be written.
+    """
+    write_atomically(path, json.dumps(resources_record(resources), indent=2, ensure_ascii=False) + "\n")
+
+
+def resources_record(resources: NamedResources) -> dict[str, dict[str, Any]]:
+    """Return resources as JSON has them, without keys and the values of headers."""
+    return {name: _without_secrets(resource) for name, resource in resources.items()}
+
+
+def read_best(path: Path, initial: NamedResources | None = None) -> NamedResources | None:
+    """Read resources; None where there are none.
+
+    Args:
+        path: The file.
+        initial: Gives back to each what the file does not have, the resource of the same name.
+
+    Raises:
+        RunFolderError: When the file is damaged.
+    """
+    try:
+        resources = _RESOURCES.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise RunFolderError(f"cannot read {path}: {exc.strerror}") from exc
+    except ValidationError as exc:
+        raise RunFolderError(f"{path} is damaged: {exc.errors()[0]['msg']}; remove it") from exc
+    for name, resource in resources.items():
+        first = (initial or {}).get(name)
+        if isinstance(resource, LLM) and isinstance(first, LLM):
+            resource.api_key = first.api_key
+            if resource.sampling_parameters == without_secrets("sampling_parameters", first.sampling_parameters):
+                resource.sampling_parameters = first.sampling_parameters
+    return resources
+
+
+def _without_secrets(resource: Resource) -> dict[str, Any]:
+    record = resource.model_dump(mode="json", exclude={"api_key"})
+    if "sampling_parameters" in record:
+        record["sampling_parameters"] = without_secrets("sampling_parameters", record["sampling_parameters"])
+    return record
+
 
 logger = logging.getLogger(__name__)
 
@@ -223,3 +287,53 @@ def summary_of(result: FitResult) -> Summary:
 
 def _in_one_line(error: BaseException) -> str:
     return hide_in_text(" ".join(f"{type(error).__name__}: {error}".split()))
+
+
+class Recorder:
+    """Records the runs of one trainer.
+
+    Args:
+        place: The folder of all runs; or that of one, which the next run goes on with.
+        registry: Where the store of a run is looked up.
+    """
+
+    def __init__(self, place: str | os.PathLike[str] | RunFolder, *, registry: Registry) -> None:
+        self._given = place if isinstance(place, RunFolder) else None
+        self._root = place.path.parent if isinstance(place, RunFolder) else place
+        self._registry = registry
+
+    def next(self, store: LightningStore | None) -> tuple[Recording, LightningStore]:
+        """Begin to record the next run.
+
+        Args:
+            store: Where the trainer's runs are kept; None for a store in the run's folder.
+
+        Returns:
+            The recording, and the store of the run.
+
+        Raises:
+            RunFolderError: When the folder cannot be used.
+            RegistryError: When the store cannot be built.
+        """
+        given, self._given = self._given, None
+        recording = Recording(self._folder(given, None if store is None else store.run_id))
+        try:
+            if store is None:
+                return recording, recording.make_store(self._registry)
+            return recording, store if given is None else store.for_run(given.run_id)
+        except BaseException:
+            recording.close()
+            if not recording.is_resumed:
+                shutil.rmtree(recording.folder.path)
+            raise
+
+    def _folder(self, given: RunFolder | None, run_id: str | None) -> RunFolder:
+        if given is not None:
+            if not given.manifest_file.exists():
+                raise RunFolderError(f"{given.path} is no run: it has no {given.manifest_file.name}")
+            return given
+        if run_id is not None:
+            there = RunFolder(os.path.join(self._root, run_id))
+            if there.manifest_file.exists():  # that store's run goes on
+                return there
+        return RunFolder.create(self._root, run_id)

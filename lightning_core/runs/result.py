@@ -1,17 +1,132 @@
 """What came of a run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from lightning_core.adapter.usage import METADATA as USAGE
 from lightning_core.adapter.usage import Usage, read_usage, usage_in
+from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.runs.comparison import Comparison
-from lightning_core.runs.failed_hooks import FailedHook
-from lightning_core.runs.failures import Failure, group_failures
+from lightning_core.execution.child import FAILED_HOOKS
+from lightning_core.logs.secrets import hide_in_text
+from lightning_core.plugins import HookFailure
+from lightning_core.runs.held_out import Comparison
 from lightning_core.store import LightningStore
-from lightning_core.types import Attempt, AttemptedRollout, NamedResources
+from lightning_core.types import Attempt, AttemptedRollout, NamedResources, Rollout, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Rollouts that failed for the same reason."""
+
+    cause: str
+    """The type and the message of the error; `…` where the messages of the group differ."""
+    count: int
+    example: str
+    """The id of one of them."""
+    message: str = ""
+    """The cause in that one's own words."""
+    task: Any = None
+    """The input of that one."""
+    where: str = ""
+    """Where in the user's code that one failed, as `agent.py:12 in score`; empty where that is not known."""
+
+
+def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
+    """Group failed rollouts by their cause, the most frequent first.
+
+    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers and ids. A
+    three-digit number from 400 to 599 is kept: it may be a status of HTTP.
+    """
+    groups: dict[str, list[tuple[str, Rollout]]] = {}
+    for rollout in rollouts:
+        message = describe_failure(rollout)
+        groups.setdefault(pattern_of(message), []).append((message, rollout))
+    failures = []
+    for pattern, group in groups.items():
+        message, rollout = group[0]
+        cause = message if len({each for each, _ in group}) == 1 else pattern
+        failures.append(Failure(cause, len(group), rollout.rollout_id, message, rollout.input, _where(rollout)))
+    return sorted(failures, key=lambda failure: -failure.count)
+
+
+def pattern_of(message: str) -> str:
+    """Return a message with `…` for what varies from task to task."""
+    return _VARYING.sub("…", message)
+
+
+def failure_at(attempt: Attempt) -> str:
+    """Return where in the user's code an attempt failed; empty where that is not known."""
+    failure = (attempt.metadata or {}).get("failure")
+    return str(failure.get("where", "")) if isinstance(failure, Mapping) else ""
+
+
+def _where(rollout: Rollout) -> str:
+    return failure_at(rollout.attempt) if isinstance(rollout, AttemptedRollout) else ""
+
+
+_VARYING = re.compile(
+    r"""(?<!\w)'[^'\n]*'(?!\w) | (?<!\w)"[^"\n]*"(?!\w)       # quoted
+    | \b(?=[a-f]*\d)[0-9a-f]{8,}\b  # ids
+    | (?<![\w.])(?![45]\d\d(?![\w.]*\d))-?\d[\d.,:]*(?<![.,:])  # numbers, versions, times
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedHook:
+    """A plugin raised when it was told something. What it was told about went on without it."""
+
+    plugin: str
+    """The plugin's name: its entry point, or its class or module."""
+    hook: str | None
+    """The hook that raised; None when the plugin could not be loaded at all."""
+    cause: str
+    """What it raised the first time, in one line."""
+    count: int
+    """How often it raised during the run."""
+
+
+def failed_hooks(
+    before: Sequence[HookFailure], after: Sequence[HookFailure], *, workers: Iterable[Worker] = ()
+) -> list[FailedHook]:
+    """Return what has failed between two moments, and the plugins that could not be loaded at all.
+
+    Args:
+        before: What `Hooks.failures` said at the first moment.
+        after: What it said at the second one.
+        workers: Those of the run; their heartbeats tell what has failed in other processes.
+    """
+    counts: dict[tuple[str, str | None], int] = {
+        (failure.plugin, failure.hook): failure.count for failure in before if failure.hook is not None
+    }
+    found = {
+        (failure.plugin, failure.hook): FailedHook(failure.plugin, failure.hook, _in_one_line(failure.error), count)
+        for failure in after
+        if (count := failure.count - counts.get((failure.plugin, failure.hook), 0)) > 0
+    }
+    for each in _elsewhere(workers):
+        known = found.get((each.plugin, each.hook))
+        if known is None:
+            found[each.plugin, each.hook] = each
+        elif each.hook is not None:  # a plugin that cannot be loaded is one plugin, in however many processes
+            found[each.plugin, each.hook] = replace(known, count=known.count + each.count)
+    return list(found.values())
+
+
+def _elsewhere(workers: Iterable[Worker]) -> Iterator[FailedHook]:
+    for worker in workers:
+        for told in (worker.heartbeat_stats or {}).get(FAILED_HOOKS, ()):
+            yield FailedHook(**told)
+
+
+def _in_one_line(error: Exception) -> str:
+    return hide_in_text(" ".join(traceback.format_exception_only(error)[-1].split()))
+
 
 USAGE_METRICS = ("model_calls", "input_tokens", "output_tokens", "cost_usd")
 """What a run reports at its end of all of its model calls together; the last in US dollars."""

@@ -1,18 +1,94 @@
 """How a run stands while it goes on."""
 
+import inspect
+import logging
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 
 from lightning_core.adapter.usage import Usage, read_usage
+from lightning_core.algorithm import Algorithm, Baseline
 from lightning_core.algorithm.estimates import Estimate, estimate
-from lightning_core.runs.failures import Failure, group_failures
 from lightning_core.runs.metrics import merged
-from lightning_core.runs.result import RolloutCounts
-from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutMode, Span, sample_key
+from lightning_core.runs.result import Failure, RolloutCounts, group_failures
+from lightning_core.types import Attempt, AttemptedRollout, Dataset, Rollout, RolloutMode, Span, sample_key, samples_of
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_overlap(test_dataset: Dataset[Any] | None, others: Mapping[str, Dataset[Any] | None]) -> None:
+    """Warn of held-out samples that the algorithm is given, too: what it says of them flatters it.
+
+    Only lists and tuples are looked into: to read another dataset may take long.
+
+    Args:
+        test_dataset: The held-out samples.
+        others: By name, what the algorithm is given.
+    """
+    if not isinstance(test_dataset, list | tuple):
+        return
+    held_out = {sample_key(sample) for sample in test_dataset}
+    for name, dataset in others.items():
+        if not isinstance(dataset, list | tuple):
+            continue
+        both = held_out & {sample_key(sample) for sample in samples_of(dataset)}
+        if both:
+            logger.warning(
+                "lightning.test_dataset_overlaps dataset=%s shared=%d of=%d: the algorithm is given held-out samples, "
+                "too; the result on them flatters it",
+                name,
+                len(both),
+                len(held_out),
+            )
+
+
+def plan_of(
+    algorithm: Algorithm, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None
+) -> object | None:
+    """Return what an algorithm says that it will do, None where it does not say.
+
+    An algorithm says it with a method `plan(train_dataset, val_dataset)`. The text of what that returns is shown
+    before the run starts; where it has `rollouts`, that is the most of them.
+
+    Raises:
+        AlgorithmError: What the algorithm raised, as its `run` would: something that it needs is missing.
+    """
+    plan = getattr(algorithm, "plan", None)
+    if not inspect.ismethod(plan):
+        return None
+    try:
+        inspect.signature(plan).bind(train_dataset, val_dataset)
+    except TypeError:  # it is about something else
+        return None
+    return plan(train_dataset, val_dataset)  # type: ignore[no-any-return]  # anything with a text will do
+
+
+def expected_rollouts(
+    algorithm: Algorithm,
+    plan: object | None,
+    *,
+    train_dataset: Dataset[Any] | None = None,
+    val_dataset: Dataset[Any] | None = None,
+    held_out: int = 0,
+) -> int | None:
+    """Return how many rollouts a run will have at most; None where nobody knows.
+
+    Args:
+        algorithm: What runs.
+        plan: What `plan_of` returned.
+        train_dataset: What it gets.
+        val_dataset: What it gets.
+        held_out: The rollouts of the test on held-out samples, which comes after the algorithm.
+    """
+    planned = getattr(plan, "rollouts", None)
+    if planned is None and isinstance(algorithm, Baseline):
+        planned = algorithm.n_epochs * sum(len(data) for data in (train_dataset, val_dataset) if data is not None)
+    return planned + held_out if isinstance(planned, int) else None
+
 
 RECENT_REWARDS = 1000
 """How many of the newest rewards the running mean is over."""

@@ -7,7 +7,7 @@ from typing import Any
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
-from lightning_core.types.clone import clone, construct
+from lightning_core.types.frozen import clone, construct
 from lightning_core.types.span import plain_attributes
 
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})

@@ -13,17 +13,11 @@ from lightning_core.store.base import LightningStore, LightningStoreCapabilities
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.documents import Documents
 from lightning_core.store.parts.arguments import ids, real
-from lightning_core.store.parts.attempts import AttemptPart
-from lightning_core.store.parts.claims import ClaimPart
-from lightning_core.store.parts.resources import ResourcePart
-from lightning_core.store.parts.rollouts import RolloutPart
-from lightning_core.store.parts.spans import SpanPart
-from lightning_core.store.parts.workers import WorkerPart
+from lightning_core.store.parts.kept import ResourcePart, SpanPart, WorkerPart
+from lightning_core.store.parts.work import AttemptPart, ClaimPart, RolloutPart
 from lightning_core.store.records import Records
 from lightning_core.store.run_end import RunEnd
-from lightning_core.store.standstill import Standstill
-from lightning_core.store.waits import Waits
-from lightning_core.store.watchdog import Watchdogs
+from lightning_core.store.waits import Standstill, Waits, Watchdogs
 
 
 class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, WorkerPart):

@@ -15,9 +15,9 @@ from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.store.requests import check_same, make_request_of, recall
-from lightning_core.store.standstill import Standstill
+from lightning_core.store.waits import Standstill
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
-from lightning_core.types.clone import construct, evolve
+from lightning_core.types.frozen import construct, evolve
 
 Change = Callable[[RolloutRecord], RolloutRecord]
 

@@ -1,13 +1,145 @@
 """Waiting for work and for results: notified by changes, whichever thread or event loop they come from."""
 
 import asyncio
+import logging
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from contextlib import asynccontextmanager
 
 from lightning_core.errors import StoreClosed
 from lightning_core.lifecycle import ENDED, QUEUED
-from lightning_core.store.backend import Change
+from lightning_core.store.backend import Change, StoreBackend
+from lightning_core.store.clock import Clock
+
+
+class Listeners:
+    """Listeners by run. Any thread may add one, take it away, or tell them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_run: defaultdict[str, list[Callable[[Change], None]]] = defaultdict(list)
+
+    def add(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Tell the listener of this run's changes, until the returned function is called."""
+        with self._lock:
+            self._by_run[run_id].append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                listeners = self._by_run.get(run_id, [])
+                if listener in listeners:
+                    listeners.remove(listener)
+                if not listeners:
+                    self._by_run.pop(run_id, None)
+
+        return stop
+
+    def runs(self) -> list[str]:
+        """Return the runs that somebody listens to."""
+        with self._lock:
+            return list(self._by_run)
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        """Tell whoever listens to the runs of these changes."""
+        for change in changes:
+            with self._lock:
+                listeners = tuple(self._by_run.get(change.run_id, ()))
+            for listener in listeners:
+                listener(change)
+
+
+_SET_SECONDS = 1.0
+"""By how much the wall clock has to jump to have been set. It is slewed by less between two looks."""
+
+
+class Standstill:
+    """Knows since when workers can have given signs of life; shared by all views of a store.
+
+    Workers could not deliver their heartbeats to a process that was not there or was stopped (a signal, a machine that
+    slept, a blocked loop). When it goes on, all leases may be overdue at once. So nobody is lost to silence before
+    that silence has lasted for a whole term that this process has seen.
+
+    That it stood still is noticed in two ways: everybody who planned to look at the deadlines is late; or, where
+    nobody planned to, a worker that is late itself is the first to call for the length of a lease.
+
+    Time is measured by the monotonic clock. Where the wall clock is set, the times of what runs are moved with it.
+
+    Args:
+        clock: Where the time comes from.
+        lease_seconds: How long a worker that sends heartbeats may be silent.
+    """
+
+    def __init__(self, clock: Clock, lease_seconds: float) -> None:
+        self._clock = clock
+        self._lease_seconds = lease_seconds
+        self._bearable_seconds = lease_seconds / 60
+        """How late a look may be without meaning anything."""
+        self._lock = threading.Lock()
+        self._plans: dict[Hashable, float] = {}
+        self._began = self._looked_at = clock.monotonic()
+        self._wall_offset = clock.now() - clock.monotonic()
+        self._set_by = 0.0
+        self._moved_by: dict[str, float] = {}
+
+    def plan(self, who: Hashable, seconds: float | None) -> None:
+        """Note in how many seconds somebody is going to look next; None for not at all."""
+        self.notice()
+        with self._lock:
+            if seconds is None:
+                self._plans.pop(who, None)
+            else:
+                self._plans[who] = self._clock.monotonic() + seconds
+
+    def notice(self) -> None:
+        """Look at the clocks: has this process stood still, or was the wall clock set?"""
+        now = self._clock.monotonic()
+        offset = self._clock.now() - now
+        if abs(offset - self._wall_offset) <= _SET_SECONDS and not self._plans:
+            self._wall_offset = offset  # nearly every time, and much faster without the lock
+            return
+        with self._lock:
+            jump, self._wall_offset = offset - self._wall_offset, offset
+            if abs(jump) > _SET_SECONDS:
+                self._set_by += jump
+                self._begin(now)
+            elif self._plans and max(self._plans.values()) < now - self._bearable_seconds:
+                self._begin(now)
+
+    def looked(self, *, late_sign: bool) -> None:
+        """Note that the deadlines have been looked at.
+
+        Args:
+            late_sign: Whether whoever looked is a worker that is overdue, and alive.
+        """
+        now = self._clock.monotonic()
+        if late_sign:
+            with self._lock:
+                if not self._plans and now - self._looked_at >= self._lease_seconds:
+                    self._begin(now)
+        self._looked_at = now
+
+    def began(self) -> float:
+        """Return since when workers can have given signs of life, in seconds since the epoch."""
+        return self._began + self._wall_offset
+
+    def to_move(self, run_id: str) -> float | None:
+        """Return by how many seconds the times of a run have to be moved, and take it as done.
+
+        None when nothing has to be done; 0 for a run that this process has not seen before.
+        """
+        if self._moved_by.get(run_id) == self._set_by:
+            return None
+        with self._lock:
+            before = self._moved_by.get(run_id)
+            if before == self._set_by:
+                return None
+            self._moved_by[run_id] = self._set_by
+            return self._set_by - (before or 0.0)
+
+    def _begin(self, now: float) -> None:
+        self._began = now
+        self._plans.clear()
 
 
 class Ticket:
@@ -184,3 +316,97 @@ class Waits:
             self.check_open()
             register(ticket)
         return ticket
+
+
+logger = logging.getLogger(__name__)
+
+
+class Watchdogs:
+    """Ends what is due at its time, for as long as anybody waits for it.
+
+    Args:
+        backend: Where deadlines are kept.
+        run_id: Whose deadlines.
+        clock: Where the time comes from, and how to wait.
+        waits: Tells of deadlines that are earlier than the one waited for.
+        standstill: Is told when the next look is going to be.
+        look: Ends what is due.
+        next_deadline: Returns when to look next, in seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        backend: StoreBackend,
+        run_id: str,
+        clock: Clock,
+        waits: Waits,
+        standstill: Standstill,
+        look: Callable[[], Awaitable[None]],
+        next_deadline: Callable[[], Awaitable[float | None]],
+    ) -> None:
+        self._backend = backend
+        self._run_id = run_id
+        self._clock = clock
+        self._waits = waits
+        self._standstill = standstill
+        self._look = look
+        self._next_deadline = next_deadline
+        self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
+        self._tasks: dict[asyncio.AbstractEventLoop, asyncio.Task[bool]] = {}
+
+    @asynccontextmanager
+    async def on_duty(self) -> AsyncIterator[None]:
+        """Keep deadlines during the block.
+
+        Raises:
+            Exception: The backend's, after the block, when it cannot say what is due next.
+        """
+        loop = asyncio.get_running_loop()
+        self._waiters[loop] = self._waiters.get(loop, 0) + 1
+        task = self._tasks.get(loop)
+        if task is None or task.done():
+            task = loop.create_task(self._keep_deadlines(), name=f"deadlines of {self._run_id}")
+            self._tasks[loop] = task
+        try:
+            yield
+            if task.done() and not task.cancelled() and not task.result():
+                await self._backend.next_deadline(self._run_id)  # whoever waits meets the trouble by itself
+        finally:
+            self._waiters[loop] -= 1
+            if self._waiters[loop] == 0:
+                del self._waiters[loop]
+                task = self._tasks.pop(loop)
+                task.cancel()
+                await asyncio.wait((task,))
+
+    async def _keep_deadlines(self) -> bool:
+        """Return when there are none to keep any more.
+
+        Returns:
+            Whether they were kept until then.
+        """
+        me = asyncio.current_task()
+        try:
+            while True:
+                self._waits.check_open()
+                await self._look()
+                ticket = self._waits.for_deadline()
+                try:
+                    deadline = await self._next_deadline()
+                    seconds = None
+                    if deadline is not None:
+                        self._waits.expect(ticket, deadline)
+                        seconds = max(0.0, deadline - self._clock.now())
+                    self._standstill.plan(me, seconds)
+                    await self._clock.wait(ticket.future, seconds)
+                finally:
+                    self._waits.leave_deadline(ticket)
+        except StoreClosed:
+            return True  # whoever waits has been told
+        except Exception:
+            # Whoever waits asks again, and meets the same trouble where it can be raised.
+            logger.warning("lightning.deadlines_not_kept run_id=%s", self._run_id, exc_info=True)
+            self._waits.call_everyone()
+            return False
+        finally:
+            self._standstill.plan(me, None)

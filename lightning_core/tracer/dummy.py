@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import attach, detach
 
 from lightning_core.emitter import SpanRecordingContext
-from lightning_core.emitter.active import with_active_sink
 from lightning_core.emitter.attributes import flatten_attributes
+from lightning_core.emitter.emission import with_active_sink
 from lightning_core.emitter.recording import OK, record_locally
 from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.trace import Trace, with_current_trace

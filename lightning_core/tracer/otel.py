@@ -1,5 +1,6 @@
 """The OpenTelemetry tracer: hundreds of traces at once in one process, each with its own spans."""
 
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
@@ -11,25 +12,25 @@ from opentelemetry.context import Context, attach, create_key, detach, get_curre
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from lightning_core.emitter import SpanRecordingContext
-from lightning_core.emitter.active import with_active_sink
 from lightning_core.emitter.attributes import flatten_attributes
-from lightning_core.emitter.recording import OK, failures_recorded, record_locally
+from lightning_core.emitter.emission import with_active_sink
+from lightning_core.emitter.exception import exception_attributes
+from lightning_core.emitter.recording import OK, LocalRecording, failure_text, failures_recorded, record_locally
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
 from lightning_core.tracer.delivery import delivering
 from lightning_core.tracer.export import SpanExport, export_from_environment
 from lightning_core.tracer.instrumentors import GENAI, start_instrumenting, stop_instrumenting, unrecorded_clients
-from lightning_core.tracer.points import make_point
-from lightning_core.tracer.provider import RecordingProvider, trace_in
-from lightning_core.tracer.recording import OtelRecording, nanoseconds, otel_status
-from lightning_core.tracer.routing import become_global_provider, with_provider
+from lightning_core.tracer.provider import RecordingProvider, become_global_provider, trace_in, with_provider
 from lightning_core.tracer.threads import start_carrying_context, stop_carrying_context
 from lightning_core.tracer.trace import Trace, with_current_trace
-from lightning_core.types import Span, SpanCoreFields, TraceStatus
+from lightning_core.types import OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus
+from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.span import recordable_attributes
 
 if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
+
 
 _last_traces: ContextVar[Mapping[str, Trace]] = ContextVar("lightning_last_traces", default={})  # noqa: B039  # never changed
 """By the tracer's key, the trace that a context entered last."""
@@ -278,3 +279,120 @@ def _make_quiet_context() -> Context:
 
 _QUIET = _make_quiet_context()
 """The context in which the store is called: no trace, no parent, and instrumentors are asked to look away."""
+
+
+class OtelRecording(LocalRecording):
+    """Records on a span, and keeps what was recorded.
+
+    Args:
+        span: The span; it has its first attributes.
+        name: Its name.
+        attributes: Its first attributes.
+        start_time: When it began, in seconds since the epoch.
+    """
+
+    def __init__(self, span: otel.Span, name: str, attributes: Mapping[str, Any], start_time: float) -> None:
+        super().__init__(name, attributes, start_time)
+        self._span = span
+
+    def record_exception(self, exception: BaseException) -> None:
+        """See `SpanRecordingContext`; the exception becomes an event of the span."""
+        self._span.add_event("exception", exception_attributes(exception))
+        self.record_status("ERROR", failure_text(exception))
+
+    def end(self, end_time: float | None = None) -> None:
+        """End the span, in seconds since the epoch; None for now."""
+        super().end(end_time)
+        ended = self.get_recorded_span()
+        # OpenTelemetry takes an OK as the last word; here the last word counts.
+        self._span.set_status(otel_status(ended.status))
+        self._span.end(None if ended.end_time is None else nanoseconds(ended.end_time))
+
+    def _add(self, attributes: Mapping[str, Any]) -> None:
+        super()._add(attributes)
+        self._span.set_attributes(attributes)
+
+
+def otel_status(status: TraceStatus) -> otel.Status:
+    """Convert a status of ours."""
+    code = otel.StatusCode[status.status_code]
+    # OpenTelemetry has descriptions for errors only.
+    return otel.Status(code, status.description if code is otel.StatusCode.ERROR else None)
+
+
+def nanoseconds(seconds: float) -> int:
+    """Convert seconds since the epoch to OpenTelemetry's nanoseconds."""
+    return round(seconds * 1_000_000_000)
+
+
+_SIMPLE = frozenset({str, bool, int, float, type(None)})
+_CONTEXT_FIELDS = set(SpanContext.model_fields)
+_SPAN_FIELDS = set(Span.model_fields)
+
+
+def make_point(
+    name: str,
+    attributes: dict[str, Any],
+    *,
+    moment_ns: int,
+    status: TraceStatus,
+    trace: Trace,
+    context: Context,
+    resource: OtelResource,
+) -> Span | None:
+    """Make the span that the SDK would have made.
+
+    Args:
+        name: The span's name.
+        attributes: Its attributes; the span keeps this very dict.
+        moment_ns: When, in nanoseconds since the epoch.
+        status: Its status.
+        trace: Where it will be recorded.
+        context: Where it is made: the current span there becomes its parent.
+        resource: What produces it.
+
+    Returns:
+        The span, without a number; None when only the SDK knows what it should be.
+    """
+    above = otel.get_current_span(context).get_span_context()
+    parent: SpanContext | None = None
+    if above.is_valid:
+        if above.trace_state:
+            return None
+        parent = SpanContext.from_opentelemetry(above)
+    for key, value in attributes.items():
+        if type(value) not in _SIMPLE or type(key) is not str or not key:
+            return None
+    digits = os.urandom(8 if parent else 24).hex()
+    trace_id, span_id = parent.trace_id if parent else digits[16:], digits[:16]
+    moment = moment_ns / 1_000_000_000
+    own = {"trace_id": trace_id, "span_id": span_id, "is_remote": False, "trace_state": EMPTY}
+    fields = {
+        "rollout_id": trace.rollout_id or "",
+        "attempt_id": trace.attempt_id or "",
+        "sequence_id": 0,
+        "trace_id": trace_id,
+        "span_id": span_id,
+        "parent_id": parent.span_id if parent else None,
+        "name": name,
+        "status": recorded_status(status),
+        "attributes": attributes,
+        "events": [],
+        "links": [],
+        "start_time": moment,
+        "end_time": moment,
+        # Unchangeable, so that all of them may share their set of fields: less for the garbage collector to look at.
+        "context": construct(SpanContext, own, _CONTEXT_FIELDS),
+        "parent": parent,
+        "resource": resource,
+    }
+    span = construct(Span, fields, set(_SPAN_FIELDS))
+    object.__setattr__(span, "__pydantic_extra__", {})  # whoever has it may add fields
+    return span
+
+
+def recorded_status(status: TraceStatus) -> TraceStatus:
+    """Return a status as OpenTelemetry records it: with a description for errors only."""
+    if status.description is None or status.status_code == "ERROR":
+        return status
+    return TraceStatus(status_code=status.status_code)

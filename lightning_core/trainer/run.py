@@ -14,15 +14,13 @@ from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponen
 from lightning_core.logs.secrets import remember_environment, remember_secrets
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
-from lightning_core.runs.failed_hooks import failed_hooks
 from lightning_core.runs.held_out import measure_held_out
-from lightning_core.runs.overlap import warn_of_overlap
-from lightning_core.runs.provenance import describe_origin
-from lightning_core.runs.result import sum_usage
+from lightning_core.runs.manifest import describe_origin
+from lightning_core.runs.result import failed_hooks, sum_usage
+from lightning_core.runs.standing import warn_of_overlap
 from lightning_core.store import LightningStore
 from lightning_core.trainer.budgeting import BudgetOfRun, budget_elsewhere
-from lightning_core.trainer.proxied import proxied, readdressed
-from lightning_core.trainer.proxies import leads, with_model
+from lightning_core.trainer.proxies import leads, proxied, readdressed, with_model
 from lightning_core.types import Dataset, NamedResources
 
 if TYPE_CHECKING:

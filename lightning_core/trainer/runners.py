@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.emitter import find_final_reward
-from lightning_core.execution.sending import packed, unpacked
+from lightning_core.execution.pickling import packed, unpacked
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry, default_registry
 from lightning_core.runner import LitAgentRunner, Runner
-from lightning_core.runner.reports import has_succeeded_by
-from lightning_core.runs.failed_hooks import failed_hooks
+from lightning_core.runner.outcome import has_succeeded_by
+from lightning_core.runs.result import failed_hooks
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.types import Attempt, AttemptedRollout

@@ -19,7 +19,6 @@ from lightning_core.types.resources import (
     ResourcesUpdate,
     ResourceUnion,
 )
-from lightning_core.types.result import RolloutRawResult
 from lightning_core.types.rollout import (
     Attempt,
     AttemptedRollout,
@@ -28,8 +27,11 @@ from lightning_core.types.rollout import (
     Rollout,
     RolloutConfig,
     RolloutMode,
+    RolloutRawResult,
     RolloutStatus,
     TaskInput,
+    Worker,
+    WorkerStatus,
 )
 from lightning_core.types.span import (
     Attributes,
@@ -45,7 +47,6 @@ from lightning_core.types.span import (
     TraceStatus,
 )
 from lightning_core.types.triplet import Triplet
-from lightning_core.types.worker import Worker, WorkerStatus
 
 __all__ = [
     "LLM",

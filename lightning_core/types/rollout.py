@@ -1,8 +1,14 @@
-"""One unit of work and its executions."""
+"""Rollouts, attempts, what an agent may return, and the workers that execute them."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from lightning_core.types.span import Span, SpanCoreFields
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
 
 TaskInput = Any
 """One sample of a dataset: whatever the agent takes as its task."""
@@ -109,3 +115,35 @@ class EnqueueRolloutRequest(BaseModel):
     """Limits and retry policy; None for the defaults."""
     metadata: dict[str, Any] | None = None
     """Kept with the rollout."""
+
+
+# Not with `|`: the SDK is not imported for the sake of a name.
+RolloutRawResult = Union[None, float, dict[str, float], list["ReadableSpan"], list[Span], list[SpanCoreFields]]  # noqa: UP007
+"""What an agent's method returns: nothing, the reward, named rewards, or spans; see `LitAgent`."""
+
+
+WorkerStatus = Literal["idle", "busy", "unknown"]
+"""`busy` while it has an assignment, `unknown` when its attempt was given up."""
+
+
+class Worker(BaseModel):
+    """One runner instance as the store sees it. All times are in seconds since the epoch."""
+
+    worker_id: str
+    """Unique among the workers of a run."""
+    status: WorkerStatus = "unknown"
+    """What it does now."""
+    heartbeat_stats: dict[str, Any] | None = None
+    """What its last heartbeat said of itself."""
+    last_heartbeat_time: float | None = None
+    """When it last sent a heartbeat."""
+    last_dequeue_time: float | None = None
+    """When it last asked for work."""
+    last_busy_time: float | None = None
+    """When it last was given an attempt."""
+    last_idle_time: float | None = None
+    """When it last ended an attempt."""
+    current_rollout_id: str | None = None
+    """The rollout that it works on."""
+    current_attempt_id: str | None = None
+    """The attempt that it works on."""

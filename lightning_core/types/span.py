@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import SchemaValidator, ValidationError, core_schema
 
-from lightning_core.types.clone import construct
-from lightning_core.types.frozen import EMPTY, freeze
+from lightning_core.types.frozen import EMPTY, construct, freeze
 from lightning_core.types.text import Text, well_formed, well_formed_value
 
 if TYPE_CHECKING:

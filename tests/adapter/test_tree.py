@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, strategies
 
 from lightning_core.adapter import TraceTree
-from lightning_core.adapter.enclosing import shortest_enclosing
+from lightning_core.adapter.tree import shortest_enclosing
 from lightning_core.testing.adapter import TraceBuilder
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lightning_core.agent.guard import Guard
 from lightning_core.agent.program import running
+from lightning_core.concurrency import Guard
 from lightning_core.emitter import find_final_reward
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from lightning_core.algorithm.continued import continued
+from lightning_core.algorithm.batch import continued
 from lightning_core.store import InMemoryLightningStore
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightning_core.algorithm.estimates import estimate, paired_difference, wilson_interval
-from lightning_core.algorithm.student_t import t_quantile
+from lightning_core.algorithm.estimates import estimate, paired_difference, t_quantile, wilson_interval
 
 # Student's own data, sleep gained with two drugs by ten patients: "The Probable Error of a Mean", Biometrika 6 (1908).
 SLEEP_1 = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]

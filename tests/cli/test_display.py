@@ -22,8 +22,8 @@ from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.estimates import estimate
+from lightning_core.cli.console import JsonLines
 from lightning_core.cli.display import Display, JsonDisplay, LineDisplay, LiveDisplay, reporting, table_of
-from lightning_core.cli.json_lines import JsonLines
 from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
 from lightning_core.runs import RolloutCounts
@@ -284,7 +284,7 @@ def test_reader_that_is_gone_silences_json_lines() -> None:
 def test_what_programs_of_an_agent_print_does_not_get_between_json_lines() -> None:
     code = """
 import subprocess, sys
-from lightning_core.cli.json_lines import stdout_for_json
+from lightning_core.cli.console import stdout_for_json
 with stdout_for_json() as lines:
     subprocess.run(["echo", "of a program"], check=True)
     print("of Python", flush=True)

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_core.agent import CommandAgent, HttpAgent
 from lightning_core.config import load_job
-from lightning_core.config.resolved import resolved_config
+from lightning_core.config.job import resolved_config
 from lightning_core.errors import ConfigError
 
 WriteFile = Callable[..., Path]

@@ -74,7 +74,7 @@ def test_library_that_is_not_installed_is_named(
     def find_nothing(name: str) -> ModuleType:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
-    monkeypatch.setattr("lightning_core.config.hub.importlib.import_module", find_nothing)
+    monkeypatch.setattr("lightning_core.config.datasets.importlib.import_module", find_nothing)
     with pytest.raises(
         ConfigError, match=f"needs the package {package}, which is not installed; install it: pip install {package}$"
     ):
@@ -85,7 +85,7 @@ def test_library_that_is_broken_keeps_its_reason(tmp_path: Path, monkeypatch: py
     def fail(name: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
-    monkeypatch.setattr("lightning_core.config.hub.importlib.import_module", fail)
+    monkeypatch.setattr("lightning_core.config.datasets.importlib.import_module", fail)
     with pytest.raises(ConfigError, match="needs the package datasets, which cannot be imported: No module named 'num"):
         load_dataset("hf:owner/sums", tmp_path)
 

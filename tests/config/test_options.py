@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 from pydantic import BaseModel
 
-from lightning_core.config.options import Options, is_plain
+from lightning_core.config.components import Options, is_plain
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lightning_core.config.toml_lines import toml_lines
+from lightning_core.config.files import toml_lines
 
 TEXT = '''# a comment = 1
 agent = "a:b"  # = [

@@ -4,8 +4,8 @@ import logging
 import pytest
 
 from lightning_core.errors import StoreUnavailable
-from lightning_core.execution import following as following_module
-from lightning_core.execution.following import following
+from lightning_core.execution import observed as following_module
+from lightning_core.execution.observed import following
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, PaginatedResult, Rollout, RolloutConfig
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from lightning_core.execution.line import Line, Report, Words
+from lightning_core.execution.channel import Line, Report, Words
 from lightning_core.logs.carried import CarriedRecord, CarryingHandler
 
 RECORDS = 40

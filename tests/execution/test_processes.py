@@ -17,8 +17,8 @@ from lightning_core.agent import rollout
 from lightning_core.algorithm import algo, describe_failure, run_batch
 from lightning_core.errors import ConfigError, ExecutionError, InvalidComponent, RunEnded
 from lightning_core.execution import child
+from lightning_core.execution.pickling import packed
 from lightning_core.execution.processes import ProcessesStrategy
-from lightning_core.execution.sending import packed
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.store.http import LightningStoreClient, LightningStoreServer
 from lightning_core.trainer import Trainer
@@ -500,7 +500,7 @@ def test_address_for_other_machines_needs_a_key():
 
 
 def test_role_runner_without_a_store_is_an_error(port: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lightning_core.execution.joining.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("lightning_core.execution.join.CONNECT_SECONDS", 0.1)
     with pytest.raises(ConfigError, match=rf"the store at http://127\.0\.0\.1:{port} was out of reach.*still going on"):
         run_agent("double", [1], role="runner", server_port=port)
 

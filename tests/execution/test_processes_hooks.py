@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lightning_core.execution import ExecutionStrategy, LocalStrategy
+from lightning_core.execution.child import FAILED_HOOKS, ReportingStore
 from lightning_core.execution.processes import ProcessesStrategy
-from lightning_core.execution.reporting import FAILED_HOOKS, ReportingStore
-from lightning_core.runs.failed_hooks import FailedHook, failed_hooks
+from lightning_core.runs.result import FailedHook, failed_hooks
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.trainer import Trainer
 from lightning_core.types import Worker

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightning_core.errors import ExecutionError
-from lightning_core.execution.sending import packed, unpacked
+from lightning_core.execution.pickling import packed, unpacked
 
 pytestmark = pytest.mark.usefixtures("process_agents")
 

@@ -12,11 +12,11 @@ import pytest
 from lightning_core.errors import BudgetExhausted, ConfigError
 from lightning_core.proxy import Budget
 from lightning_core.proxy.answer import Answer, AnswerChoice
+from lightning_core.proxy.call import CallRecord
 from lightning_core.proxy.dialects import DIALECTS
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.proxy.owner import Owner
-from lightning_core.proxy.record import CallRecord
 from lightning_core.testing.backend import FakeEngine, render
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import Agent, MakeProxy

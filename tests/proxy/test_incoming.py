@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from lightning_core.proxy.incoming import IncomingBodies
+from lightning_core.proxy.exchange import IncomingBodies
 from lightning_core.proxy.refusals import Refused
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout

@@ -9,10 +9,10 @@ import pytest
 
 from lightning_core.errors import StoreUnavailable
 from lightning_core.proxy import LLMProxy
+from lightning_core.proxy.control import REPORT_PATH
 from lightning_core.proxy.live_attempts import LiveAttempts
 from lightning_core.proxy.owner import Owner
 from lightning_core.proxy.refusals import Refused
-from lightning_core.proxy.reports import REPORT_PATH
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.testing.backend import FakeEngine

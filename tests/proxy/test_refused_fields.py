@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from lightning_core.proxy.refused_fields import RefusedFields
+from lightning_core.proxy.model_list import RefusedFields
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.testing.backend import FakeEngine

@@ -8,7 +8,7 @@ import pytest
 
 from lightning_core.emitter import emit_reward, find_final_reward, get_reward_value, get_rewards_from_span
 from lightning_core.proxy import LLMProxy
-from lightning_core.proxy.reports import report_url
+from lightning_core.proxy.control import report_url
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout, ProxyLLM, Span

@@ -7,9 +7,9 @@ import pytest
 from aiohttp import web
 
 from lightning_core.proxy import LLMProxy
-from lightning_core.proxy.masks import without_keys_of
 from lightning_core.proxy.model_list import Replica
 from lightning_core.proxy.openai_backend import OpenAIBackend
+from lightning_core.proxy.spans import without_keys_of
 from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import AttemptedRollout, Span
 from tests.proxy.conftest import Agent, MakeProxy

@@ -14,9 +14,8 @@ from hypothesis import given, strategies
 from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
 from lightning_core.errors import ConfigError
 from lightning_core.proxy.tokens import Generated, TokensBackend, parse_hermes
-from lightning_core.proxy.tokens.continuation import Conversations
-from lightning_core.proxy.tokens.text import TextStream
-from lightning_core.proxy.tokens.tool_calls import TextBefore, start_of
+from lightning_core.proxy.tokens.prompts import Conversations, TextStream
+from lightning_core.proxy.tokens.shapes import TextBefore, start_of
 from lightning_core.types import AttemptedRollout
 from tests.proxy.conftest import Agent, MakeProxy
 

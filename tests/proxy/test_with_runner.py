@@ -13,7 +13,7 @@ from lightning_core.adapter import TraceToTrajectories
 from lightning_core.agent import rollout
 from lightning_core.errors import ConfigError, Fault
 from lightning_core.proxy import LLMProxy
-from lightning_core.proxy.flushing import flush_calls
+from lightning_core.proxy.remote import flush_calls
 from lightning_core.proxy.tokens import Generated, TokensBackend
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore

@@ -15,9 +15,8 @@ import pytest
 
 from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.proxy import Budget, LLMProxy, RemoteProxy
-from lightning_core.proxy.settings import Settings
 from lightning_core.proxy.spans import Capture
-from lightning_core.proxy.steering import CallsLost
+from lightning_core.proxy.steering import CallsLost, Settings
 from lightning_core.proxy.workers import Plan, WorkerPool
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.backend import FakeEngine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_core.errors import BrokenPlugin
-from lightning_core.registry.compatibility import misfit
+from lightning_core.registry.inventory import misfit
 
 if TYPE_CHECKING:
     from tests.registry.conftest import Site

@@ -183,7 +183,7 @@ async def test_timeout_that_the_store_notices_first_is_a_timeout(monkeypatch: py
 async def test_runner_that_is_stopped_does_not_wait_for_a_store_that_is_gone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lightning_core.runner.reports.LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr("lightning_core.runner.outcome.LAST_WORDS_SECONDS", 0.01)
 
     class Gone(InMemoryLightningStore):
         async def report_fault(self, *args: Any, **kwargs: Any) -> Attempt:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import rollout
-from lightning_core.runner import LitAgentRunner, heartbeats, machine
+from lightning_core.runner import LitAgentRunner, heartbeats
+from lightning_core.runner import heartbeats as machine
 from lightning_core.runner.assignment import Assignment
 from lightning_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from lightning_core.testing import FakeClock

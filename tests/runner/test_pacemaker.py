@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from lightning_core.runner import pacemaker as pacemaker_module
-from lightning_core.runner.pacemaker import Pacemaker
+from lightning_core.runner import heartbeats as pacemaker_module
+from lightning_core.runner.heartbeats import Pacemaker
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 

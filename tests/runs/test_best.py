@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_core.errors import RunFolderError
-from lightning_core.runs.best import read_best, write_best
+from lightning_core.runs.recording import read_best, write_best
 from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM
 
 RESOURCES: NamedResources = {

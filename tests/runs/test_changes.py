@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.runs.changes import changes_since
-from lightning_core.runs.manifest import Git, Origin
-from lightning_core.runs.provenance import describe_origin, hash_file, version_of
+from lightning_core.runs.manifest import Git, Origin, changes_since, describe_origin, hash_file, version_of
 
 
 def origin(**fields: Any) -> Origin:

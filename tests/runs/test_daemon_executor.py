@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from lightning_core.runs.daemon_executor import DaemonExecutor
+from lightning_core.runs.event_loop import DaemonExecutor
 
 LIMIT_SECONDS = 10
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lightning_core.runs import Failure
-from lightning_core.runs.failures import group_failures
+from lightning_core.runs.result import group_failures
 from lightning_core.types import Attempt, AttemptedRollout
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from lightning_core.errors import RunFolderError
-from lightning_core.runs.lock import RunLock
+from lightning_core.runs.folder import RunLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from lightning_core.runs.lock import RunLock
+from lightning_core.runs.folder import RunLock
 lock = RunLock(Path(sys.argv[1]))
 lock.take()
 print("held", flush=True)

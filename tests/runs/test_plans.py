@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.algorithm import Algorithm, Baseline
-from lightning_core.runs.plans import expected_rollouts, plan_of
+from lightning_core.runs.standing import expected_rollouts, plan_of
 from lightning_core.types import Dataset
 
 

@@ -7,7 +7,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import TracerProvider
 
 from lightning_core.tracer import OtelTracer
-from lightning_core.tracer.routing import RoutingProvider
+from lightning_core.tracer.provider import RoutingProvider
 
 
 async def test_span_with_only_a_parent_in_its_context_follows_the_parent(tracer: OtelTracer) -> None:

@@ -17,7 +17,7 @@ from lightning_core.registry import Registry
 from lightning_core.runs import RunFolder
 from lightning_core.store.http import LightningStoreServer
 from lightning_core.testing.backend import FakeEngine
-from lightning_core.trainer.proxied import readdressed
+from lightning_core.trainer.proxies import readdressed
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
 from tests.trainer.conftest import models
 from tests.trainer.proxy_agents import ask, call

@@ -4,7 +4,7 @@ import copy
 import pickle
 
 from lightning_core.types import Attempt, Span
-from lightning_core.types.clone import clone, construct, evolve
+from lightning_core.types.frozen import clone, construct, evolve
 
 ATTEMPT = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from lightning_core.proxy.dialects.anthropic import AnthropicDialect
 from lightning_core.proxy.dialects.base import Added, Assembler, Dialect, Fields
 from lightning_core.proxy.dialects.chat import ChatDialect
-from lightning_core.proxy.dialects.completions import CompletionsDialect
-from lightning_core.proxy.dialects.embeddings import EmbeddingsDialect
+from lightning_core.proxy.dialects.completions import CompletionsDialect, EmbeddingsDialect
 from lightning_core.proxy.dialects.responses import ResponsesDialect
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -14,6 +14,27 @@ from lightning_core.proxy.dialects.openai_tokens import (
 from lightning_core.proxy.sse import DONE, ServerEvent
 
 
+class EmbeddingsDialect(Dialect):
+    """Texts in, vectors out. What is recorded is the usage: nothing is learned from a vector."""
+
+    operation = "embeddings"
+
+    def read(self, answer: Fields) -> Answer:
+        found = Answer(id=text_of(answer.get("id")), model=text_of(answer.get("model")))
+        read_usage(found, answer.get("usage"))
+        found.output_tokens = 0
+        found.failure = failure_of(answer.get("error"))
+        return found
+
+    def assembler(self) -> Assembler:
+        return _NeverStreamed()
+
+
+class _NeverStreamed(Assembler):
+    def feed(self, event: ServerEvent, fields: Fields | None) -> None:
+        """Keep nothing: this API does not stream."""
+
+
 class CompletionsDialect(Dialect):
     """A text in, its continuation out."""
 

@@ -2,6 +2,6 @@
 
 from lightning_core.proxy.tokens.backend import TokensBackend
 from lightning_core.proxy.tokens.engine import Generated, TokenEngine, Tokenizer
-from lightning_core.proxy.tokens.tool_calls import parse_hermes
+from lightning_core.proxy.tokens.shapes import parse_hermes
 
 __all__ = ["Generated", "TokenEngine", "Tokenizer", "TokensBackend", "parse_hermes"]

@@ -4,23 +4,57 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
 
 from lightning_core.errors import ConfigError
 from lightning_core.proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
 from lightning_core.proxy.jsons import dump
 from lightning_core.proxy.refusals import Refused, openai_error
-from lightning_core.proxy.tokens.beside import Beside
-from lightning_core.proxy.tokens.continuation import Conversations
 from lightning_core.proxy.tokens.engine import Generated, TokenEngine, Tokenizer
-from lightning_core.proxy.tokens.prompts import Prompts
+from lightning_core.proxy.tokens.prompts import Conversations, Prompts, TextStream
 from lightning_core.proxy.tokens.request import CHAT, COMPLETIONS, Asked, WrongParameter, read_request, told
-from lightning_core.proxy.tokens.shapes import Chat, Completion, Shape
-from lightning_core.proxy.tokens.text import TextStream
-from lightning_core.proxy.tokens.tool_calls import TextBefore, ToolParser, parse_hermes, start_of
+from lightning_core.proxy.tokens.shapes import Chat, Completion, Shape, TextBefore, ToolParser, parse_hermes, start_of
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Beside:
+    """A thread for what would keep the event loop from all other calls; what is small is done at once.
+
+    There is one thread, so what it is given is done in turn.
+
+    Args:
+        least: From which size on something is done in the thread.
+    """
+
+    def __init__(self, *, least: int) -> None:
+        self._least = least
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def run(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns, or raise what it raises.
+
+        Args:
+            size: How large what it works on is.
+            function: What to do.
+            args: Its arguments.
+            kwargs: Its arguments.
+        """
+        if size < self._least:
+            return function(*args, **kwargs)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
+        return await asyncio.wrap_future(self._thread.submit(function, *args, **kwargs))
+
+    def close(self) -> None:
+        """End the thread when it has done what it was given. It is started anew where it is needed again."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
+
 
 logger = logging.getLogger(__name__)
 

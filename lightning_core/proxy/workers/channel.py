@@ -6,7 +6,8 @@ Both ends are this program, and nobody else has the sockets: so what goes over t
 import asyncio
 import pickle
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, cast
 
@@ -18,7 +19,37 @@ from lightning_core.errors import (
     RegistryError,
     StoreUnavailable,
 )
-from lightning_core.proxy.steering import CallsLost
+from lightning_core.proxy.owner import Owner
+from lightning_core.proxy.spans import Capture
+from lightning_core.proxy.steering import CallsLost, Settings
+from lightning_core.store import LightningStore
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The same for all workers, and for those that replace them."""
+
+    store: LightningStore | None
+    """A client of the store's server; None to record nothing."""
+    key: str | None = field(repr=False)
+    settings: Settings
+    """Of one worker."""
+    capture: Capture
+    has_budget: bool
+
+
+@dataclass(slots=True)
+class State:
+    """What was said since the start; a worker that comes later is told all of it."""
+
+    model_list: Sequence[Mapping[str, Any]] = ()
+    list_version: int = 1
+    weight_version: str | None = None
+    is_paused: bool = False
+    pause_seconds: float | None = None
+    """How long calls wait for the end of the pause; None for as long as usual."""
+    bound: dict[str, Owner] = field(default_factory=dict)
+
 
 _LENGTH_BYTES = 4
 _KINDS: tuple[type[LightningError], ...] = (

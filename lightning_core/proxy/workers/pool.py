@@ -4,29 +4,139 @@ import asyncio
 import logging
 import secrets
 import socket
+import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.errors import LightningError, ProxyError
 from lightning_core.proxy.budget import Budget
 from lightning_core.proxy.owner import MAX_BOUND, Owner
-from lightning_core.proxy.placing import Places, StoredResponses
-from lightning_core.proxy.refusal_waits import RefusalWaits
+from lightning_core.proxy.replicas import Places, StoredResponses
 from lightning_core.proxy.service import STOP_SECONDS
-from lightning_core.proxy.settings import Settings
 from lightning_core.proxy.spans import Capture
-from lightning_core.proxy.steering import CallsLost, Serving
+from lightning_core.proxy.spending import RefusalWaits
+from lightning_core.proxy.steering import CallsLost, Serving, Settings
 from lightning_core.proxy.traffic import Drained
-from lightning_core.proxy.workers.channel import ChannelClosed
-from lightning_core.proxy.workers.process import WorkerProcess
-from lightning_core.proxy.workers.sending import packed_task, require_sendable
-from lightning_core.proxy.workers.summing import sum_of
-from lightning_core.proxy.workers.task import State, Task
+from lightning_core.proxy.workers.channel import Channel, ChannelClosed, State, Task
+from lightning_core.proxy.workers.child import packed_task, require_sendable
 from lightning_core.store import LightningStore
 from lightning_core.store.http.listener import bind
+
+
+def sum_of(statuses: Sequence[dict[str, Any]], *, weight_version: str | None, is_paused: bool) -> dict[str, Any]:
+    """Return one status of those of all workers. A replica is up where any worker can reach it."""
+    whole: dict[str, Any] = {}
+    for status in statuses:
+        for name, value in status.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                whole[name] = whole.get(name, 0) + value
+    whole["is_paused"] = is_paused
+    whole["weight_version"] = weight_version
+    listed = [status["replicas"] for status in statuses]
+    whole["replicas"] = [
+        {
+            **each[0],
+            "in_flight": sum(replica["in_flight"] for replica in each),
+            "is_up": any(replica["is_up"] for replica in each),
+        }
+        for each in zip(*listed, strict=False)
+    ]
+    return whole
+
+
+_END_SECONDS = 2.0
+"""How long a process that was told to end, and has closed its channel, may take to do so."""
+
+
+class WorkerProcess:
+    """Starts a worker, and knows what it works on.
+
+    Args:
+        listening: The socket that all workers answer on.
+        answer: Answers what it asks.
+        note: Takes what it tells.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        answer: "Callable[[WorkerProcess, str, tuple[Any, ...]], Awaitable[Any]]",
+        note: "Callable[[WorkerProcess, str, tuple[Any, ...]], None]",
+    ) -> None:
+        self._listening = listening
+        self._answer = answer
+        self._note = note
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self.open_attempts: set[Owner] = set()
+        """Those with calls which the store does not have yet."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None before it is started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def channel(self) -> Channel:
+        """What leads to it."""
+        assert self._channel is not None
+        return self._channel
+
+    async def start(self) -> None:
+        """Start the process, which does nothing yet."""
+        ours, theirs = socket.socketpair()
+        try:
+            descriptors = (self._listening.fileno(), theirs.fileno())
+            # asyncio's own way to start processes works in the main thread alone on some platforms.
+            self._process = subprocess.Popen(  # noqa: ASYNC220
+                [sys.executable, "-m", "lightning_core.proxy.workers.child", *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        try:
+            self._channel = await Channel.over(
+                ours,
+                lambda name, arguments: self._answer(self, name, arguments),
+                lambda name, arguments: self._note(self, name, arguments),
+            )
+        except BaseException:
+            ours.close()
+            raise
+
+    async def end(self, seconds: float) -> int:
+        """Close the channel, wait for the process's end and kill it when it does not come; return how it ended."""
+        process = self._process
+        assert process is not None
+        if self._channel is not None:
+            await self._channel.aclose()
+        try:
+            return await asyncio.to_thread(process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return await asyncio.to_thread(process.wait)
+
+    async def buried(self) -> str:
+        """Say how a process ended that has closed its channel."""
+        code = await self.end(_END_SECONDS)
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    async def killed(self) -> str:
+        """Let the system end it, and say how it ended."""
+        process = self._process
+        if process is None:
+            return "nothing"
+        if self._channel is None or not self._channel.closed.done():
+            process.kill()
+        return await self.buried()
+
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_core.lifecycle import Request, RolloutRecord
-from lightning_core.store.codec.plain import dumped, loaded, plain
+from lightning_core.store.codec.spans import dumped, loaded, plain
 from lightning_core.types import Attempt, Rollout, RolloutConfig
-from lightning_core.types.clone import construct, evolve
+from lightning_core.types.frozen import construct, evolve
 
 _NO_LIMITS = RolloutConfig()
 _ROLLOUT_FIELDS = set(Rollout.model_fields)

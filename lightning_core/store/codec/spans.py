@@ -1,13 +1,82 @@
 """Spans as columns and JSON, and back. What follows from other fields, and what is the default, is not written."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from lightning_core.store.codec.plain import dumped, loaded, plain
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from lightning_core.errors import InvalidRequest
 from lightning_core.types import Span
-from lightning_core.types.clone import construct
-from lightning_core.types.frozen import FrozenDict, freeze
+from lightning_core.types.frozen import FrozenDict, construct, freeze
 from lightning_core.types.span import Event, Link, OtelResource, SpanContext, TraceStatus
+
+_AS_THEY_ARE = (str, bool, int, float, type(None))
+
+
+def dumped(value: Any) -> bytes:
+    """Return JSON text for a value that is known to be JSON-like. NaN and the infinities are kept.
+
+    Raises:
+        InvalidRequest: For a text that is no valid Unicode, or a value that is nested too deeply (about 250 levels).
+    """
+    try:
+        return to_json(value, inf_nan_mode="constants")
+    except PydanticSerializationError as exc:
+        raise InvalidRequest(f"this cannot be kept as JSON: {exc}") from exc
+
+
+def loaded(text: bytes) -> Any:
+    """Return the value of JSON text, a new one each time."""
+    try:
+        return from_json(text)
+    except ValueError:
+        return json.loads(text)  # the fast one stops at a depth of 200
+
+
+def plain(value: Any, what: str) -> Any:
+    """Return a copy of a value as it will be read again: tuples are lists there, anything else is the same.
+
+    Args:
+        value: The value.
+        what: What it is, for the error.
+
+    Raises:
+        InvalidRequest: For a value that JSON cannot hold; names the place.
+    """
+    try:
+        copied = loaded(dumped(value))
+    except ValueError:
+        copied = None  # the walk says where and why
+    if copied is not None and copied == value:
+        return copied
+    try:
+        walked = _walked(value, what)
+    except RecursionError as exc:
+        raise InvalidRequest(f"{what} contains itself, or is nested too deeply to be kept as JSON") from exc
+    return loaded(dumped(walked))
+
+
+def _walked(value: Any, place: str) -> Any:
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidRequest(f"{place} has the key {key!r}; in what a durable store keeps, keys are strings")
+        return {str(key): _walked(item, f"{place}[{key!r}]") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_walked(item, f"{place}[{number}]") for number, item in enumerate(value)]
+    if not isinstance(value, _AS_THEY_ARE):
+        raise InvalidRequest(
+            f"{place} is of type {type(value).__name__}; a durable store keeps what JSON can hold: dicts, lists, "
+            "strings, numbers, booleans and None"
+        )
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as exc:
+            raise InvalidRequest(f"{place} is no valid Unicode: {exc}") from exc
+    return value
+
 
 _FIELDS = set(Span.model_fields)
 _CONTEXT_FIELDS = set(SpanContext.model_fields)

@@ -8,7 +8,7 @@ from starlette.routing import Match
 
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.call import Call
-from lightning_core.store.http.protocol import OPENAPI_PATH
+from lightning_core.store.http.messages import OPENAPI_PATH
 from lightning_core.store.http.routes import ALL
 from lightning_core.store.http.routing import CallOf, RawAnswer, Routes, StoreRoute
 

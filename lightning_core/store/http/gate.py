@@ -8,9 +8,8 @@ from typing import Any
 
 from lightning_core.errors import AccessDenied
 from lightning_core.store.http.app import Application
-from lightning_core.store.http.body import ClientGone, Receive
-from lightning_core.store.http.call import Call, Send, explain
-from lightning_core.store.http.protocol import HEALTH_PATH, LEASE_HEADER, RUN_HEADER
+from lightning_core.store.http.call import Call, ClientGone, Receive, Send, explain
+from lightning_core.store.http.messages import HEALTH_PATH, LEASE_HEADER, RUN_HEADER
 from lightning_core.store.http.service import Service
 from lightning_core.store.http.web_pages import require_local, require_same_site
 

@@ -5,11 +5,21 @@ process. What a body has beyond these fields is ignored, as agentlightning 0.3 d
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from lightning_core.store.http.protocol import MAX_CLAIMED, MAX_ENQUEUED
+from lightning_core.errors import (
+    AccessDenied,
+    InvalidRequest,
+    InvalidTransition,
+    NotFound,
+    RunEnded,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from lightning_core.store.query import sortable
 from lightning_core.types import (
     Attempt,
@@ -25,6 +35,63 @@ from lightning_core.types import (
     Worker,
     WorkerStatus,
 )
+
+PREFIX: Final = "/v1/agl"
+"""Where the store's routes are, as in agentlightning 0.3."""
+
+TRACES_PATH: Final = "/v1/traces"
+"""Where OpenTelemetry's exporters send spans."""
+
+METRICS_PATH: Final = "/metrics"
+
+OPENAPI_PATH: Final = "/openapi.json"
+
+HEALTH_PATH: Final = PREFIX + "/health"
+"""The only route that needs no key."""
+
+MAX_ENQUEUED: Final = 10_000
+"""How many rollouts one request may enqueue."""
+
+MAX_CLAIMED: Final = 1_000
+"""How many rollouts one request may claim."""
+
+RUN_HEADER: Final = "x-agl-run"
+"""Of a request: the run that it is about; without it, the server's own. Of an answer: which run that was."""
+
+LEASE_HEADER: Final = "x-agl-lease-seconds"
+"""Of an answer: how long a worker that sends heartbeats may be silent."""
+
+REQUEST_HEADER: Final = "x-agl-request-id"
+"""The same id twice is one effect."""
+
+PENDING_HEADER: Final = "x-agl-pending"
+"""`true` on the answer to a wait that was cut short: nothing is decided yet, ask again."""
+
+STATUS_OF: Final[dict[type[StoreError], int]] = {
+    AccessDenied: 403,
+    NotFound: 404,
+    InvalidTransition: 409,
+    RunEnded: 409,
+    InvalidRequest: 422,
+    StoreFull: 507,
+    StoreClosed: 503,
+    StoreUnavailable: 503,
+    StoreError: 500,
+}
+"""The status of each error, for the first of its types that stands here."""
+
+ERRORS: Final = {kind.__name__: kind for kind in STATUS_OF}
+"""The errors by the name that an answer has under `error`."""
+
+RETRIED_STATUSES: Final = frozenset({408, 425, 429, 502, 503, 504})
+"""What a client asks again after; everything else is an answer."""
+
+KEY_VARIABLE: Final = "AGL_KEY"
+"""The environment variable with the key, for servers and clients that are given none."""
+
+RUNNER_KEY_VARIABLE: Final = "AGL_RUNNER_KEY"
+"""The same for the key of runners, for servers."""
+
 
 Seconds = Annotated[float, Field(allow_inf_nan=False, ge=0, le=1e9)]
 

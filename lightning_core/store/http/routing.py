@@ -23,8 +23,7 @@ from lightning_core.errors import AccessDenied, InvalidRequest
 from lightning_core.store.http import wire
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.call import Call, draining
-from lightning_core.store.http.messages import ErrorAnswer
-from lightning_core.store.http.protocol import REQUEST_HEADER, RUN_HEADER
+from lightning_core.store.http.messages import REQUEST_HEADER, RUN_HEADER, ErrorAnswer
 
 Endpoint = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from lightning_core.store.http.wire import from_any_json
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
-from lightning_core.types.clone import construct
+from lightning_core.types.frozen import construct
 from lightning_core.types.span import plain_attributes
 
 _REQUIRED = frozenset(

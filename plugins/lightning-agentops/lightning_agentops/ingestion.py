@@ -20,11 +20,10 @@ from lightning_core.errors import AccessDenied, ConfigError, InvalidRequest, Sto
 from lightning_core.proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
 from lightning_core.store.base import LightningStore
 from lightning_core.store.http.auth import Identity, Keys, Role, Unauthorized
-from lightning_core.store.http.body import ClientGone, Receive
-from lightning_core.store.http.call import Call, Send, explain
+from lightning_core.store.http.call import Call, ClientGone, Receive, Send, explain
 from lightning_core.store.http.listener import Listener, bind
 from lightning_core.store.http.loopback import is_loopback
-from lightning_core.store.http.protocol import KEY_VARIABLE, RUN_HEADER, TRACES_PATH
+from lightning_core.store.http.messages import KEY_VARIABLE, RUN_HEADER, TRACES_PATH
 from lightning_core.store.http.routes.traces import export_traces
 from lightning_core.store.http.service import Limits, Service
 from lightning_core.store.http.web_pages import require_local, require_same_site

@@ -11,7 +11,7 @@ from opentelemetry import trace as otel
 from opentelemetry.context import Context
 
 from lightning_core.tracer import Trace, current_trace
-from lightning_core.tracer.routing import RoutingProvider
+from lightning_core.tracer.provider import RoutingProvider
 
 _FIRST_LOOK = 16
 

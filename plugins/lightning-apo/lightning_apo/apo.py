@@ -11,24 +11,50 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
-from lightning_apo.critic import Critic
-from lightning_apo.editor import Editor
-from lightning_apo.endpoint import Endpoint
-from lightning_apo.messages import critic_request, editor_request
-from lightning_apo.options import Options, as_names
-from lightning_apo.plan import Plan, plan_search
-from lightning_apo.result import MEASURED, Result
+from lightning_apo.candidate import MEASURED, Result
+from lightning_apo.messages import critic_request, editor_request, find_mark
+from lightning_apo.models import Critic, Editor, Endpoint
+from lightning_apo.plan import Options, Plan, as_names, plan_search
 from lightning_apo.samples import apart
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import BeamSearch
-from lightning_apo.tools import Tools
-from lightning_apo.trials import Trials
-from lightning_apo.tuned import tuned_prompts
+from lightning_apo.tools import Tools, Trials
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
-from lightning_core.types import Dataset, PromptTemplate, sample_key
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, sample_key
+
+
+def tuned_prompts(resources: NamedResources, names: Sequence[str] | None) -> dict[str, PromptTemplate]:
+    """Return the prompts with these names; all of them where there are no names.
+
+    Raises:
+        InvalidInput: When there is none, a name is no prompt's, or a prompt cannot be edited.
+    """
+    prompts = {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
+    if not prompts:
+        raise InvalidInput(
+            "apo improves the prompt templates of the initial resources, and they have none; "
+            "give one, as in initial_resources={'main_prompt': PromptTemplate(template='...')}"
+        )
+    if unknown := [name for name in names or () if name not in prompts]:
+        raise InvalidInput(
+            f"prompt_names has {unknown[0]!r}, which is no prompt template of the initial resources; "
+            f"they have {', '.join(map(repr, prompts))}"
+        )
+    tuned = {name: prompt for name, prompt in prompts.items() if names is None or name in names}
+    for name, prompt in tuned.items():
+        if mark := find_mark(prompt.template):
+            raise InvalidInput(
+                f"prompt {name!r} contains {mark!r}, which marks the prompt in requests to a model; write it otherwise"
+            )
+        try:
+            prompt.placeholders()
+        except ValueError as exc:
+            raise InvalidInput(f"prompt {name!r} cannot be used: {exc}") from exc
+    return tuned
+
 
 logger = logging.getLogger(__name__)
 

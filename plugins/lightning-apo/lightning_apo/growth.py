@@ -2,18 +2,61 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from lightning_apo.candidate import Candidate, Texts
-from lightning_apo.chat import Answer, ModelFailed
-from lightning_apo.concurrency import concurrently
-from lightning_apo.editor import why_unusable
 from lightning_apo.experiment import Experiment
-from lightning_apo.once import Once
-from lightning_apo.samples import deal
-from lightning_apo.seeds import seed_of
+from lightning_apo.models import Answer, ModelFailed, why_unusable
+from lightning_apo.samples import deal, seed_of
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch
+
+T = TypeVar("T")
+
+
+async def concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all at once and return their results, in the order given.
+
+    Nothing is left running: when one raises, or the caller is cancelled, the others are cancelled and awaited.
+
+    Raises:
+        Exception: What the first one to fail raised, as it is, and not in a group.
+    """
+    failure: Exception | None = None
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
+    except ExceptionGroup as failures:
+        failure = failures.exceptions[0]
+    if failure is not None:
+        raise failure
+    return [task.result() for task in tasks]
+
+
+class Once(Generic[T]):
+    """Does what has the same key once; whoever else wants it waits for the result.
+
+    When the one that does it fails, those that wait are cancelled: all of them have one owner, which ends them anyway.
+    """
+
+    def __init__(self) -> None:
+        self._results: dict[Hashable, asyncio.Future[T]] = {}
+
+    async def __call__(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what `work` gives, or gave before for this key."""
+        if key in self._results:
+            return await asyncio.shield(self._results[key])
+        future = self._results[key] = asyncio.get_running_loop().create_future()
+        try:
+            result = await work()
+        except BaseException:
+            future.cancel()
+            raise
+        future.set_result(result)
+        return result
+
 
 logger = logging.getLogger(__name__)
 

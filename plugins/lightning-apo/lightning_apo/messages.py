@@ -1,5 +1,6 @@
 """What the models are sent: jinja templates, those in `prompts/` or others, filled in."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,9 +12,22 @@ from jinja2 import StrictUndefined, Template, TemplateError, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lightning_apo.experiment import Experiment
-from lightning_apo.markers import without_marks
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import PromptTemplate
+
+_MARK = re.compile(r"</?(?:prompt_template|critique)>")
+
+
+def find_mark(text: str) -> str | None:
+    """Return the first mark in a text, or None."""
+    found = _MARK.search(text)
+    return found and found[0]
+
+
+def without_marks(text: str) -> str:
+    """Put square brackets in place of the angle brackets of marks."""
+    return _MARK.sub(lambda mark: f"[{mark[0][1:-1]}]", text)
+
 
 EXPERIMENTS = (
     Experiment(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_apo.chat import Answer
+from lightning_apo.models import Answer
 from lightning_core.store import LightningStore
 
 logger = logging.getLogger(__name__)

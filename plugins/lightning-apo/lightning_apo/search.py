@@ -4,18 +4,27 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_apo.beam import branches_of
-from lightning_apo.candidate import Candidate, best_first, compare
-from lightning_apo.chat import ModelFailed
-from lightning_apo.concurrency import concurrently
-from lightning_apo.growth import Edit, Growth, Key, Rejected, key_of
-from lightning_apo.result import Result
-from lightning_apo.samples import deal
-from lightning_apo.seeds import seed_of
+from lightning_apo.candidate import Candidate, Result, best_first, compare
+from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
+from lightning_apo.models import ModelFailed
+from lightning_apo.samples import deal, seed_of
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.errors import AlgorithmError, NoRewards
+
+
+def branches_of(beam: Sequence[Candidate], *, beam_width: int, branch_factor: int) -> dict[Candidate, int]:
+    """Say how many children each prompt of the beam gets.
+
+    Every place of the beam gives `branch_factor` children. Places that are still empty go to the prompts that are
+    there, the best ones first, so that a search that starts from one prompt begins as broadly as it goes on.
+    """
+    branches = dict.fromkeys(beam, 0)
+    for place in range(beam_width):
+        branches[beam[place % len(beam)]] += branch_factor
+    return branches
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,19 +1,111 @@
 """What a search works with."""
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lightning_apo.candidate import Candidate
-from lightning_apo.chat import Answer
-from lightning_apo.critic import Critic
-from lightning_apo.editor import Editor
+from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.messages import ShownPrompt
-from lightning_apo.options import Options
+from lightning_apo.models import Answer, Critic, Editor
+from lightning_apo.plan import Options
 from lightning_apo.saved import SavedSearch
-from lightning_apo.trials import Trials
 from lightning_core.adapter import TraceToMessages
-from lightning_core.types import Dataset, PromptTemplate, TaskInput
+from lightning_core.algorithm import Batch, run_batch
+from lightning_core.store import LightningStore
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig, RolloutMode, TaskInput
+
+
+class Trials:
+    """Runs the agent with one prompt or another, everything else in the resources being the same.
+
+    What it does is named, by the search and by what it is for. So a search that goes on after a kill asks again for
+    what it had asked for, and gets what has ended at once.
+
+    Args:
+        store: Where runners look for work.
+        resources: The bundle that the prompts are part of.
+        search_key: Names the search within its run.
+        timeout_seconds: The longest wait for the rollouts of one call of `run`. What has not ended is lost.
+        config: Limits and retry policy of the rollouts; None for the defaults.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        resources: NamedResources,
+        *,
+        search_key: str,
+        timeout_seconds: float,
+        config: RolloutConfig | None = None,
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self._search_key = search_key
+        self._timeout_seconds = timeout_seconds
+        self._config = config
+        self.lost = 0
+        """How many rollouts gave no reward so far."""
+
+    def bundle(self, texts: Texts) -> NamedResources:
+        """Return the resources with these prompts in place of those they began with."""
+        changed: NamedResources = {}
+        for name, text in texts.items():
+            prompt = self._resources[name]
+            assert isinstance(prompt, PromptTemplate)
+            changed[name] = prompt.model_copy(update={"template": text})
+        return {**self._resources, **changed}
+
+    async def enter(self, texts: Texts) -> Candidate:
+        """Put prompts into the store, as a new version of the resources."""
+        resources = self.bundle(texts)
+        added = await self._store.add_resources(resources, request_id=self._name("resources", texts))
+        return Candidate(texts=texts, resources=resources, resources_id=added.resources_id)
+
+    async def publish(self, candidate: Candidate) -> None:
+        """Make a candidate the latest resources, which a rollout uses that names none."""
+        await self._store.update_resources(candidate.resources_id, candidate.resources)
+
+    async def run(
+        self, candidate: Candidate, dataset: Dataset[TaskInput], samples: Sequence[int], *, mode: RolloutMode, step: str
+    ) -> Batch:
+        """Run the agent with a candidate, once on each of these samples.
+
+        Args:
+            candidate: The prompts.
+            dataset: Where the samples are.
+            samples: Their indexes, from 0.
+            mode: What it is for.
+            step: Names the part of the search; with it, a candidate and a mode come once.
+        """
+        batch = await run_batch(
+            self._store,
+            [dataset[sample] for sample in samples],
+            mode=mode,
+            resources_id=candidate.resources_id,
+            timeout_seconds=self._timeout_seconds,
+            config=self._config,
+            request_id=self._name(f"{mode}/{step}", candidate.texts),
+        )
+        self.lost += batch.lost
+        return batch
+
+    async def validate(
+        self, candidate: Candidate, dataset: Dataset[TaskInput], samples: Sequence[int], *, step: str
+    ) -> Batch:
+        """Try a candidate on validation samples, those that it was not tried on before; it keeps the rewards."""
+        missing = [sample for sample in samples if sample not in candidate.rewards]
+        if not missing:
+            return Batch([])
+        batch = await self.run(candidate, dataset, missing, mode="val", step=step)
+        candidate.rewards.update(zip(missing, [outcome.reward for outcome in batch.outcomes], strict=True))
+        return batch
+
+    def _name(self, what: str, texts: Texts) -> str:
+        digest = hashlib.blake2b(json.dumps(list(texts.items())).encode(), digest_size=12).hexdigest()
+        return f"{self._search_key}/{what}/{digest}"
+
 
 COUNTED = (
     "rejected",

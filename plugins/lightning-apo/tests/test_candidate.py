@@ -1,6 +1,6 @@
 import pytest
-from lightning_apo.beam import branches_of
 from lightning_apo.candidate import Candidate, best_first, compare
+from lightning_apo.search import branches_of
 
 
 def candidate(number: int, *rewards: float | None) -> Candidate:

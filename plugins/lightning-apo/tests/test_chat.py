@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from lightning_apo.chat import ModelFailed, ask
+from lightning_apo.models import ModelFailed, ask
 from toy_models import ToyModels
 from toy_run import ToyRun, fit
 

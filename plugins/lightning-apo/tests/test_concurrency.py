@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from lightning_apo.concurrency import concurrently
+from lightning_apo.growth import concurrently
 
 
 async def test_results_come_in_the_order_given() -> None:

@@ -1,5 +1,5 @@
 import pytest
-from lightning_apo.editor import unwrapped, why_unusable
+from lightning_apo.models import unwrapped, why_unusable
 
 from lightning_core.types import PromptTemplate
 

@@ -3,11 +3,9 @@
 from typing import Any, Literal
 
 import pytest
-from lightning_apo.chat import ModelFailed, ask
-from lightning_apo.critic import Critic
-from lightning_apo.editor import Editor
 from lightning_apo.experiment import MAX_CHARACTERS, Experiment
 from lightning_apo.messages import ShownPrompt, critic_request, editor_request
+from lightning_apo.models import Critic, Editor, ModelFailed, ask
 from toy_models import CRITIQUE, TEMPLATE, ToyModels
 
 from lightning_core.algorithm import RolloutOutcome

@@ -1,6 +1,5 @@
 import pytest
-from lightning_apo.samples import deal
-from lightning_apo.seeds import seed_of
+from lightning_apo.samples import deal, seed_of
 
 
 def test_no_sample_is_dealt_twice_before_all_were_dealt_once() -> None:

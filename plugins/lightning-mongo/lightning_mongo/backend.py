@@ -10,22 +10,18 @@ from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
-from lightning_core.store.codec.plain import dumped, plain
-from lightning_core.store.codec.spans import encoded
-from lightning_core.store.listeners import Listeners
+from lightning_core.store.codec.spans import dumped, encoded, plain
 from lightning_core.store.query import Query
 from lightning_core.store.run_end import RUN_STATE
+from lightning_core.store.waits import Listeners
 from lightning_core.types import Span
 from lightning_mongo import schema
-from lightning_mongo.address import Address
+from lightning_mongo.changes import Deadlines, News, RunStates
 from lightning_mongo.database import Database, Settings
-from lightning_mongo.deadlines import Deadlines
 from lightning_mongo.documents import Documents
-from lightning_mongo.errors import explained
-from lightning_mongo.home import Home
-from lightning_mongo.news import News
+from lightning_mongo.errors import Address, explained
+from lightning_mongo.portal import Home
 from lightning_mongo.rollouts import Rollouts
-from lightning_mongo.run_states import RunStates
 from lightning_mongo.spans import Spans
 
 T = TypeVar("T")

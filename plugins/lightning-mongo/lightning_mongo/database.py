@@ -18,8 +18,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, ConfigurationError
 
 from lightning_core.errors import InvalidRequest, StoreUnavailable
 from lightning_mongo import schema
-from lightning_mongo.address import Address
-from lightning_mongo.errors import OUT_OF_REACH, duplicates, in_short, is_away
+from lightning_mongo.errors import OUT_OF_REACH, Address, duplicates, in_short, is_away
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from pymongo import InsertOne, UpdateOne
 
 from lightning_core.lifecycle import Request
 from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
-from lightning_core.store.codec.plain import dumped, loaded
 from lightning_core.store.codec.records import requests_of
+from lightning_core.store.codec.spans import dumped, loaded
 from lightning_mongo import schema
+from lightning_mongo.batcher import Together
 from lightning_mongo.database import Database
 from lightning_mongo.records import NOW, SERVER_TIME, check_size, expires_in
-from lightning_mongo.together import Together
 
 _PROJECTION = {"value": 1, "revision": 1, "requests": 1}
 

@@ -8,8 +8,8 @@ from pymongo import UpdateOne
 
 from lightning_core.errors import NotFound
 from lightning_mongo import schema
+from lightning_mongo.batcher import Together
 from lightning_mongo.database import Database
-from lightning_mongo.together import Together
 
 _REMEMBERED = 2_000
 """Of how many attempts it is kept in mind what their spans are."""

@@ -11,15 +11,16 @@ from pymongo.errors import BulkWriteError
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change
 from lightning_core.store.codec.records import kept
-from lightning_core.store.listeners import Listeners
 from lightning_core.store.query import Query
-from lightning_mongo import schema, span_range
+from lightning_core.store.waits import Listeners
+from lightning_mongo import schema
+from lightning_mongo import schema as span_range
+from lightning_mongo.batcher import Together
+from lightning_mongo.changes import Deadlines
 from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session
-from lightning_mongo.deadlines import Deadlines
 from lightning_mongo.errors import duplicates
 from lightning_mongo.records import NOW, PROJECTION, changed, deadline_of, decoded, inserted
-from lightning_mongo.together import Together
 
 Begin = Callable[[RolloutRecord], RolloutRecord]
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bson import MaxKey, MinKey
 from pymongo import IndexModel
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from lightning_mongo.address import Address
-from lightning_mongo.errors import UnusableDatabase
+from lightning_mongo.errors import Address, UnusableDatabase
 
 VERSION = 1
 """Of what is written below; a released one is never changed."""
@@ -109,3 +109,19 @@ def _what_it_does(index: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys and the options that matter, in one form for what we ask for and for what the server says."""
     does = {"key": list(dict(index["key"]).items())}
     return does | {name: index[name] for name in _OPTIONS if index.get(name, False) is not False}
+
+
+def of(key: str, rollout_id: str | None = None, attempt_id: str | None = None) -> dict[str, Any]:
+    """Return the condition on `_id`.
+
+    Args:
+        key: The run, as it is called in the database.
+        rollout_id: One of its rollouts; None for all.
+        attempt_id: One of its attempts; None for all.
+    """
+    known = {"rollout": rollout_id, "attempt": attempt_id, "span": None}
+    return {f"${test}": {"run": key, **_ends(known, bound)} for test, bound in (("gte", MinKey()), ("lte", MaxKey()))}
+
+
+def _ends(known: dict[str, str | None], bound: Any) -> dict[str, Any]:
+    return {name: bound if value is None else value for name, value in known.items()}

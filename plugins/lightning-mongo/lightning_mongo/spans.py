@@ -10,13 +10,14 @@ from pymongo.errors import BulkWriteError
 from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
-from lightning_mongo import schema, span_range
+from lightning_mongo import schema
+from lightning_mongo import schema as span_range
+from lightning_mongo.batcher import Together
 from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session
 from lightning_mongo.errors import duplicates
 from lightning_mongo.numbers import Attempt, Last, Numbers, rollouts_gone
 from lightning_mongo.records import SERVER_TIME, check_size, expires_in
-from lightning_mongo.together import Together
 
 _FIELDS = ("sequence_id", "trace_id", "parent_id", "name", "start_time", "end_time", "source", "body")
 _PROJECTION = dict.fromkeys(_FIELDS, 1)

@@ -17,7 +17,7 @@ from pymongo.errors import AutoReconnect
 from lightning_core.errors import NotFound, RunEnded
 from lightning_core.lifecycle import RolloutRecord, claim
 from lightning_core.store import LightningStore, StoreFacade
-from lightning_core.store.served_run import note_served, served_run
+from lightning_core.store.run_end import note_served, served_run
 from lightning_core.testing import FakeClock
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig, Span
 
@@ -244,7 +244,7 @@ async def test_an_error_while_news_are_told_ends_nothing(
         assert await asyncio.to_thread(told_again.wait, PATIENCE_SECONDS)
         assert (await soon(waiting)).input == "a"
     assert tells[0] == tells[1]
-    [record] = [each for each in caplog.records if each.name == "lightning_mongo.news"]
+    [record] = [each for each in caplog.records if each.name == "lightning_mongo.changes"]
     assert record.getMessage().startswith("lightning.news_interrupted address=mongodb://127.0.0.1")
     assert "cannot be told" in caplog.text
 

@@ -10,10 +10,9 @@ from typing import Any
 from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
-from lightning_core.store.codec.plain import plain
-from lightning_core.store.codec.spans import encoded
-from lightning_core.store.listeners import Listeners
+from lightning_core.store.codec.spans import encoded, plain
 from lightning_core.store.query import Query
+from lightning_core.store.waits import Listeners
 from lightning_core.types import Span
 from lightning_sqlite.database import Database, Durability
 from lightning_sqlite.documents import Documents

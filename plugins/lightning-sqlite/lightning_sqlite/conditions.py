@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lightning_core.store.codec.plain import dumped
+from lightning_core.store.codec.spans import dumped
 from lightning_core.store.query import Condition, Query
 
 

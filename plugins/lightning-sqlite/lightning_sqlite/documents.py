@@ -5,8 +5,8 @@ from typing import Any
 
 from lightning_core.lifecycle import Request
 from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
-from lightning_core.store.codec.plain import dumped, loaded
 from lightning_core.store.codec.records import requests_of
+from lightning_core.store.codec.spans import dumped, loaded
 from lightning_sqlite.session import LatestKey, Session, Stored
 
 

@@ -6,12 +6,32 @@ from typing import Any
 from lightning_core import lifecycle
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change
-from lightning_core.store.codec.plain import dumped
+from lightning_core.store.codec import records
 from lightning_core.store.codec.records import kept, same_task, state, task
+from lightning_core.store.codec.spans import dumped
 from lightning_core.store.query import Query
 from lightning_sqlite import conditions
-from lightning_sqlite.record_codec import COLUMNS, decoded
 from lightning_sqlite.session import Earliest, Row, Session
+
+COLUMNS = (
+    "rollout.rollout, rollout_id, status, mode, resources_id, start_time, end_time, revision, ticket, state, task.body"
+)
+"""What `decoded` takes, of `rollout JOIN task USING (rollout)`."""
+
+
+def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | None]:
+    """Return the record, its number and its ticket, of a row of `COLUMNS`."""
+    number, rollout_id, status, mode, resources_id, start_time, end_time, revision, ticket, state, task = row
+    fields = {
+        "rollout_id": rollout_id,
+        "status": status,
+        "mode": mode,
+        "resources_id": resources_id,
+        "start_time": start_time,
+        "end_time": end_time,
+    }
+    return records.decoded(run_id, fields, revision, task=task, state=state), number, ticket
+
 
 _OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")
 """The tables that hold something of a rollout, by its number."""

@@ -8,7 +8,7 @@ import pytest
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.store import InMemoryLightningStore, LightningStore
-from lightning_core.store.served_run import note_served, served_run
+from lightning_core.store.run_end import note_served, served_run
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 

@@ -11,7 +11,7 @@ from lightning_sqlite import SqliteLightningStore
 from pydantic import BaseModel
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.store.codec.plain import plain
+from lightning_core.store.codec.spans import plain
 from lightning_core.types import Event, Link, OtelResource, PromptTemplate, Span, SpanContext, TraceStatus
 
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from omegaconf import OmegaConf
 
 from lightning_core.algorithm import Algorithm
-from lightning_core.algorithm.continued import continued
+from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.proxy import LLMProxy, RemoteProxy
 from lightning_core.store import LightningStore

@@ -7,9 +7,9 @@ from typing import Any
 
 from lightning_core.adapter import genai
 from lightning_core.emitter.attributes import describe
+from lightning_core.proxy.call import CallRecord
 from lightning_core.proxy.dialects import DIALECTS, Dialect
 from lightning_core.proxy.owner import Owner
-from lightning_core.proxy.record import CallRecord
 from lightning_core.proxy.spans import Capture, span_of
 from lightning_core.semconv import LightningSpanAttributes
 

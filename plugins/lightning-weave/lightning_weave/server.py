@@ -13,7 +13,7 @@ from opentelemetry.context import attach, create_key, get_current, get_value, se
 
 from lightning_core.errors import TracerError
 from lightning_core.tracer import Trace, current_trace
-from lightning_core.tracer.routing import RoutingProvider
+from lightning_core.tracer.provider import RoutingProvider
 from lightning_weave import private
 from lightning_weave.calls import beginning, ending, op_name
 from lightning_weave.forwarding import Forwarding

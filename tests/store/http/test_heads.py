@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.store.http.heads import HeadsWithBodies
-from lightning_core.store.http.listener import Listener, bind
+from lightning_core.store.http.listener import HeadsWithBodies, Listener, bind
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
 

@@ -6,8 +6,7 @@ from fastapi import Query
 
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.call import Call
-from lightning_core.store.http.messages import FaultRequest, QueryAttemptsRequest, UpdateAttemptRequest
-from lightning_core.store.http.protocol import PREFIX
+from lightning_core.store.http.messages import PREFIX, FaultRequest, QueryAttemptsRequest, UpdateAttemptRequest
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.types import Attempt, PaginatedResult
 

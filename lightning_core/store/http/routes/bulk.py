@@ -4,12 +4,12 @@ from lightning_core.errors import StoreError
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.call import explain
 from lightning_core.store.http.messages import (
+    PREFIX,
     AttemptOutcome,
     RolloutOutcome,
     UpdateManyOutcome,
     UpdateManyRequest,
 )
-from lightning_core.store.http.protocol import PREFIX
 from lightning_core.store.http.routes.attempts import change_attempt
 from lightning_core.store.http.routes.rollouts import change_rollout
 from lightning_core.store.http.routing import CallOf, Routes

@@ -10,13 +10,14 @@ from lightning_core.store.http import wire
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.call import Call
 from lightning_core.store.http.messages import (
+    MAX_CLAIMED,
+    PREFIX,
     ClaimedRollout,
     DequeueManyRolloutsRequest,
     EnqueueManyRolloutsRequest,
     RolloutRequest,
     StartAttemptRequest,
 )
-from lightning_core.store.http.protocol import MAX_CLAIMED, PREFIX
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.types import AttemptedRollout, Rollout
 

@@ -7,8 +7,7 @@ from pydantic import WithJsonSchema
 
 from lightning_core.errors import NotFound
 from lightning_core.store.http.auth import Role
-from lightning_core.store.http.messages import QueryResourcesRequest
-from lightning_core.store.http.protocol import PREFIX
+from lightning_core.store.http.messages import PREFIX, QueryResourcesRequest
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.types import PaginatedResult, ResourcesUpdate
 

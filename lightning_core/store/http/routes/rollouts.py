@@ -8,13 +8,13 @@ from lightning_core.errors import AccessDenied, NotFound
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.call import Call
 from lightning_core.store.http.messages import (
+    PREFIX,
     Deleted,
     DeleteRolloutsRequest,
     QueryRolloutsRequest,
     UpdateRolloutRequest,
     WaitForRolloutsRequest,
 )
-from lightning_core.store.http.protocol import PREFIX
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.types import AttemptedRollout, PaginatedResult, Rollout
 

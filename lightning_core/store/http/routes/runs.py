@@ -6,8 +6,7 @@ from fastapi import Query
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.http.auth import Role
-from lightning_core.store.http.messages import RunInfo, SavedState, SaveStateRequest, StateName
-from lightning_core.store.http.protocol import PREFIX
+from lightning_core.store.http.messages import PREFIX, RunInfo, SavedState, SaveStateRequest, StateName
 from lightning_core.store.http.routing import CallOf, Routes
 
 routes = Routes("runs", PREFIX)

@@ -3,10 +3,9 @@
 from starlette.responses import Response
 
 from lightning_core.store.http.auth import Role
-from lightning_core.store.http.messages import Health
-from lightning_core.store.http.metrics import CONTENT_TYPE
-from lightning_core.store.http.protocol import HEALTH_PATH, METRICS_PATH
+from lightning_core.store.http.messages import HEALTH_PATH, METRICS_PATH, Health
 from lightning_core.store.http.routing import CallOf, OpenCallOf, RawAnswer, Routes
+from lightning_core.store.http.service import CONTENT_TYPE
 
 routes = Routes("service")
 

@@ -7,13 +7,13 @@ from fastapi import Query
 
 from lightning_core.store.http.auth import Role
 from lightning_core.store.http.messages import (
+    PREFIX,
     NextSequenceId,
     NextSequenceIdRequest,
     NextSequenceIdsRequest,
     QuerySpansRequest,
     SequenceIds,
 )
-from lightning_core.store.http.protocol import PREFIX
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.store.http.spans import SpansRequest, read_span, read_spans_request
 from lightning_core.types import PaginatedResult, Span

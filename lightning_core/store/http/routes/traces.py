@@ -9,9 +9,8 @@ from starlette.responses import Response
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store.base import LightningStore
 from lightning_core.store.http.auth import Identity, Role
-from lightning_core.store.http.body import BodyRefused
-from lightning_core.store.http.call import Call
-from lightning_core.store.http.protocol import TRACES_PATH
+from lightning_core.store.http.call import BodyRefused, Call
+from lightning_core.store.http.messages import TRACES_PATH
 from lightning_core.store.http.routing import CallOf, RawAnswer, Routes
 from lightning_core.types import Span
 

@@ -7,8 +7,7 @@ from fastapi import Query
 from lightning_core.errors import NotFound
 from lightning_core.store.base import UNSET
 from lightning_core.store.http.auth import Role
-from lightning_core.store.http.messages import QueryWorkersRequest, UpdateWorkerRequest
-from lightning_core.store.http.protocol import PREFIX
+from lightning_core.store.http.messages import PREFIX, QueryWorkersRequest, UpdateWorkerRequest
 from lightning_core.store.http.routing import CallOf, Routes
 from lightning_core.types import PaginatedResult, Worker
 

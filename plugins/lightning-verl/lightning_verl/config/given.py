@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lightning_core.config.yaml_text import YamlFault, read_yaml
+from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.errors import ConfigError
 
 Source = Mapping[str, Any] | str | Path | Sequence[str] | None

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lightning_core.config.faults import shown
-from lightning_core.config.wanted import wanted
+from lightning_core.config.model import wanted
 from lightning_verl.config.given import Given
 from lightning_verl.learning import Credit, Level
 

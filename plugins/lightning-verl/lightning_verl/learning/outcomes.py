@@ -13,8 +13,8 @@ from lightning_core.adapter import (
     Trajectories,
     genai,
 )
-from lightning_core.adapter.order import in_order
 from lightning_core.adapter.rewards import began_after
+from lightning_core.adapter.tree import in_order
 from lightning_core.algorithm.batch import describe_failure
 from lightning_core.emitter import NamedReward, find_reward_spans, get_rewards_from_span
 from lightning_core.types import AttemptedRollout, Rollout, Span

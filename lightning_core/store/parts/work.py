@@ -1,0 +1,371 @@
+"""Claims: whoever executes a rollout begins an attempt of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core import lifecycle
+from lightning_core.errors import InvalidRequest
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.store.base import UNSET, Unset
+from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
+from lightning_core.store.parts.arguments import (
+    StorePart,
+    checked,
+    ids,
+    make_request,
+    make_requests,
+    mapping,
+    named,
+    page,
+    patience,
+    real,
+    whole,
+)
+from lightning_core.store.query import make_query, select
+from lightning_core.store.records import check_began, own_attempt
+from lightning_core.store.requests import make_request_of
+from lightning_core.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    EnqueueRolloutRequest,
+    FilterLogic,
+    PaginatedResult,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    RolloutStatus,
+    SortOrder,
+    TaskInput,
+)
+
+
+class ClaimPart(StorePart):
+    """The queue, and what goes past it."""
+
+    async def start_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        worker_id: str | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> AttemptedRollout:
+        named("worker_id", worker_id)
+        self._check_open()
+        wanted = make_request(input, mode, resources_id, config, metadata)
+        await self._check_resources({resources_id})
+        beginning = await self._records.beginning("start", worker_id, request_id=request_id)
+        request = make_request_of(request_id, "start_rollout", input, mode)
+        [record] = await self._records.insert([wanted], request, begin=beginning.begin)
+        check_began(beginning, record)
+        await self._records.assign(beginning, [record])
+        return copy_attempted(record, own_attempt(record, "start", request_id))
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        named("worker_id", worker_id)
+        wait_seconds = patience("wait_seconds", wait_seconds)
+        self._check_open()
+        if whole("limit", limit) < 1:
+            if request_id is not None:
+                return await self._claim(0, worker_id, self._clock.now(), request_id) or []
+            await self._run_end.check()
+            return []
+        asked_at = self._clock.now()
+        claimed = await self._claim(limit, worker_id, asked_at, request_id)
+        if not claimed and worker_id is not None:
+            await self._records.nothing_claimed(worker_id, asked_at=asked_at, request_id=request_id)
+        if claimed is not None or wait_seconds == 0:
+            return claimed or []
+        until = None if wait_seconds is None else self._clock.monotonic() + wait_seconds
+        unanswered = False
+        ticket = self._waits.for_work()
+        try:
+            while True:
+                claimed = await self._claim(limit, worker_id, asked_at, request_id)
+                unanswered = False
+                seconds = None if until is None else until - self._clock.monotonic()
+                if claimed is not None or (seconds is not None and seconds <= 0):
+                    return claimed or []
+                async with self._watchdogs.on_duty():
+                    await self._clock.wait(ticket.future, seconds)
+                if ticket.future.done():
+                    ticket, unanswered = self._waits.for_work(), True
+        finally:
+            self._waits.leave_work(ticket, unanswered=unanswered)
+
+    async def start_attempt(
+        self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
+    ) -> AttemptedRollout:
+        named("worker_id", worker_id)
+        await self._look()
+        beginning = await self._records.beginning("start", worker_id, request_id=request_id)
+        record = await self._records.change(rollout_id, beginning.begin)
+        check_began(beginning, record)
+        await self._records.assign(beginning, [record])
+        return copy_attempted(record, own_attempt(record, "start", request_id))
+
+    async def _claim(
+        self, limit: int, worker_id: str | None, asked_at: float, request_id: str | None
+    ) -> list[AttemptedRollout] | None:
+        await self._run_end.check()
+        await self._look()
+        claimed = await self._records.claim(limit, worker_id, asked_at=asked_at, request_id=request_id)
+        if claimed is None:
+            return None
+        return [copy_attempted(record, own_attempt(record, "claim", request_id)) for record in claimed]
+
+
+class RolloutPart(StorePart):
+    """Units of work."""
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Rollout:
+        request = make_request(input, mode, resources_id, config, metadata)
+        [rollout] = await self._enqueue([request], request_id)
+        return rollout
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
+    ) -> Sequence[Rollout]:
+        return await self._enqueue(make_requests(rollouts), request_id)
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        await self._look()
+        record = await self._backend.get(self._run_id, rollout_id)
+        return None if record is None else copy_rollout(record)
+
+    async def query_rollouts(
+        self,
+        *,
+        status_in: Sequence[RolloutStatus] | None = None,
+        rollout_id_in: Sequence[str] | None = None,
+        rollout_id_contains: str | None = None,
+        mode_in: Sequence[RolloutMode] | None = None,
+        filter_logic: FilterLogic = "and",
+        sort_by: str | None = None,
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+        status: Sequence[RolloutStatus] | None = None,
+        rollout_ids: Sequence[str] | None = None,
+    ) -> PaginatedResult[Rollout]:
+        query = make_query(
+            Rollout,
+            conditions={
+                "status_in": status if status_in is None else status_in,
+                "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
+                "rollout_id_contains": rollout_id_contains,
+                "mode_in": mode_in,
+            },
+            logic=filter_logic,
+            sort_by=sort_by,
+            sort_order=sort_order,
+            limit=limit,
+            offset=offset,
+        )
+        await self._look()
+        records, total = await self._backend.find(self._run_id, query)
+        return page([copy_rollout(record) for record in records], query, total)
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        input: TaskInput | Unset = UNSET,
+        mode: RolloutMode | Unset | None = UNSET,
+        resources_id: str | Unset | None = UNSET,
+        status: RolloutStatus | Unset = UNSET,
+        config: RolloutConfig | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        request_id: str | None = None,
+    ) -> Rollout:
+        await self._look()
+        if isinstance(resources_id, str):
+            await self._check_resources({resources_id})
+        checked(Rollout, status=status)
+        fields = checked(Rollout, input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+
+        def change(record: RolloutRecord) -> RolloutRecord:
+            if not isinstance(status, Unset):
+                record = lifecycle.set_rollout_status(record, self._clock.now(), status)
+            return lifecycle.with_fields(record, fields) if fields else record
+
+        request = make_request_of(request_id, "update_rollout", input, mode, resources_id, status, config, metadata)
+        return copy_rollout(await self._records.change(rollout_id, change, request=request))
+
+    async def wait_for_rollouts(
+        self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
+    ) -> Sequence[Rollout]:
+        rollout_ids, timeout = ids("rollout_ids", rollout_ids), patience("timeout", timeout)
+        different = len(set(rollout_ids))
+        enough = different if min_ended is None else whole("min_ended", min_ended)
+        if not 0 <= enough <= different:
+            raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
+        self._check_open()
+        until = None if timeout is None else self._clock.monotonic() + timeout
+        while True:
+            ticket = self._waits.for_results(rollout_ids, enough)
+            try:
+                await self._look()
+                records = await self._records.get_many(rollout_ids)
+                ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
+                seconds = None if until is None else until - self._clock.monotonic()
+                if len({record.rollout.rollout_id for record in ended}) >= enough or (
+                    seconds is not None and seconds <= 0
+                ):
+                    return [copy_rollout(record) for record in ended]
+                self._waits.have_ended(ticket, [record.rollout.rollout_id for record in ended])
+                async with self._watchdogs.on_duty():
+                    await self._clock.wait(ticket.future, seconds)
+            finally:
+                self._waits.leave_results(ticket)
+
+    async def _enqueue(self, requests: list[EnqueueRolloutRequest], request_id: str | None) -> list[Rollout]:
+        self._check_open()
+        await self._check_resources({request.resources_id for request in requests})
+        wanted = [(each.input, each.mode) for each in requests]
+        records = await self._records.insert(requests, make_request_of(request_id, "enqueue", wanted))
+        return [copy_rollout(record) for record in records]
+
+
+class AttemptPart(StorePart):
+    """Executions of rollouts."""
+
+    async def query_attempts(
+        self,
+        rollout_id: str,
+        *,
+        sort_by: str | None = "sequence_id",
+        sort_order: SortOrder = "asc",
+        limit: int = -1,
+        offset: int = 0,
+    ) -> PaginatedResult[Attempt]:
+        query = make_query(Attempt, conditions={}, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
+        await self._look()
+        attempts, total = select((await self._records.get(rollout_id)).attempts, query)
+        return page([copy_attempt(attempt) for attempt in attempts], query, total)
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        await self._look()
+        latest = (await self._records.get(rollout_id)).latest
+        return None if latest is None else copy_attempt(latest)
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        status: AttemptStatus | Unset = UNSET,
+        worker_id: str | Unset = UNSET,
+        last_heartbeat_time: float | Unset = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        *,
+        add_metadata: Mapping[str, Any] | Unset = UNSET,
+        request_id: str | None = None,
+    ) -> Attempt:
+        await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
+        fields = checked(Attempt, status=status, metadata=metadata)
+        fields.pop("status", None)
+        added = mapping("add_metadata", add_metadata)
+        alive_at = None
+        if not isinstance(last_heartbeat_time, Unset):
+            alive_at = real("last_heartbeat_time", last_heartbeat_time)
+        hand_over = None
+        if not isinstance(worker_id, Unset):
+            hand_over = await self._records.handing_over(attempt_id, **checked(Attempt, worker_id=worker_id))
+        before: str | None = None
+
+        def change(record: RolloutRecord) -> RolloutRecord:
+            nonlocal before
+            before = record.attempt(attempt_id).worker_id
+            if not isinstance(status, Unset):
+                record = lifecycle.set_attempt_status(record, self._clock.now(), attempt_id, status)
+            if hand_over is not None:
+                record = hand_over(record)
+            if alive_at is not None:
+                record = lifecycle.alive_at(record, self._clock.now(), attempt_id, alive_at)
+            if fields:
+                record = lifecycle.with_attempt_fields(record, attempt_id, fields)
+            if added:
+                there = record.attempt(attempt_id).metadata or {}
+                record = lifecycle.with_attempt_fields(record, attempt_id, {"metadata": {**there, **added}})
+            return record
+
+        request = make_request_of(
+            request_id, "update_attempt", attempt_id, status, worker_id, last_heartbeat_time, metadata, add_metadata
+        )
+        record = await self._records.change(rollout_id, change, request=request, attempt_id=attempt_id)
+        known = record.request(request_id)
+        attempt = record.attempt(attempt_id if known is None or known.attempt_id is None else known.attempt_id)
+        if before is not None and before != attempt.worker_id:
+            await self._records.follow(record, attempt, worker_id=before, request=request)
+        await self._records.follow(record, attempt, request=request)
+        return copy_attempt(attempt)
+
+    async def report_fault(
+        self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
+    ) -> Attempt:
+        named("reason", reason)
+        await self._look()
+        request = make_request_of(request_id, "report_fault", attempt_id, reason)
+        record = await self._records.change(
+            rollout_id, lambda record: lifecycle.fault(record, self._clock.now(), attempt_id, reason), request=request
+        )
+        attempt = record.attempt(attempt_id)
+        await self._records.follow(record, attempt, request=request)
+        return copy_attempt(attempt)
+
+    async def report_dead_workers(self, reason: str) -> int:
+        # Without a look at what is due: the time that has passed since their death is nobody's.
+        self._check_open()
+        query = make_query(
+            Rollout,
+            conditions={"status_in": ("preparing", "running")},
+            sort_by=None,
+            sort_order="asc",
+            limit=-1,
+            offset=0,
+        )
+        ended = 0
+        for found in (await self._backend.find(self._run_id, query))[0]:
+            attempt_id = None
+
+            def change(record: RolloutRecord) -> RolloutRecord:
+                nonlocal attempt_id
+                attempt = record.latest
+                if attempt is None or attempt.status not in lifecycle.ACTIVE_ATTEMPT:
+                    return record
+                attempt_id = attempt.attempt_id
+                return lifecycle.fault(record, self._clock.now(), attempt_id, reason)
+
+            record = await self._records.change(found.rollout.rollout_id, change)
+            if attempt_id is not None:
+                ended += 1
+                await self._records.follow(record, record.attempt(attempt_id))
+        return ended

@@ -1,0 +1,244 @@
+"""The models that improve prompts: how they are reached, the critic, and the editor."""
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from openai import AsyncOpenAI, OpenAIError
+
+from lightning_apo.experiment import Experiment
+from lightning_apo.messages import Request, ShownPrompt, find_mark
+from lightning_core.errors import AlgorithmError
+from lightning_core.types import PromptTemplate
+
+
+class Endpoint:
+    """A client of somebody else, or the options for one of our own.
+
+    Args:
+        client: A client, which stays open.
+        base_url: Of an OpenAI-compatible endpoint, `/v1` included; None for `OPENAI_BASE_URL`.
+        api_key: For it; None for `OPENAI_API_KEY`. It is shown nowhere.
+
+    Raises:
+        ValueError: When there are a client and options for one.
+    """
+
+    def __init__(self, client: AsyncOpenAI | None, *, base_url: str | None, api_key: str | None) -> None:
+        for name, value in (("base_url", base_url), ("api_key", api_key)):
+            if value is None:
+                continue
+            if client is not None:
+                raise ValueError(f"{name} and async_openai_client are both given; the client has its own, so leave one")
+            if not isinstance(value, str) or not value.strip():
+                got = "an empty text" if isinstance(value, str) else f"a {type(value).__name__}"
+                raise ValueError(f"{name} is {got}; give a text, or leave it out for the environment's")
+        self._client = client
+        self._base_url = base_url
+        self._api_key = api_key
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anybody has said where the models are."""
+        return any(given is not None for given in (self._client, self._base_url, self._api_key))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[AsyncOpenAI]:
+        """Give a client to an `async with` block.
+
+        Raises:
+            AlgorithmError: When there is no key.
+        """
+        if self._client is not None:
+            yield self._client
+            return
+        async with self.make_client() as client:
+            yield client
+
+    def make_client(self) -> AsyncOpenAI:
+        """Make a client of our own.
+
+        Raises:
+            AlgorithmError: When there is no key.
+        """
+        try:
+            return AsyncOpenAI(base_url=self._base_url, api_key=self._api_key)
+        except OpenAIError as exc:
+            raise AlgorithmError(
+                "apo asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY (and "
+                "OPENAI_BASE_URL for a provider other than OpenAI), pass an AsyncOpenAI client to APO, or put both "
+                "models into the model_list of llm_proxy"
+            ) from exc
+
+    def check(self) -> None:
+        """Raise an `AlgorithmError` when there is neither a client nor a key."""
+        if self._client is None:
+            self.make_client()
+
+
+_USER = re.compile(r"(?<=\w://)[^\s/]+@")
+"""The user and the password in a URL."""
+
+
+class ModelFailed(AlgorithmError):
+    """A model gave no answer that can be used."""
+
+
+def without_key(text: str, key: str) -> str:
+    """Take a key out of a text that may be shown. What is short is a word, such as `none`, and no secret."""
+    return text.replace(key, "***") if len(key) >= 8 else text
+
+
+class Answer(NamedTuple):
+    """What a model said."""
+
+    text: str
+    input_tokens: int = 0
+    """Of the request, as the endpoint counts; 0 where it does not say."""
+    output_tokens: int = 0
+
+
+async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float, seed: int) -> Answer:
+    """Send one user message, and return the whole of the answer.
+
+    How often and how long is tried is up to the client.
+
+    Raises:
+        ModelFailed: When there is no answer, or it is empty, cut off, or no chat completion; says which.
+    """
+    try:
+        completion = await client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": text}], temperature=temperature, seed=seed
+        )
+    except Exception as exc:  # a client also raises what reading half a reply raises, or its own transport
+        origin = f" ({exc.__cause__})" if exc.__cause__ is not None else ""
+        said = f"{exc}{origin}"
+        key = getattr(client, "api_key", None)
+        shown = _USER.sub("***@", without_key(said, key) if isinstance(key, str) else said)
+        failure = ModelFailed(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
+        # A provider may repeat the key that it was sent: then its own words must not get into a traceback either.
+        raise failure from (exc if shown == said else None)
+    # The client lets through what is no completion at all, such as the page of a web server: its types are hopes.
+    choices = getattr(completion, "choices", None)
+    choice = choices[0] if isinstance(choices, list | tuple) and choices else None
+    message = getattr(choice, "message", None)
+    if message is None:
+        base_url = _USER.sub("***@", str(getattr(client, "base_url", "the endpoint")))
+        raise ModelFailed(
+            f"model {model!r} gave no answer: {base_url} did not reply with a chat completion; "
+            "is that the base URL of an OpenAI-compatible endpoint, such as https://.../v1?"
+        )
+    answer, finish_reason = getattr(message, "content", None), getattr(choice, "finish_reason", None)
+    if finish_reason == "length":
+        raise ModelFailed(f"model {model!r} was cut off at its limit of tokens")
+    if answer is not None and not isinstance(answer, str):
+        raise ModelFailed(f"model {model!r} gave an answer that is a {type(answer).__name__}, and no text")
+    if not answer or answer.isspace():
+        raise ModelFailed(f"model {model!r} gave an empty answer (finish_reason {finish_reason!r})")
+    usage = getattr(completion, "usage", None)
+    return Answer(answer, _count(usage, "prompt_tokens"), _count(usage, "completion_tokens"))
+
+
+def _count(usage: Any, name: str) -> int:
+    number = getattr(usage, name, None)
+    return number if type(number) is int and number > 0 else 0
+
+
+class Critic:
+    """Asks a model to criticise prompts.
+
+    This is the gradient of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There the model sees wrong
+    predictions only; here it sees runs of any reward, with what the agent and its models said and did in them.
+    """
+
+    def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float, request: Request) -> None:
+        self._client = client
+        self._model = model
+        self._temperature = temperature
+        self._request = request
+
+    async def criticise(
+        self,
+        prompts: Sequence[ShownPrompt],
+        experiments: Sequence[Experiment],
+        *,
+        other_prompts: Sequence[ShownPrompt] = (),
+        seed: int,
+    ) -> Answer:
+        """Return a critique.
+
+        Args:
+            prompts: Those to criticise.
+            experiments: Runs with them.
+            other_prompts: What else the agent uses.
+            seed: Sent along, so that an endpoint that honours it gives the same answer again.
+
+        Raises:
+            ModelFailed: When the model gave no answer that can be used.
+        """
+        text = self._request.fill_in(prompts=prompts, other_prompts=other_prompts, experiments=experiments)
+        answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
+        return answer._replace(text=answer.text.strip())
+
+
+_FENCED = re.compile(r"(`{3,})[^\n`]*\n(.*)\n\1", re.DOTALL)
+_MARKED = re.compile(r"<prompt_template>(.*)</prompt_template>", re.DOTALL)
+
+
+class Editor:
+    """Asks a model to edit prompts as a critique says.
+
+    This is the edit of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There each gradient gives several edits,
+    and each edit several paraphrases; here a critique gives one edit of each prompt that it is about.
+    """
+
+    def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float, request: Request) -> None:
+        self._client = client
+        self._model = model
+        self._temperature = temperature
+        self._request = request
+
+    async def rewrite(
+        self, prompt: ShownPrompt, critique: str, *, other_prompts: Sequence[ShownPrompt] = (), seed: int
+    ) -> Answer:
+        """Return the text of a new template, as an answer. Whether it can be used is for `why_unusable` to say.
+
+        Args:
+            prompt: The prompt.
+            critique: What is wrong with it, or with all prompts.
+            other_prompts: What else the agent uses.
+            seed: Sent along, so that an endpoint that honours it gives the same answer again.
+
+        Raises:
+            ModelFailed: When the model gave no answer that can be used.
+        """
+        text = self._request.fill_in(prompt=prompt, other_prompts=other_prompts, critique=critique)
+        answer = await ask(self._client, text, model=self._model, temperature=self._temperature, seed=seed)
+        return answer._replace(text=unwrapped(answer.text))
+
+
+def unwrapped(answer: str) -> str:
+    """Take a template out of what a model puts around it: white space, a code fence, our own marks."""
+    text = answer.strip()
+    fenced = _FENCED.fullmatch(text)
+    if fenced and fenced[1] not in fenced[2]:
+        text = fenced[2].strip()
+    marked = _MARKED.fullmatch(text)
+    return marked[1].strip() if marked else text
+
+
+def why_unusable(text: str, parent: PromptTemplate) -> str | None:
+    """Say in one line why an edit cannot take its parent's place; None when it can."""
+    if not text:
+        return "it is empty"
+    if mark := find_mark(text):
+        return f"it contains {mark!r}, which marks the template in requests to a model"
+    try:
+        placeholders = PromptTemplate(template=text, engine=parent.engine).placeholders()
+    except ValueError as exc:
+        return str(exc)
+    missing, unknown = sorted(parent.placeholders() - placeholders), sorted(placeholders - parent.placeholders())
+    problems = [f"placeholder {name!r} is missing" for name in missing]
+    problems += [f"placeholder {name!r} is new" for name in unknown]
+    return ", ".join(problems) or None
