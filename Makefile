@@ -6,27 +6,28 @@ PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(addprefix plugins/lightning-,agentops apo litellm mongo sqlite weave)
+PLUGINS := $(addprefix plugins/lightning-,agentops apo http litellm mongo proxy sqlite weave)
 MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := plugins/lightning-sqlite plugins/lightning-verl
+VERL_PLUGINS := $(addprefix plugins/lightning-,http proxy sqlite verl)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 LOWEST_VENV := .venv-lowest
-LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo mongo sqlite)
-LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer types test_plugins.py \
-	$(addprefix proxy/test_,capture.py faults.py openai_client.py replicas.py serving.py) \
-	$(addprefix store/http/test_,heads.py otlp.py server.py)) \
-	$(addprefix plugins/lightning-,apo/tests/test_endpoint.py mongo/tests/test_values.py sqlite/tests/test_values.py)
+LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo http mongo proxy sqlite)
+LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer types test_plugins.py) \
+	$(addprefix plugins/lightning-,apo/tests/test_endpoint.py mongo/tests/test_values.py sqlite/tests/test_values.py \
+	$(addprefix http/tests/test_,heads.py otlp.py server.py) \
+	$(addprefix proxy/tests/test_,capture.py faults.py openai_client.py replicas.py serving.py))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart quickstart-rl test check bench docs lowest wheels clean empty-venv empty-verl-venv found-python
+.PHONY: help quickstart quickstart-rl test check bench docs lowest ships-in wheels clean empty-venv empty-verl-venv \
+	found-python
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +63,9 @@ lowest: found-python ## try the lowest versions of constraints-lowest.txt in an 
 		--build-constraint constraints.txt --group lowest --editable '.[instrument,testing]' \
 		$(LOWEST_PLUGINS:%=--editable %)
 	$(LOWEST_VENV)/bin/pytest -q -m 'not slow' -p no:cacheprovider $(LOWEST_TESTS)
+
+ships-in: $(MADE_FOR) ## write down which plugin ships which component, after a change of entry points
+	$(BIN)/python .ci/ships_in.py
 
 wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)

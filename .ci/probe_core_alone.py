@@ -1,10 +1,13 @@
-"""Run by wheels.py where only the core is installed: it works, and says which package a plugin's name needs."""
+"""Run by wheels.py where only the core is installed: `baseline` runs from Python and from a file, and a plugin's name
+says which package it needs."""
 
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import lightning_core
-from lightning_core import Trainer
+from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.errors import UnknownComponent
 
 if not Path(lightning_core.__file__).is_relative_to(sys.prefix):
@@ -19,3 +22,38 @@ except UnknownComponent as error:
         sys.exit(f"the error does not say which package to install: {error}")
 else:
     sys.exit("Trainer(algorithm='apo') was built although lightning-apo is not installed")
+
+AGENT = """
+from lightning_core import rollout
+
+@rollout
+def agent(task, prompt_template):
+    return float(task["x"])
+"""
+CONFIG = """
+agent: agent:agent
+algorithm: baseline
+initial_resources:
+  main_prompt: {resource_type: prompt_template, template: "Hello {x}"}
+train_dataset: [{x: 1}, {x: 0}]
+"""
+
+
+@rollout
+def agent(task: dict[str, float], prompt_template: PromptTemplate) -> float:
+    return task["x"]
+
+
+result = Trainer(algorithm="baseline", initial_resources={"main_prompt": PromptTemplate(template="Hello {x}")}).fit(
+    agent, train_dataset=[{"x": 1.0}, {"x": 0.0}]
+)
+if result.status != "succeeded" or result.metrics != {"train_reward": 0.5}:
+    sys.exit(f"baseline from Python gave {result}")
+
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder, "agent.py").write_text(AGENT, encoding="utf-8")
+    Path(folder, "config.yaml").write_text(CONFIG, encoding="utf-8")
+    command = [Path(sys.prefix, "bin", "agl"), "train", "config.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0 or "succeeded" not in done.stdout:
+        sys.exit(f"baseline from a file ended with {done.returncode}:\n{done.stdout}{done.stderr}")

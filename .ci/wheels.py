@@ -2,17 +2,19 @@
 
 Usage: python .ci/wheels.py PLUGIN_FOLDER...
 
-The core is installed alone, then together with the plugins. In each environment the installed
-distributions must be the very wheels that were built: the public index has a foreign `lightning-core`.
+The core is installed alone, then each plugin with just what it requires, then all together. In each environment the
+installed distributions must be the very wheels that were built: the public index has a foreign `lightning-core`.
 """
 
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import venv
+import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import distributions
 from pathlib import Path
@@ -104,22 +106,41 @@ def assert_contains(output: str, *words: str) -> None:
             sys.exit(f"{output}\nThe output above lacks {word!r}.")
 
 
+def required(name: str, wheels: Mapping[str, Path]) -> dict[str, Path]:
+    """Return the wheels of this repository that a distribution requires, its own first."""
+    found = {name: wheels[name]}
+    with zipfile.ZipFile(wheels[name]) as archive:
+        (metadata,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    for line in lines:
+        needed = re.match(r"Requires-Dist: ([\w.-]+)(?!.*extra ==)", line)
+        if needed and needed[1] in wheels and needed[1] not in found:
+            found |= required(needed[1], wheels)
+    return found
+
+
 def main(plugin_folders: Sequence[str]) -> None:
-    """Build everything, then try the core alone and the core with its plugins."""
+    """Build everything, then try the core alone, each plugin with just what it requires, and all together."""
     with tempfile.TemporaryDirectory(prefix="lightning-wheels-") as name:
         scratch = Path(name)
         core = build_wheel(CHECKOUT, scratch)
         plugins = [build_wheel(CHECKOUT / folder, scratch) for folder in plugin_folders]
+        wheels = {identity(wheel)[0]: wheel for wheel in (core, *plugins)}
 
         alone = CleanEnvironment(scratch / "core-alone", [core])
         assert_contains(alone.agl("--version"), identity(core)[1])
         assert_contains(alone.agl("plugins"), "baseline", "memory", "otel")
         alone.probe("probe_core_alone.py")
 
+        for plugin in plugins:
+            distribution = identity(plugin)[0]
+            with_one = CleanEnvironment(scratch / distribution, list(required(distribution, wheels).values()))
+            assert_contains(with_one.agl("plugins", "--check"), distribution)
+
         together = CleanEnvironment(scratch / "core-and-plugins", [core, *plugins])
         assert_contains(together.agl("plugins"), "baseline", *(identity(wheel)[0] for wheel in plugins))
         together.probe("probe_apo.py")
-    print("The wheels install and load, alone and together.")
+    print("The wheels install and load: the core alone, each plugin, and all together.")
 
 
 if __name__ == "__main__":

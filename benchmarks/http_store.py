@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lightning_core.store.http import LightningStoreClient
+from lightning_http import LightningStoreClient
+
 from lightning_core.types import EnqueueRolloutRequest, Span
 
 RUNNERS = (1, 8, 32)

@@ -14,10 +14,10 @@ import statistics
 import time
 
 import psutil  # type: ignore[import-untyped]
+from lightning_http.processes import ProcessesStrategy, StartMethod
 
 from lightning_core import Trainer, emit_message, rollout
 from lightning_core.algorithm import algo, run_batch
-from lightning_core.execution.processes import ProcessesStrategy, StartMethod
 from lightning_core.store import LightningStore
 
 MESSAGES = 10

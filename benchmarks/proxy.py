@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from lightning_proxy import LLMProxy
+from lightning_proxy.openai_backend import OpenAIBackend
 
-from lightning_core.proxy import LLMProxy
-from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.store import InMemoryLightningStore
 
 PROMPT = "word " * 1000
@@ -114,8 +114,7 @@ class Backend:
 def serve_backend(channel: Connection) -> None:
     """Serve the backend until the other end says something."""
     import uvloop
-
-    from lightning_core.store.http.listener import Listener, bind
+    from lightning_http.listener import Listener, bind
 
     async def run() -> None:
         bound = bind("127.0.0.1", 0)

@@ -8,17 +8,11 @@ block, and one that takes long delays its rollout.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
 from lightning_core.types import Attempt, Rollout, Span
-
-if TYPE_CHECKING:
-    from lightning_core.agent import LitAgent
-    from lightning_core.runner import Runner
-    from lightning_core.runs import RolloutCounts
-    from lightning_core.tracer import Tracer
 
 PROJECT = "lightning_core"
 """pluggy's name for us; also the entry-point group of plugins with hooks."""
@@ -29,7 +23,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 @hookspec
-def lightning_run_start(run_id: str, kept: "RolloutCounts") -> Awaitable[None] | None:
+def lightning_run_start(run_id: str, kept: Any) -> Awaitable[None] | None:
     """A run is about to start: neither its algorithm nor its runners do yet.
 
     The place to start what the run needs. When an implementation raises, the run does not start, and what it raised
@@ -37,23 +31,22 @@ def lightning_run_start(run_id: str, kept: "RolloutCounts") -> Awaitable[None] |
 
     Args:
         run_id: The run.
-        kept: The rollouts that the store has from before: of a run that is taken up again. No hook tells of those
+        kept: `RolloutCounts` of the rollouts that the store has from before: of a run that is taken up again. No hook
+            tells of those
             that had ended; the unfinished ones go on.
     """
 
 
 @hookspec
-def lightning_rollout_start(
-    agent: "LitAgent[Any]", runner: "Runner", rollout: Rollout, attempt: Attempt
-) -> Awaitable[None] | None:
+def lightning_rollout_start(agent: Any, runner: Any, rollout: Rollout, attempt: Attempt) -> Awaitable[None] | None:
     """A runner took a rollout, and is about to trace an attempt of it.
 
     Called in the process of the runner, once for each attempt, outside of its trace: spans that are made here do not
     belong to it. The attempt's time has begun with the claim.
 
     Args:
-        agent: What the runner runs.
-        runner: The runner.
+        agent: The `LitAgent` that the runner runs.
+        runner: The `Runner`.
         rollout: The rollout, as it was claimed.
         attempt: The attempt that begins.
     """
@@ -61,15 +54,15 @@ def lightning_rollout_start(
 
 @hookspec
 def lightning_trace_start(
-    agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout, attempt: Attempt
+    agent: Any, runner: Any, tracer: Any, rollout: Rollout, attempt: Attempt
 ) -> Awaitable[None] | None:
     """The trace of an attempt is open, and the agent is about to run.
 
     What is emitted here belongs to the attempt, and comes before what the agent emits.
 
     Args:
-        agent: What the runner runs.
-        runner: The runner.
+        agent: The `LitAgent` that the runner runs.
+        runner: The `Runner`.
         tracer: What records the trace.
         rollout: The rollout, as it was claimed.
         attempt: The attempt.
@@ -78,7 +71,7 @@ def lightning_trace_start(
 
 @hookspec
 def lightning_trace_end(
-    agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout, attempt: Attempt
+    agent: Any, runner: Any, tracer: Any, rollout: Rollout, attempt: Attempt
 ) -> Awaitable[None] | None:
     """The agent has ended, and the trace of its attempt is still open.
 
@@ -86,8 +79,8 @@ def lightning_trace_end(
     failed or ran out of its time; not when its runner was cancelled.
 
     Args:
-        agent: What the runner runs.
-        runner: The runner.
+        agent: The `LitAgent` that the runner runs.
+        runner: The `Runner`.
         tracer: What records the trace.
         rollout: The rollout, as it was claimed.
         attempt: The attempt, as it was claimed.
@@ -96,8 +89,8 @@ def lightning_trace_end(
 
 @hookspec
 def lightning_rollout_end(
-    agent: "LitAgent[Any]",
-    runner: "Runner",
+    agent: Any,
+    runner: Any,
     rollout: Rollout,
     attempt: Attempt,
     reward: float | None,
@@ -110,8 +103,8 @@ def lightning_rollout_end(
     queued again, or begun anew) is told, and has no reward: its result counts for nothing.
 
     Args:
-        agent: What the runner runs.
-        runner: The runner.
+        agent: The `LitAgent` that the runner runs.
+        runner: The `Runner`.
         rollout: The rollout, as it is after the attempt.
         attempt: The attempt, in its final status.
         reward: The primary reward of the attempt; None when it gave none, or is not what the rollout succeeded by.

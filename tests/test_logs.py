@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_http.auth import Keys
 
 from lightning_core.logs import (
     JsonLinesFormatter,
@@ -18,7 +19,6 @@ from lightning_core.logs import (
 from lightning_core.logs.secrets import hide_in_field, hide_in_text, without_secrets
 from lightning_core.logs.setup import reset_logging
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.store.http.auth import Keys
 from lightning_core.tracer import OtelTracer
 
 logger = logging.getLogger("lightning_core.some.part")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import lightning_core
+from lightning_core.compat import SUPPLIED
 
 
 def test_every_declared_name_can_be_imported():
@@ -14,15 +15,18 @@ def test_every_declared_name_can_be_imported():
     assert set(lightning_core.__all__) <= set(dir(lightning_core))
 
 
-def test_type_checkers_and_the_running_program_see_the_same_names():
-    tree = ast.parse(Path(lightning_core.__file__).read_text(encoding="utf-8"))
-    (guard,) = (node for node in tree.body if isinstance(node, ast.If))
-    declared = {
-        alias.name: node.module for node in guard.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    assert set(declared) == set(lightning_core.__all__)
-    for name, module in declared.items():
-        assert f"lightning_core.{lightning_core._HOMES[name]}" == module
+def test_every_name_that_type_checkers_see_can_be_imported():
+    tree = ast.parse(Path(lightning_core.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    declared = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert set(lightning_core.__all__) <= declared
+    for name in declared:
+        assert getattr(lightning_core, name) is not None
+
+
+def test_a_name_that_a_plugin_supplies_says_which_one_to_install(monkeypatch):
+    monkeypatch.setitem(SUPPLIED, "LLMProxy", "lightning_absent")
+    with pytest.raises(ImportError, match=r"LLMProxy ships in lightning-absent, which is not installed. Install it"):
+        lightning_core.compat.supplied("LLMProxy")
 
 
 def test_an_unknown_name_is_an_attribute_error():

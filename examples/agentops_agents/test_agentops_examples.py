@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightning_proxy.testing import FakeEngine, tokens_of
 
 from lightning_core import InMemoryLightningStore
 from lightning_core.adapter import read_model_calls
 from lightning_core.config import load_job
-from lightning_core.testing.backend import FakeEngine, tokens_of
 
 pytest.importorskip("lightning_agentops", reason="the plugin lightning-agentops is not installed here")
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_proxy.testing import FakeEngine, tokens_of
 
 from lightning_core import InMemoryLightningStore, LitAgent, Trainer
 from lightning_core.adapter import read_model_calls
 from lightning_core.config import load_job
 from lightning_core.runs import FitResult
-from lightning_core.testing.backend import FakeEngine, tokens_of
 
 FOLDER = Path(__file__).parent
 LIMIT = 40

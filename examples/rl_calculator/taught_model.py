@@ -13,13 +13,12 @@ import torch
 from calculating_agent import MAX_TOKENS, read_expression
 from calculator import evaluate
 from demonstrations import CHAT_TEMPLATE, demonstrate, in_pieces
+from lightning_proxy.tokens import parse_hermes
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from word_problems import Pair, Problem
-
-from lightning_core.proxy.tokens import parse_hermes
 
 _PAD, _START, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 _CALL = ("<tool_call>", "</tool_call>")

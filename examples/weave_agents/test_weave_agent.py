@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from lightning_proxy.testing import FakeEngine, tokens_of
 
 from lightning_core.adapter import read_model_calls
 from lightning_core.config import load_job
-from lightning_core.testing.backend import FakeEngine, tokens_of
 
 pytest.importorskip("lightning_weave")
 

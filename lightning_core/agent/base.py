@@ -2,30 +2,26 @@
 
 import weakref
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from lightning_core.errors import AgentNotAttached, InvalidAgent, LightningError
 from lightning_core.superseded import superseded
+from lightning_core.tracer import Tracer
 from lightning_core.types import NamedResources, Rollout, RolloutMode
-
-if TYPE_CHECKING:
-    from lightning_core.runner import Runner
-    from lightning_core.tracer import Tracer
-    from lightning_core.trainer import Trainer
 
 
 class AttachedToTrainer:
     """Knows its trainer, and does not keep it alive."""
 
-    _trainer: "weakref.ReferenceType[Trainer] | None" = None
+    _trainer: "weakref.ReferenceType[Any] | None" = None
     _not_attached: ClassVar[type[LightningError]]
     """What is raised without a trainer."""
 
-    def set_trainer(self, trainer: "Trainer") -> None:
+    def set_trainer(self, trainer: Any) -> None:
         """Attach the trainer, which is not kept alive by it."""
         self._trainer = weakref.ref(trainer)
 
-    def get_trainer(self) -> "Trainer":
+    def get_trainer(self) -> Any:
         """Return the trainer.
 
         Raises:
@@ -40,7 +36,7 @@ class AttachedToTrainer:
 
 T = TypeVar("T")
 
-current_runner: ContextVar["Runner | None"] = ContextVar("lightning_current_runner", default=None)
+current_runner: ContextVar[Any] = ContextVar("lightning_current_runner", default=None)
 """The runner that runs a rollout in this context: of this task or thread, and of those started from it."""
 
 
@@ -64,7 +60,7 @@ class LitAgent(AttachedToTrainer, Generic[T]):
     """
 
     _not_attached = AgentNotAttached
-    _runner: "weakref.ReferenceType[Runner] | None" = None
+    _runner: "weakref.ReferenceType[Any] | None" = None
 
     @superseded(without_effect={"trained_agents": "the adapter says which agents are trained, by its agent_match="})
     def __init__(self) -> None:
@@ -116,15 +112,15 @@ class LitAgent(AttachedToTrainer, Generic[T]):
         return getattr(self, f"{kind}_rollout_async" if self.is_async() else f"{kind}_rollout")
 
     @property
-    def trainer(self) -> "Trainer":
+    def trainer(self) -> Any:
         """The trainer; see `get_trainer`."""
         return self.get_trainer()
 
-    def set_runner(self, runner: "Runner") -> None:
+    def set_runner(self, runner: Any) -> None:
         """Attach the runner that `get_runner` returns outside of rollouts, which is not kept alive by it."""
         self._runner = weakref.ref(runner)
 
-    def get_runner(self) -> "Runner":
+    def get_runner(self) -> Any:
         """Return the runner of the rollout that runs in the calling context; outside of one, the attached runner.
 
         An agent serves many runners at once; each rollout sees its own, in the tasks and threads that it starts too.
@@ -140,11 +136,11 @@ class LitAgent(AttachedToTrainer, Generic[T]):
         return runner
 
     @property
-    def runner(self) -> "Runner":
+    def runner(self) -> Any:
         """The runner; see `get_runner`."""
         return self.get_runner()
 
-    def get_tracer(self) -> "Tracer":
+    def get_tracer(self) -> Tracer:
         """Return the tracer that records the rollout of the calling context; outside of one, the trainer's.
 
         Raises:
@@ -155,6 +151,6 @@ class LitAgent(AttachedToTrainer, Generic[T]):
         return get_active_tracer() or self.get_trainer().tracer
 
     @property
-    def tracer(self) -> "Tracer":
+    def tracer(self) -> Tracer:
         """The tracer; see `get_tracer`."""
         return self.get_tracer()

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lightning_core.agent.base import AttachedToTrainer
+from lightning_core.budget import Budget
 from lightning_core.errors import AlgorithmNotAttached
-from lightning_core.proxy.budget import Budget
+from lightning_core.model_proxy import ModelProxy
 from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
@@ -47,7 +48,7 @@ class Algorithm(AttachedToTrainer, ABC):
     _initial_resources: NamedResources | None = None
     _rollout_config: RolloutConfig | None = None
     _reporter: Reporter | None = None
-    _llm_proxy: Any = None
+    _llm_proxy: ModelProxy | None = None
     _budget: Budget | None = None
     _test_dataset: Dataset[Any] | None = None
     _not_attached = AlgorithmNotAttached
@@ -138,11 +139,11 @@ class Algorithm(AttachedToTrainer, ABC):
             )
         return self._adapter
 
-    def set_llm_proxy(self, llm_proxy: Any) -> None:
+    def set_llm_proxy(self, llm_proxy: ModelProxy | None) -> None:
         """Attach the model proxy; None for none."""
         self._llm_proxy = llm_proxy
 
-    def get_llm_proxy(self) -> Any:
+    def get_llm_proxy(self) -> ModelProxy | None:
         """Return the model proxy, which runs while `run` does, or None when there is none.
 
         Calls of the algorithm itself go through it with `own_calls`.

@@ -3,11 +3,10 @@
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-from lightning_core.adapter.usage import METADATA as USAGE
-from lightning_core.adapter.usage import as_metadata, read_usage
+from lightning_core.adapter.usage import METADATA as USAGE, as_metadata, read_usage
 from lightning_core.errors import ConfigError, Fault, InvalidTransition
+from lightning_core.model_proxy import ModelProxy, flush_calls
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, AttemptedRollout, Rollout
 
@@ -23,7 +22,7 @@ def is_of_algorithm(rollout: Rollout) -> bool:
 
 
 @asynccontextmanager
-async def own_calls(store: LightningStore, proxy: Any, *, algorithm: str) -> AsyncIterator[LLM]:
+async def own_calls(store: LightningStore, proxy: ModelProxy, *, algorithm: str) -> AsyncIterator[LLM]:
     """Give an algorithm an endpoint for its own calls during the block.
 
     They are spans of a rollout that is made for it, past the queue, and that ends with the block.
@@ -69,8 +68,6 @@ async def cancel_own_calls(store: LightningStore) -> None:
 
 
 async def _flush(general: LLM, rollout: AttemptedRollout, key: str | None) -> None:
-    from lightning_core.proxy.remote import flush_calls  # late: it takes an HTTP client with it
-
     try:
         await flush_calls([general], rollout, key=key)
     except Fault as exc:  # what the algorithm has found is not lost with it

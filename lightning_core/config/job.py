@@ -1,5 +1,6 @@
 """From a config file to a trainer, with the agent and the datasets that it is to run."""
 
+import inspect
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,11 +31,10 @@ from lightning_core.config.overrides import override
 from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, InvalidInput, RegistryError
 from lightning_core.logs.secrets import remember_secrets, without_secrets
 from lightning_core.plugins import Hooks
-from lightning_core.registry import did_you_mean
+from lightning_core.registry import SHIPS_IN, default_registry, did_you_mean
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.standing import plan_of
 from lightning_core.trainer import Trainer
-from lightning_core.trainer.proxies import is_remote
 from lightning_core.types import Dataset
 
 _PLACE = ("agent",)
@@ -75,19 +75,24 @@ def _named(file: ConfigFile, path: str) -> LitAgent[Any]:
 
 
 def _outside(file: ConfigFile, options: dict[str, Any], *, has_grader: bool) -> LitAgent[Any]:
-    if ("command" in options) == ("url" in options):
+    registry = default_registry()
+    kinds = {component.name for component in registry.components("agents")} | set(SHIPS_IN["agents"])
+    named = [name for name in options if name in kinds]
+    if len(named) != 1:
         has = ", ".join(map(repr, options)) or "nothing"
-        hint = did_you_mean(next(iter(options), ""), ("command", "url"))
+        hint = did_you_mean(next(iter(options), ""), kinds)
         raise ConfigError(f"{file.where(_PLACE)}: agent is a mapping with {has}; it has to be {_WANTED}{hint}")
-    from lightning_core.agent import CommandAgent, HttpAgent  # late: who has neither does not pay for them
-
-    kind: Any = CommandAgent if "command" in options else HttpAgent
-    faults = list(option_faults(file, "agent", "this agent", Options(kind), options))
+    try:
+        kind: Any = registry.load("agents", named[0])
+    except RegistryError as exc:
+        raise ConfigError(f"{file.where(('agent', named[0]))}: agent: {exc}") from exc
+    known = Options(kind)
+    faults = list(option_faults(file, "agent", "this agent", known, options))
     if faults:
         raise ConfigError("\n".join(faults))
     if has_grader:
         options.setdefault("reward", "grader")
-    if kind is CommandAgent:
+    if "folder" in inspect.signature(kind).parameters:  # a program runs beside the file
         options["folder"] = file.path.resolve().parent / options.get("folder", "")
     try:
         agent: LitAgent[Any] = kind(**options)
@@ -127,12 +132,13 @@ class Job:
         own = algorithm.get_initial_resources()
         if initial is not None or own is None:
             algorithm.set_initial_resources(initial or {})
-        if not is_remote(self.trainer.llm_proxy):  # nobody knows yet which models that has
+        proxy = self.trainer.llm_proxy
+        if proxy is None or not proxy.is_remote:  # nobody knows yet which models that has
             algorithm.set_llm_proxy(self.trainer.llm_proxy)
             algorithm.set_budget(self.trainer.next_budget())
         try:
             plan = plan_of(algorithm, self.train_dataset, self.val_dataset)
-            if not self.config.hooks and not is_remote(self.trainer.llm_proxy):  # a hook may bring a model with its key
+            if not self.config.hooks and (proxy is None or not proxy.is_remote):  # one may bring a model and its key
                 algorithm.check_access()
         except InvalidInput as exc:
             raise ConfigError(f"{self.file.where(('algorithm',))}: algorithm: {exc}") from exc

@@ -3,9 +3,9 @@
 from lightning_core.registry.building import (
     ALIASES,
     KINDS,
-    SHIPS_IN,
     Component,
     Kind,
+    Spec,
     State,
     did_you_mean,
     load_object,
@@ -13,6 +13,7 @@ from lightning_core.registry.building import (
 )
 from lightning_core.registry.inventory import BLOCK_VARIABLE
 from lightning_core.registry.registry import Registration, Registry, default_registry
+from lightning_core.registry.ships_in import SHIPS_IN
 
 __all__ = [
     "ALIASES",
@@ -23,6 +24,7 @@ __all__ = [
     "Kind",
     "Registration",
     "Registry",
+    "Spec",
     "State",
     "default_registry",
     "did_you_mean",

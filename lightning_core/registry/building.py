@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 from lightning_core.errors import BrokenPlugin, InvalidComponent, UnknownComponent
 from lightning_core.superseded import superseded_options
@@ -64,7 +64,19 @@ def _import_module(module_name: str, path: str) -> Any:
         raise BrokenPlugin(f"module {module_name!r} cannot be imported: {type(exc).__name__}: {exc}") from exc
 
 
-Kind = Literal["algorithms", "stores", "tracers", "adapters", "runners", "strategies", "backends", "commands", "hooks"]
+Kind = Literal[
+    "algorithms",
+    "stores",
+    "tracers",
+    "adapters",
+    "runners",
+    "strategies",
+    "proxies",
+    "backends",
+    "agents",
+    "commands",
+    "hooks",
+]
 """What a component is for."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -80,7 +92,9 @@ SINGULAR: Mapping[Kind, str] = {
     "adapters": "adapter",
     "runners": "runner",
     "strategies": "strategy",
+    "proxies": "proxy",
     "backends": "backend",
+    "agents": "agent",
     "commands": "command",
     "hooks": "hook plugin",
 }
@@ -88,20 +102,6 @@ SINGULAR: Mapping[Kind, str] = {
 
 ALIASES: Mapping[Kind, Mapping[str, str]] = {"strategies": {"shm": "local", "cs": "processes"}}
 """Other names of a component, per kind: alias -> name."""
-
-SHIPS_IN: Mapping[Kind, Mapping[str, str]] = {
-    "algorithms": {
-        "apo": "lightning-apo",
-        "verl": "lightning-verl",
-        "grpo": "lightning-verl",
-        "ppo": "lightning-verl",
-        "rloo": "lightning-verl",
-    },
-    "stores": {"sqlite": "lightning-sqlite", "mongo": "lightning-mongo"},
-    "tracers": {"agentops": "lightning-agentops", "weave": "lightning-weave"},
-    "backends": {"litellm": "lightning-litellm"},
-}
-"""Which of our own distributions has a component, per kind: name -> distribution."""
 
 State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
 """How a component stands.
@@ -142,6 +142,10 @@ class Component:
 
 
 T = TypeVar("T")
+
+Spec: TypeAlias = T | type[T] | Callable[..., T] | str | Mapping[str, Any]
+"""Whatever says a component: an instance, a class or a factory, an installed name or an import path, or a mapping with
+its `name` and options."""
 
 _NAMED_PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

@@ -11,7 +11,6 @@ from lightning_core.errors import BrokenPlugin, InvalidComponent, RegistryError,
 from lightning_core.registry.building import (
     ALIASES,
     KINDS,
-    SHIPS_IN,
     SINGULAR,
     Component,
     Kind,
@@ -24,6 +23,7 @@ from lightning_core.registry.building import (
     path_of,
 )
 from lightning_core.registry.inventory import Blocklist, installed_entry_points, take_inventory
+from lightning_core.registry.ships_in import SHIPS_IN
 
 THIS_PROCESS = "this process"
 """Stands where a component of an installed distribution names the distribution."""

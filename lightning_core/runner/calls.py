@@ -12,6 +12,7 @@ from typing import Any
 from lightning_core.adapter import genai
 from lightning_core.adapter.calls import has_failed
 from lightning_core.errors import AgentError, AgentTimeout, BudgetExhausted, Fault
+from lightning_core.model_proxy import flush_calls
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources, ProxyLLM, Span
@@ -55,8 +56,6 @@ async def take_in_calls(
     """
     if not any(isinstance(resource, ProxyLLM) for resource in resources.values()):
         return
-    from lightning_core.proxy.remote import flush_calls  # late: agents without a proxy do not pay for it
-
     await flush_calls(resources.values(), rollout, end=end)
     outcome.spans = list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
     refused = [span for span in outcome.spans if span.attributes.get(genai.ERROR_TYPE) == genai.BUDGET_EXHAUSTED]

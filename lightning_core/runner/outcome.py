@@ -14,8 +14,7 @@ from types import CodeType
 from typing import Any
 from urllib.parse import urlsplit
 
-from lightning_core.adapter.usage import METADATA as USAGE
-from lightning_core.adapter.usage import Usage, as_metadata, read_usage
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage
 from lightning_core.emitter import emit_reward, get_rewards_from_span
 from lightning_core.errors import (
     AgentTimeout,

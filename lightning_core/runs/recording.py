@@ -27,7 +27,7 @@ from lightning_core.runs.manifest import (
 )
 from lightning_core.runs.metrics import MetricsFile
 from lightning_core.runs.result import FitResult, RunStatus
-from lightning_core.store import InMemoryLightningStore, LightningStore, http
+from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import LLM, NamedResources, Resource
 
 _RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
@@ -195,7 +195,7 @@ class Recording:
 
         Not in a store that is served by somebody else: its runners may be alive, and know by their leases.
         """
-        if self.is_resumed and not isinstance(store, http.LightningStoreClient):
+        if self.is_resumed and not store.is_remote:
             ended = await store.report_dead_workers("the process that ran it was killed")
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
 

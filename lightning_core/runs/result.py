@@ -4,18 +4,20 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from lightning_core.adapter.usage import METADATA as USAGE
-from lightning_core.adapter.usage import Usage, read_usage, usage_in
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, read_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.execution.child import FAILED_HOOKS
 from lightning_core.logs.secrets import hide_in_text
 from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, NamedResources, Rollout, Worker
+
+FAILED_HOOKS: Final = "failed_hooks"
+"""Where a heartbeat says which plugins have failed in its process: a list of mappings with `plugin`, `hook`, `cause`
+and `count`."""
 
 
 @dataclass(frozen=True, slots=True)

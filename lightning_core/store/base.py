@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
 from lightning_core.types import (
     Attempt,
@@ -88,6 +88,9 @@ class LightningStore(ABC):
     after `aclose`, and `InvalidRequest` for an argument out of its range. Those three, and `InvalidTransition`, are
     `StoreError`s; all but `StoreClosed` are also `ValueError`s.
     """
+
+    is_remote: ClassVar[bool] = False
+    """Whether it is served by another process, whose runners may be alive when this process is not."""
 
     @property
     @abstractmethod

@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 from opentelemetry import trace as otel
 from opentelemetry.context import Context, create_key, get_current, get_value, set_value
 from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
-from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanLimits, SpanProcessor, TracerProvider, sampling
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from lightning_core.tracer.export import SpanExport

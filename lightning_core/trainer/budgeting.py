@@ -5,17 +5,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
+from lightning_core.budget import Budget, Limit
 from lightning_core.errors import AlgorithmError, BudgetExhausted, ConfigError, ProxyError
-from lightning_core.proxy.budget import Budget, Limit
+from lightning_core.model_proxy import ModelProxy
 from lightning_core.runs.result import BudgetUse
 from lightning_core.store import LightningStore
-from lightning_core.trainer.proxies import is_remote
-
-if TYPE_CHECKING:
-    from lightning_core.proxy import LLMProxy, RemoteProxy
-
 
 _STATUS = 402
 """The proxy's answer to such a call; HTTP's "Payment Required"."""
@@ -68,7 +64,7 @@ class BudgetElsewhere:
         proxy: The proxy; asked only while `watching`.
     """
 
-    def __init__(self, proxy: "RemoteProxy") -> None:
+    def __init__(self, proxy: ModelProxy) -> None:
         self._proxy = proxy
         self._refusals_before: int | None = None
         self.use: BudgetUse | None = None
@@ -164,7 +160,7 @@ _INTERRUPTED_SECONDS = 1.5
 _TWICE = "budget is given to the trainer and to its llm_proxy; say it in one place"
 
 
-def budget_of(llm_proxy: object, budget: object) -> tuple[object, Any]:
+def budget_of(llm_proxy: Any, budget: object) -> tuple[Any, Any]:
     """Take the budget out of the options of a proxy, where it stands there: it is each run's, wherever it is said.
 
     Returns:
@@ -181,7 +177,7 @@ def budget_of(llm_proxy: object, budget: object) -> tuple[object, Any]:
 
 
 def check_budget(
-    spec: Budget | Mapping[str, Any] | None, proxy: "LLMProxy | RemoteProxy | None"
+    spec: Budget | Mapping[str, Any] | None, proxy: ModelProxy | None
 ) -> Budget | Mapping[str, Any] | None:
     """Check that what a budget limits is counted by anybody, and return it.
 
@@ -205,7 +201,7 @@ def check_budget(
             f"budget limits {', '.join(counted)}, which the model proxy counts, and there is none: give llm_proxy, as "
             "in llm_proxy={'model_list': [...]}, or limit seconds alone"
         )
-    if counted and is_remote(proxy):
+    if counted and proxy is not None and proxy.is_remote:
         raise ConfigError(
             f"budget limits {', '.join(counted)}, but the proxy runs by itself: it counts what it is told to when it "
             "is started, with 'budget:' in its own config; limit seconds alone here"
@@ -215,7 +211,7 @@ def check_budget(
             f"budget limits {', '.join(counted)}, but the llm_proxy runs already, without a budget: give it one when "
             "it is made, LLMProxy(budget=...), or let the trainer start it"
         )
-    if "usd" in budget.limits and proxy is not None and not _has_prices(getattr(proxy, "model_list", ())):
+    if "usd" in budget.limits and proxy is not None and not _has_prices(proxy.model_list):
         raise ConfigError(
             "budget limits usd, and no model of the llm_proxy has a price: give input_cost_per_token and "
             "output_cost_per_token in its litellm_params"
@@ -223,9 +219,9 @@ def check_budget(
     return spec
 
 
-def budget_elsewhere(proxy: "LLMProxy | RemoteProxy | None") -> BudgetElsewhere | None:
+def budget_elsewhere(proxy: ModelProxy | None) -> BudgetElsewhere | None:
     """Return the budget of a proxy that runs by itself; None for any other proxy, whose budget is the run's."""
-    return BudgetElsewhere(cast("RemoteProxy", proxy)) if is_remote(proxy) else None
+    return None if proxy is None or not proxy.is_remote else BudgetElsewhere(proxy)
 
 
 class BudgetOfRun:

@@ -1,141 +1,90 @@
 """The model proxy of a run, from whatever says one."""
 
 import asyncio
-import dataclasses
-import inspect
 import logging
 import os
-import secrets
-from collections.abc import AsyncIterator, Container, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
 
 from lightning_core.errors import ConfigError, LightningError, RegistryError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.execution.local import LocalStrategy
-from lightning_core.registry import Registry, default_registry, did_you_mean, load_object
+from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy, flush_calls
+from lightning_core.registry import Registry, load_object
 from lightning_core.runs.result import was_cut_off
 from lightning_core.store import LightningStore
-from lightning_core.store.http.messages import KEY_VARIABLE
-from lightning_core.superseded import superseded_options
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM
-
-if TYPE_CHECKING:
-    from lightning_core.proxy import LLMProxy, RemoteProxy
-
 
 logger = logging.getLogger(__name__)
 
 MAIN_LLM = "main_llm"
 """The resource that agents are given where a proxy is there and the resources have no model."""
 
-_EVERYWHERE = ("0.0.0.0", "::")
-
-_FORMS = "an LLMProxy, its options such as {'model_list': [...]}, the URL of one that runs by itself, or True"
+_FORMS = "a ModelProxy, its options such as {'model_list': [...]}, the URL of one that runs by itself, or True"
 
 
 def make_proxy(
     spec: object, *, store: LightningStore, strategy: ExecutionStrategy, registry: Registry
-) -> "LLMProxy | RemoteProxy | None":
+) -> ModelProxy | None:
     """Make the proxy of a trainer's runs.
 
     One that is made here listens where the strategy's store does, and has a key of its own wherever the keys of
     attempts reach the runners: then an agent calls for its own attempt alone.
 
     Args:
-        spec: A proxy, returned as it is; its options; the URL of one that runs by itself, or that with its key, as
-            `{"url": ..., "key": ...}`; True for one whose models come later; the path of a class or an instance; None
-            or False for none.
+        spec: A proxy, returned as it is; its options, with its `name` where it is not `proxy`; the URL of one that
+            runs by itself, or that with its key, as `{"url": ..., "key": ...}`; True for one whose models come later;
+            the path of a class or an instance; None or False for none.
         store: The trainer's.
         strategy: Where runners live.
-        registry: Where backends are found.
+        registry: Where proxies and their backends are found.
 
     Raises:
         ConfigError: Begins with `llm_proxy`, and says what is wrong: an option, the model list, a backend.
     """
     if spec is None or spec is False:
         return None
-    from lightning_core.proxy import LLMProxy, RemoteProxy  # late: it takes a server with it
-
-    if isinstance(spec, str) and "://" not in spec:
-        try:
-            spec = load_object(spec if ":" in spec else ":".join(spec.rsplit(".", 1)))
-        except RegistryError as exc:
-            raise ConfigError(f"llm_proxy: {exc}") from exc
-    if isinstance(spec, LLMProxy | RemoteProxy):
-        _check_keys(spec, strategy)
-        return spec
-    kind = LLMProxy
-    if isinstance(spec, type) and issubclass(spec, LLMProxy):
-        kind, spec = spec, True
-    if isinstance(spec, str):
-        spec = {"url": spec}
-    if spec is not True and not isinstance(spec, Mapping):
-        raise ConfigError(f"llm_proxy is a {type(spec).__name__}; it is {_FORMS}")
-    options: dict[str, Any] = {} if spec is True else dict(spec)
     try:
-        if "url" in options:
-            _check_names(options, ["url", "key"])
-            proxy: LLMProxy | RemoteProxy = RemoteProxy(**options)
+        if isinstance(spec, str) and "://" not in spec:
+            spec = load_object(spec if ":" in spec else ":".join(spec.rsplit(".", 1)))
+        if isinstance(spec, ModelProxy):
+            proxy = spec
         else:
-            _check_options(options, kind)
-            defaults: dict[str, Any] = {"store": store, **_where(strategy), **_key(options, store, strategy)}
-            if registry is not default_registry():  # which other processes have, too, where there are workers
-                defaults["registry"] = registry
-            options = {**defaults, **options}
-            if options.get("host") in _EVERYWHERE and not options.get("public_url"):
-                logger.warning(
-                    "lightning.proxy_address_unknown host=%s: agents are led to this machine by its loopback address; "
-                    "for runners of other machines give public_url, as in http://10.0.0.5:4748",
-                    options["host"],
-                )
-            made = proxy = kind(**options)
-            made.update_model_list(made.model_list)  # a wrong entry is known now
+            kind, options = _kind(spec, registry)
+            proxy = kind.from_spec(options, store=store, strategy=strategy, registry=registry)
     except (ConfigError, RegistryError) as exc:
         raise ConfigError(f"llm_proxy: {exc}") from exc
     _check_keys(proxy, strategy)
     return proxy
 
 
-def with_model(resources: NamedResources | None, proxy: "LLMProxy | RemoteProxy | None") -> NamedResources | None:
+def _kind(spec: object, registry: Registry) -> tuple[type[ModelProxy], object]:
+    if isinstance(spec, type) and issubclass(spec, ModelProxy):
+        return spec, True
+    if spec is not True and not isinstance(spec, str | Mapping):
+        raise ConfigError(f"it is a {type(spec).__name__}; it is to be {_FORMS}")
+    name = "proxy"
+    if isinstance(spec, Mapping) and "name" in spec:
+        name, spec = str(spec["name"]), {key: value for key, value in spec.items() if key != "name"}
+    kind = registry.load("proxies", name)
+    if not (isinstance(kind, type) and issubclass(kind, ModelProxy)):
+        raise ConfigError(f"the proxy {name!r} is {kind!r}; it is to be a class that derives from ModelProxy")
+    return kind, spec
+
+
+def with_model(resources: NamedResources | None, proxy: ModelProxy | None) -> NamedResources | None:
     """Return resources with a model for the agent: the first of the proxy's, unless they have one, or it has none."""
     if proxy is None or not proxy.models() or any(isinstance(each, LLM) for each in (resources or {}).values()):
         return resources
     return {**(resources or {}), MAIN_LLM: proxy.as_resource(model=proxy.models()[0])}
 
 
-def is_remote(proxy: object) -> bool:
-    """Whether a proxy runs by itself, somewhere else."""
-    if proxy is None:
-        return False
-    from lightning_core.proxy import RemoteProxy  # late, as above
-
-    return isinstance(proxy, RemoteProxy)
-
-
-def leads(strategy: ExecutionStrategy) -> bool:
+def leads(strategy: object) -> bool:
     """Whether the algorithm runs in this process, or only runners do."""
     return getattr(strategy, "role", None) != "runner"
 
 
-def _where(strategy: ExecutionStrategy) -> dict[str, str]:
-    """Say where to listen: where runners of other machines reach the store, they have to reach the proxy, too."""
-    from lightning_core.store.http.loopback import is_loopback  # late, as above
-
-    host = getattr(strategy, "server_host", None)
-    return {} if host is None or is_loopback(host) or not leads(strategy) else {"host": host}
-
-
-def _key(options: Mapping[str, Any], store: LightningStore, strategy: ExecutionStrategy) -> dict[str, str]:
-    """Make a key where nobody gave one, and those that are made of it reach the runners."""
-    if "key" in options or os.environ.get(KEY_VARIABLE):
-        return {}
-    serves = getattr(strategy, "serves", None)
-    has_keys = isinstance(strategy, LocalStrategy) or (callable(serves) and serves(store))
-    return {"key": secrets.token_urlsafe(32)} if has_keys else {}
-
-
-def _check_keys(proxy: "LLMProxy | RemoteProxy", strategy: ExecutionStrategy) -> None:
+def _check_keys(proxy: ModelProxy, strategy: ExecutionStrategy) -> None:
     given = os.environ.get(KEY_VARIABLE)
     is_elsewhere = leads(strategy) and not isinstance(strategy, LocalStrategy)
     if proxy.key and given and proxy.key != given and is_elsewhere:
@@ -143,46 +92,6 @@ def _check_keys(proxy: "LLMProxy | RemoteProxy", strategy: ExecutionStrategy) ->
             f"llm_proxy has another key than the variable {KEY_VARIABLE}, which the store of the runners has; "
             "the keys of attempts are made of one, so leave it out"
         )
-
-
-def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
-    """Check the options of a proxy that is to be made, and load what is named by a path.
-
-    Raises:
-        ConfigError: Names the option.
-    """
-    from lightning_core.proxy.option_types import check_options
-    from lightning_core.proxy.steering import Settings
-
-    former = options.pop("type", None)  # as agentlightning 0.3 has it; there is one class
-    if former is not None and not str(former).endswith("LLMProxy"):
-        raise ConfigError(f"type is {former!r}; leave it out, or give an instance of your class")
-    known = [*inspect.signature(kind).parameters, *(each.name for each in dataclasses.fields(Settings))]
-    told = [each for each in dict.fromkeys(known) if each not in _OF_PROGRAMS]
-    _check_names(options, told, also=superseded_options(kind) | _OF_PROGRAMS)
-    if isinstance(options.get("redact"), str):
-        options["redact"] = load_object(options["redact"])
-    check_options(options)
-    model_list = options.get("model_list")
-    if model_list is not None and (not isinstance(model_list, list | tuple) or not model_list):
-        got = "empty" if isinstance(model_list, list | tuple) else f"a {type(model_list).__name__}"
-        raise ConfigError(
-            f"model_list is {got}; it is a list as LiteLLM has it: "
-            "[{'model_name': ..., 'litellm_params': {'model': ..., 'api_base': ...}}]"
-        )
-    for index, entry in enumerate(model_list or ()):
-        if not isinstance(entry, Mapping):
-            raise ConfigError(f"model_list[{index}] is a {type(entry).__name__}; each is a mapping with a model_name")
-
-
-_OF_PROGRAMS = frozenset({"store", "registry", "clock", "launch_mode", "settings"})
-"""Options that a trainer gives by itself, or that nobody needs to know of."""
-
-
-def _check_names(options: Mapping[str, Any], known: list[str], *, also: Container[str] = ()) -> None:
-    for name in options:
-        if name not in known and name not in also:
-            raise ConfigError(f"no option {name!r}; it takes: {', '.join(known)}{did_you_mean(str(name), known)}")
 
 
 STATE = "lightning_core.proxy"
@@ -196,7 +105,7 @@ DRAIN_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def proxied(proxy: "LLMProxy | RemoteProxy | None", store: LightningStore) -> AsyncIterator[dict[str, str]]:
+async def proxied(proxy: ModelProxy | None, store: LightningStore) -> AsyncIterator[dict[str, str]]:
     """Let a proxy serve a run during the block. One that runs already goes on after it.
 
     Calls that are under way at the end are cut off: nobody waits for them any more.
@@ -228,7 +137,7 @@ async def proxied(proxy: "LLMProxy | RemoteProxy | None", store: LightningStore)
         is_interrupted = True
         raise
     finally:
-        if not is_interrupted and (is_remote(proxy) or not is_ours):
+        if not is_interrupted and (proxy.is_remote or not is_ours):
             await _end_attempts(proxy, store)
         if is_ours:
             await _stop(proxy)
@@ -268,13 +177,11 @@ async def _move(store: LightningStore, url: str) -> dict[str, str]:
     return moved
 
 
-async def _end_attempts(proxy: "LLMProxy | RemoteProxy", store: LightningStore) -> None:
+async def _end_attempts(proxy: ModelProxy, store: LightningStore) -> None:
     """Let a proxy that goes on cut off the calls of attempts that the run's end has cut off, and store what they were.
 
     One that stops does so by itself.
     """
-    from lightning_core.proxy.remote import flush_calls  # late: it takes an HTTP client with it
-
     general = proxy.as_resource(model="")
 
     async def end(rollout: AttemptedRollout) -> None:
@@ -290,11 +197,9 @@ async def _end_attempts(proxy: "LLMProxy | RemoteProxy", store: LightningStore) 
         logger.warning("lightning.proxy_calls_not_known url=%s: %s", proxy.url, why)
 
 
-async def _stop(proxy: "LLMProxy | RemoteProxy") -> None:
-    from lightning_core.proxy import LLMProxy
-
+async def _stop(proxy: ModelProxy) -> None:
     try:
-        if isinstance(proxy, LLMProxy) and proxy.is_running():
+        if not proxy.is_remote and proxy.is_running():
             async with asyncio.timeout(DRAIN_SECONDS):
                 await proxy.drain(0)
     except TimeoutError:

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
+from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
+from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
+from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
-from lightning_core.proxy.budget import Budget
-from lightning_core.registry import Kind, Registry, default_registry
+from lightning_core.registry import Kind, Registry, Spec, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.event_loop import event_loop
@@ -25,7 +27,7 @@ from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import budget_of, check_budget
-from lightning_core.trainer.proxies import is_remote, make_proxy
+from lightning_core.trainer.proxies import make_proxy
 from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnersSide, make_runner
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
@@ -141,12 +143,12 @@ class Trainer:
     def __init__(
         self,
         *,
-        algorithm: object = None,
-        store: object = None,
-        tracer: object = None,
-        adapter: object = None,
-        runner: object = None,
-        strategy: object = None,
+        algorithm: Spec[Algorithm] | None = None,
+        store: Spec[LightningStore] | None = None,
+        tracer: Spec[Tracer] | None = None,
+        adapter: Spec[TraceAdapter[Any]] | None = None,
+        runner: Spec[Runner] | None = None,
+        strategy: Spec[ExecutionStrategy] | None = None,
         n_runners: int | None = None,
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
@@ -156,13 +158,10 @@ class Trainer:
         registry: Registry | None = None,
         port: int | None = None,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
-        llm_proxy: object = None,
+        llm_proxy: Spec[ModelProxy] | bool | None = None,
         budget: Budget | Mapping[str, Any] | None = None,
         stop_on_identical_failures: bool = True,
     ) -> None:
-        # Here, so that whoever imports the trainer does not pay for adapters.
-        from lightning_core.adapter import TraceAdapter
-
         self._registry = default_registry() if registry is None else registry
         self._runner_spec = runner
         self.max_rollouts = max_rollouts
@@ -324,7 +323,7 @@ class Trainer:
     def next_budget(self) -> Budget | None:
         """Return what a new run may use."""
         budget = Budget.of(self._budget)
-        if self.llm_proxy is not None and not self.llm_proxy.is_running() and not is_remote(self.llm_proxy):
+        if self.llm_proxy is not None and not self.llm_proxy.is_running() and not self.llm_proxy.is_remote:
             self.llm_proxy.budget = budget
         return budget
 

@@ -1,15 +1,10 @@
 """Listeners in the form that agentlightning 0.3 gave them: a class with a method for each moment of a rollout."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_core.types.rollout import Rollout
 from lightning_core.types.span import Span
-
-if TYPE_CHECKING:
-    from lightning_core.agent import LitAgent
-    from lightning_core.runner import Runner
-    from lightning_core.tracer import Tracer
 
 
 class Hook:
@@ -22,20 +17,14 @@ class Hook:
     A plugin with functions named as those in `lightning_core.hookspecs` is told the same, and of runs and steps too.
     """
 
-    async def on_rollout_start(self, *, agent: "LitAgent[Any]", runner: "Runner", rollout: Rollout) -> None:
-        """Take note that an attempt is about to be traced; see `lightning_rollout_start`."""
+    async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Rollout) -> None:
+        """Record that an attempt is about to be traced; see `lightning_rollout_start`."""
 
-    async def on_trace_start(
-        self, *, agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout
-    ) -> None:
-        """Take note that the agent is about to run, within its trace; see `lightning_trace_start`."""
+    async def on_trace_start(self, *, agent: Any, runner: Any, tracer: Any, rollout: Rollout) -> None:
+        """Record that the agent is about to run, within its trace; see `lightning_trace_start`."""
 
-    async def on_trace_end(
-        self, *, agent: "LitAgent[Any]", runner: "Runner", tracer: "Tracer", rollout: Rollout
-    ) -> None:
-        """Take note that the agent has ended, within its trace; see `lightning_trace_end`."""
+    async def on_trace_end(self, *, agent: Any, runner: Any, tracer: Any, rollout: Rollout) -> None:
+        """Record that the agent has ended, within its trace; see `lightning_trace_end`."""
 
-    async def on_rollout_end(
-        self, *, agent: "LitAgent[Any]", runner: "Runner", rollout: Rollout, spans: Sequence[Span]
-    ) -> None:
-        """Take note that an attempt's outcome is stored; see `lightning_rollout_end`."""
+    async def on_rollout_end(self, *, agent: Any, runner: Any, rollout: Rollout, spans: Sequence[Span]) -> None:
+        """Record that an attempt's outcome is stored; see `lightning_rollout_end`."""

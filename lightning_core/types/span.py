@@ -15,8 +15,7 @@ from lightning_core.types.text import Text, well_formed, well_formed_value
 if TYPE_CHECKING:
     from opentelemetry import trace as otel
     from opentelemetry.sdk.resources import Resource as SdkResource
-    from opentelemetry.sdk.trace import Event as SdkEvent
-    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace import Event as SdkEvent, ReadableSpan
 
 AttributeValue: TypeAlias = (
     str | bool | int | float | bytes | Sequence["AttributeValue"] | Mapping[str, "AttributeValue"] | None

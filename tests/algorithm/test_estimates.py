@@ -3,8 +3,7 @@ import random
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from lightning_core.algorithm.estimates import estimate, paired_difference, t_quantile, wilson_interval
 

@@ -4,13 +4,13 @@ import time
 from typing import Any
 
 import pytest
+from lightning_http.auth import Keys, Role
+from lightning_proxy import LLMProxy
+from lightning_proxy.remote import RemoteProxy
 
 from lightning_core import InMemoryLightningStore
 from lightning_core.algorithm.own_calls import cancel_own_calls, is_of_algorithm, own_calls
 from lightning_core.errors import ConfigError
-from lightning_core.proxy import LLMProxy
-from lightning_core.proxy.remote import RemoteProxy
-from lightning_core.store.http.auth import Keys, Role
 
 MODELS = [{"model_name": "m", "litellm_params": {"model": "openai/m"}}]
 

@@ -3,9 +3,9 @@
 import asyncio
 import sys
 
+from lightning_http import LightningStoreClient
 from program import note
 
-from lightning_core.store.http import LightningStoreClient
 from lightning_core.types import Span
 
 CLIENTS = 16

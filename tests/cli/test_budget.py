@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core.cli import BUDGET, agl
-from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.registry import default_registry
 from lightning_core.runs.folder import RunFolder, runs_in
-from lightning_core.testing.backend import FakeEngine
 
 lightning_sqlite = pytest.importorskip("lightning_sqlite", reason="a run that has ended is continued from its store")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lightning_proxy.agents import CommandAgent, HttpAgent
 
-from lightning_core.agent import CommandAgent, HttpAgent
 from lightning_core.config import load_job
 from lightning_core.config.job import resolved_config
 from lightning_core.errors import ConfigError

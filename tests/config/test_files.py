@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from lightning_core.config.files import ConfigFile, read_config
 from lightning_core.errors import ConfigError

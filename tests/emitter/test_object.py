@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 from pydantic import BaseModel
 from pydantic_core import from_json

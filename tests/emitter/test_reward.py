@@ -2,8 +2,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from opentelemetry.sdk.trace import ReadableSpan
 
 from lightning_core.emitter import (

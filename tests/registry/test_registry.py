@@ -2,7 +2,9 @@
 
 import functools
 import sys
+import tomllib
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -321,3 +323,15 @@ def test_attribute_whose_lazy_import_fails_chains_the_cause(site: "Site") -> Non
     site.module("lazy_agent", "def __getattr__(name):\n    import not_there\n")
     with pytest.raises(BrokenPlugin, match=r"'solve' of module 'lazy_agent' cannot be imported: ModuleNotFoundError"):
         load_object("lazy_agent:solve")
+
+
+def test_what_ships_in_which_plugin_is_what_the_plugins_declare():
+    root = Path(__file__).resolve().parents[2]
+    declared: dict[str, dict[str, str]] = {}
+    for file in root.glob("plugins/lightning-*/pyproject.toml"):
+        project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+        for group, names in project.get("entry-points", {}).items():
+            if group.startswith("lightning_core."):
+                kind = group.removeprefix("lightning_core.")
+                declared.setdefault(kind, {}).update(dict.fromkeys(names, project["name"]))
+    assert declared == SHIPS_IN, "run: make ships-in"

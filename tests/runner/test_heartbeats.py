@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lightning_core.agent import rollout
-from lightning_core.runner import LitAgentRunner, heartbeats
-from lightning_core.runner import heartbeats as machine
+from lightning_core.runner import LitAgentRunner, heartbeats, heartbeats as machine
 from lightning_core.runner.assignment import Assignment
 from lightning_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from lightning_core.testing import FakeClock

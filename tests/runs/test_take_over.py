@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from lightning_http import LightningStoreClient, LightningStoreServer
+
 from lightning_core.runs import RunFolder
 from lightning_core.runs.manifest import Origin
 from lightning_core.runs.recording import Recording
 from lightning_core.store import InMemoryLightningStore, LightningStore, StoreFacade
-from lightning_core.store.http import LightningStoreClient, LightningStoreServer
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.types import RolloutStatus
 

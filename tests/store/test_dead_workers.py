@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from lightning_http.observed import ObservedStore
 
 from lightning_core import InMemoryLightningStore, LightningStore
-from lightning_core.execution.observed import ObservedStore
 from lightning_core.lifecycle import MAX_FAULTS
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.testing import FakeClock

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightning_core.errors import InvalidTransition

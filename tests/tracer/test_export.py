@@ -9,8 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from lightning_core.tracer import OtelTracer
-from lightning_core.tracer import export as export_module
+from lightning_core.tracer import OtelTracer, export as export_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,10 +3,10 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.testing import FakeEngine
 
-from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.registry import default_registry
-from lightning_core.testing.backend import FakeEngine
 
 
 @pytest.fixture

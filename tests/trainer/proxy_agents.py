@@ -6,8 +6,9 @@ import urllib.request
 from json import dumps, loads
 from typing import Any
 
+from lightning_proxy.testing import FakeEngine
+
 from lightning_core import LLM, rollout
-from lightning_core.testing.backend import FakeEngine
 
 
 def call(llm: LLM, text: str) -> str:

@@ -9,15 +9,16 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core import InMemoryLightningStore, LightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.own_calls import own_calls
+from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError, NoRewards
-from lightning_core.proxy import Budget, LLMProxy
 from lightning_core.runs import RunFolder
-from lightning_core.testing.backend import FakeEngine
 from lightning_core.trainer import budgeting
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core import InMemoryLightningStore, LightningStore, Trainer
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.own_calls import own_calls
+from lightning_core.budget import Budget
 from lightning_core.cli.summary import more_budget
 from lightning_core.errors import BudgetExhausted
-from lightning_core.proxy import Budget, LLMProxy, RemoteProxy
 from lightning_core.runs import RunFolder
-from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
 from tests.trainer.proxy_agents import ask, ask_and_bear, call, one_waits

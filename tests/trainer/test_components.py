@@ -111,10 +111,10 @@ def test_options_reach_their_component() -> None:
     ("component", "name", "message"),
     [
         ("algorithm", "apoo", "no algorithm named 'apoo'; installed: apo, baseline. Did you mean 'apo'?"),
-        ("store", "memroy", "no store named 'memroy'; installed: http, memory. Did you mean 'memory'?"),
+        ("store", "memroy", "no store named 'memroy'; installed: memory. Did you mean 'memory'?"),
         ("tracer", "otl", "no tracer named 'otl'; installed: otel. Did you mean 'otel'?"),
         ("runner", "agents", "no runner named 'agents'; installed: agent. Did you mean 'agent'?"),
-        ("strategy", "locl", "no strategy named 'locl'; installed: local, processes. Did you mean 'local'?"),
+        ("strategy", "locl", "no strategy named 'locl'; installed: local. Did you mean 'local'?"),
     ],
 )
 def test_unknown_name_says_what_is_installed_and_what_it_probably_meant(

@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import pytest
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core import LLM, Span, Trainer
 from lightning_core.adapter import (
@@ -17,7 +18,6 @@ from lightning_core.adapter import (
 )
 from lightning_core.agent import Grader
 from lightning_core.emitter import find_final_reward
-from lightning_core.testing.backend import FakeEngine
 from lightning_core.types import NamedResources
 from tests.trainer.conftest import models
 from tests.trainer.proxy_agents import ask, call, judge

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_http import LightningStoreServer
+from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core import InMemoryLightningStore, LightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.adapter import read_model_calls
 from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import ConfigError
-from lightning_core.proxy import LLMProxy, RemoteProxy
 from lightning_core.registry import Registry
 from lightning_core.runs import RunFolder
-from lightning_core.store.http import LightningStoreServer
-from lightning_core.testing.backend import FakeEngine
 from lightning_core.trainer.proxies import readdressed
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, ProxyLLM, Span
 from tests.trainer.conftest import models
@@ -235,7 +235,7 @@ async def test_runners_of_a_store_that_is_served_elsewhere_get_keys_with_their_c
 ) -> None:
     monkeypatch.setenv("AGL_KEY", "secret")
     async with LightningStoreServer(InMemoryLightningStore(), "127.0.0.1", 0, key="secret") as server:
-        from lightning_core.store.http import LightningStoreClient
+        from lightning_http import LightningStoreClient
 
         async with LightningStoreClient(server.url, key="secret") as store:
             trainer = Trainer(
@@ -319,7 +319,7 @@ ENTRY = {"model_name": "m", "litellm_params": {"model": "hosted_vllm/m", "api_ba
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (5, "llm_proxy is a int; it is an LLMProxy, its options"),
+        (5, "llm_proxy: it is a int; it is to be a ModelProxy, its options"),
         ({"modellist": []}, r"llm_proxy: no option 'modellist'; it takes: .*Did you mean 'model_list'\?"),
         ({"model_list": []}, "llm_proxy: model_list is empty; it is a list as LiteLLM has it"),
         ({"model_list": {"m": 1}}, "llm_proxy: model_list is a dict"),

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lightning_proxy.testing import FakeEngine
 
-from lightning_core.testing.backend import FakeEngine
 from tests.cli.test_interrupt import LIMIT_SECONDS, interrupt, is_soon_gone, read_until, started
 
 AGENTS = """

@@ -3,12 +3,10 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from opentelemetry import trace as otel
 from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import Event as SdkEvent
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import Event as SdkEvent, ReadableSpan, TracerProvider
 from pydantic import ValidationError
 
 from lightning_core.types import Event, Link, OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus

@@ -1,17 +1,7 @@
-"""The tracer `agentops`, and `agl agentops`: what AgentOps sees of an agent, in our store."""
+"""The tracer `agentops`, and `agl agentops`: what AgentOps sees of an agent, in our store. Nothing is imported before
+use: `python -m lightning_agentops` starts programs that do without the tracer.
+"""
 
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from lightning_agentops.tracer import AgentOpsTracer
-
-__all__ = ["AgentOpsTracer"]
-
-
-def __getattr__(name: str) -> Any:
-    # Imported when it is asked for: `python -m lightning_agentops` starts programs that do without it.
-    if name == "AgentOpsTracer":
-        from lightning_agentops.tracer import AgentOpsTracer
-
-        return AgentOpsTracer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

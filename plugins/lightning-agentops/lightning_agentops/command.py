@@ -39,9 +39,10 @@ async def _serve(url: str, key: str | None, run_id: str | None, host: str, port:
     import asyncio
     import signal
 
+    from lightning_http import LightningStoreClient
+
     from lightning_agentops.ingestion import AgentOpsServer
     from lightning_core.errors import StoreError
-    from lightning_core.store.http import LightningStoreClient
 
     told = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -14,19 +14,20 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import TracebackType
 from typing import Any, Self
 
+from lightning_http.auth import Identity, Keys, Role, Unauthorized
+from lightning_http.call import Call, ClientGone, Receive, Send, explain
+from lightning_http.listener import Listener, bind
+from lightning_http.loopback import is_loopback
+from lightning_http.messages import RUN_HEADER, TRACES_PATH
+from lightning_http.routes.traces import export_traces
+from lightning_http.service import Limits, Service
+from lightning_http.web_pages import require_local, require_same_site
+from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from lightning_core.errors import AccessDenied, ConfigError, InvalidRequest, StoreError
-from lightning_core.proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
+from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore
-from lightning_core.store.http.auth import Identity, Keys, Role, Unauthorized
-from lightning_core.store.http.call import Call, ClientGone, Receive, Send, explain
-from lightning_core.store.http.listener import Listener, bind
-from lightning_core.store.http.loopback import is_loopback
-from lightning_core.store.http.messages import KEY_VARIABLE, RUN_HEADER, TRACES_PATH
-from lightning_core.store.http.routes.traces import export_traces
-from lightning_core.store.http.service import Limits, Service
-from lightning_core.store.http.web_pages import require_local, require_same_site
 
 logger = logging.getLogger(__name__)
 

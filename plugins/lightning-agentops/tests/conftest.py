@@ -5,9 +5,9 @@ from pathlib import Path
 import openai
 import pytest
 from lightning_agentops import AgentOpsTracer
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine
 
 sys.path.insert(0, str(Path(__file__).parent))
 

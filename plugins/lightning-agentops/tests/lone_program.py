@@ -34,9 +34,9 @@ import openai  # noqa: E402
 from lightning_agentops import AgentOpsTracer  # noqa: E402
 from lightning_agentops.ingestion import AgentOpsServer  # noqa: E402
 from lightning_agentops.program import repair_exporters  # noqa: E402
+from lightning_proxy.testing import FakeEngine  # noqa: E402
 
 from lightning_core.store import InMemoryLightningStore  # noqa: E402
-from lightning_core.testing.backend import FakeEngine  # noqa: E402
 
 
 async def main(initialises: str) -> dict[str, list[str]]:

@@ -10,9 +10,8 @@ import openai
 import pytest
 from agentops_parts import CALL, CHAT, USER, Attempt, said
 from lightning_agentops import AgentOpsTracer, library
+from lightning_proxy.testing import FakeEngine
 from opentelemetry import trace as otel
-
-from lightning_core.testing.backend import FakeEngine
 
 
 async def test_a_call_is_recorded_with_what_was_asked_and_answered(

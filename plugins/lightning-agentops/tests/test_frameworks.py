@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from agentops_parts import CALL, CHAT, Attempt
 from lightning_agentops import AgentOpsTracer
-
-from lightning_core.testing.backend import FakeEngine, tokens_of
+from lightning_proxy.testing import FakeEngine, tokens_of
 
 REPLIES: list[Any] = [{"tool_calls": [CALL]}, "It's 3."]
 

@@ -15,6 +15,9 @@ import aiohttp
 import pytest
 from agentops_parts import CHAT, Attempt, begin
 from lightning_agentops.ingestion import AgentOpsServer
+from lightning_http import LightningStoreClient, LightningStoreServer
+from lightning_http.auth import Keys
+from lightning_proxy.testing import FakeEngine
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -23,9 +26,6 @@ from packaging.version import Version
 
 from lightning_core.errors import ConfigError, StoreError, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.store.http import LightningStoreClient, LightningStoreServer
-from lightning_core.store.http.auth import Keys
-from lightning_core.testing.backend import FakeEngine
 
 KEY = "key-of-the-store"
 PROTOBUF = {"content-type": "application/x-protobuf"}

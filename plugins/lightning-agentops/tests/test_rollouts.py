@@ -8,11 +8,11 @@ import openai
 import pytest
 from agentops_parts import CHAT, Attempt, begin, said
 from lightning_agentops import AgentOpsTracer
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core.emitter import emit_reward, find_final_reward
-from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine
 
 ROLLOUTS = 64
 

@@ -6,12 +6,12 @@ import openai
 import pytest
 from agentops_parts import CALL, CHAT, USER, begin
 from lightning_agentops import AgentOpsTracer
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine, tokens_of
 
 from lightning_core.adapter import TracerTraceToTriplet, TraceToTrajectories
 from lightning_core.emitter import emit_reward
-from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine, tokens_of
 from lightning_core.types import Span
 
 

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from lightning_apo import APO
 from lightning_apo.saved import STATE
+from lightning_proxy.openai_backend import OpenAIBackend
 from toy_models import ToyModels
 from toy_run import FIRST, OPTIONS, TRAIN, VAL, succeed_where_easy
 
@@ -15,7 +16,6 @@ from lightning_core import LLM, InMemoryLightningStore, NamedResources, PromptTe
 from lightning_core.adapter import read_model_calls
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.errors import ConfigError, InvalidInput
-from lightning_core.proxy.openai_backend import OpenAIBackend
 from lightning_core.registry import default_registry
 
 SEARCH = {**OPTIONS, "beam_rounds": 1}

@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from lightning_proxy.backend import BackendAnswer
+from lightning_proxy.jsons import dump
 from pydantic import BaseModel
 
-from lightning_core.proxy.backend import BackendAnswer
-from lightning_core.proxy.jsons import dump
 from lightning_litellm.failures import failure_of
 
 EVENT_STREAM = (("content-type", "text/event-stream"),)

@@ -7,13 +7,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_proxy.backend import Backend, BackendAnswer, BackendRequest, WholeAnswer
+from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.jsons import dump
+from lightning_proxy.openai_backend import from_environment
+from lightning_proxy.refusals import Refused, openai_error
+
 from lightning_core.errors import ConfigError
 from lightning_core.logs.secrets import hide_in_text
-from lightning_core.proxy.backend import Backend, BackendAnswer, BackendRequest, WholeAnswer
-from lightning_core.proxy.dialects import DIALECTS
-from lightning_core.proxy.jsons import dump
-from lightning_core.proxy.openai_backend import from_environment
-from lightning_core.proxy.refusals import Refused, openai_error
 from lightning_litellm.answers import StreamedAnswer, whole
 from lightning_litellm.failures import answer_of
 from lightning_litellm.fields import PATHS, UnknownField, arguments_of

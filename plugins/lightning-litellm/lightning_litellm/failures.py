@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
+from lightning_proxy.backend import BackendBroke, BackendTimeout, BackendUnavailable, WholeAnswer
+from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.jsons import dump
+from lightning_proxy.refusals import Refused
 
 from lightning_core.errors import ProxyError
 from lightning_core.logs.secrets import hide_in_text
-from lightning_core.proxy.backend import BackendBroke, BackendTimeout, BackendUnavailable, WholeAnswer
-from lightning_core.proxy.dialects import DIALECTS
-from lightning_core.proxy.jsons import dump
-from lightning_core.proxy.refusals import Refused
 
 _LONGEST_MESSAGE = 2000
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
 
-from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine
 
 sys.path.insert(0, str(Path(__file__).parent))
 

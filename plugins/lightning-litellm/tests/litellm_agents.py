@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+from lightning_proxy import LLMProxy
 
-from lightning_core.proxy import LLMProxy
 from lightning_core.types import Span
 
 

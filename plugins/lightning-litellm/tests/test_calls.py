@@ -5,9 +5,8 @@ import json
 from typing import Any
 
 import pytest
+from lightning_proxy.testing import FakeEngine, tokens_of
 from litellm_agents import MakeAgent
-
-from lightning_core.testing.backend import FakeEngine, tokens_of
 
 pytestmark = [
     pytest.mark.usefixtures("nothing_left_running"),

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from lightning_litellm import LitellmBackend
+from lightning_proxy.model_list import make_replicas
 
 from lightning_core.errors import ConfigError
-from lightning_core.proxy.model_list import make_replicas
 from lightning_core.registry import default_registry
 
 PROGRAM = """
 import asyncio, json, sys
-from lightning_core.proxy import LLMProxy
+from lightning_proxy import LLMProxy
 from lightning_core.registry import default_registry
 
 async def main():

@@ -13,8 +13,7 @@ from lightning_core.store.backend import Change
 from lightning_core.store.codec.records import kept
 from lightning_core.store.query import Query
 from lightning_core.store.waits import Listeners
-from lightning_mongo import schema
-from lightning_mongo import schema as span_range
+from lightning_mongo import schema, schema as span_range
 from lightning_mongo.batcher import Together
 from lightning_mongo.changes import Deadlines
 from lightning_mongo.conditions import page

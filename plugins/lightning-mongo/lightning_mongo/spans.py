@@ -10,8 +10,7 @@ from pymongo.errors import BulkWriteError
 from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
-from lightning_mongo import schema
-from lightning_mongo import schema as span_range
+from lightning_mongo import schema, schema as span_range
 from lightning_mongo.batcher import Together
 from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session

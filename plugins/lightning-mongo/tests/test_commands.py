@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from lightning_http import LightningStoreClient
 from lightning_mongo.testing import Mongod, free_port
-
-from lightning_core.store.http import LightningStoreClient
 
 PASSWORD = "hunter2-Zq"
 

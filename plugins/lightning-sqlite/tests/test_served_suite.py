@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_sqlite import SqliteLightningStore
 
 from lightning_core.store import LightningStore
-from lightning_core.store.http import LightningStoreClient, LightningStoreServer
 from lightning_core.testing import FakeClock, StoreSuite
 
 

@@ -8,14 +8,14 @@ import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
+from lightning_proxy import LLMProxy, RemoteProxy
 from omegaconf import OmegaConf
 
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
-from lightning_core.proxy import LLMProxy, RemoteProxy
 from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, samples_of
 from lightning_verl.accelerators import check_accelerator
@@ -95,7 +95,7 @@ class VERL(Algorithm):
             bridge = Bridge(asyncio.get_running_loop())
             serving = Serving(
                 store,
-                proxy=self.get_llm_proxy(),
+                proxy=cast(LLMProxy | None, self.get_llm_proxy()),  # `_check` refuses any other
                 backend=settings.own.backend,
                 # What goes on from a checkpoint keeps what was measured before it, also where that part failed.
                 key=folder if settings.verl.trainer.save_freq > 0 else key,
@@ -198,7 +198,7 @@ class VERL(Algorithm):
         """Return where this work keeps its checkpoints: a folder of its own, so that no other run continues it."""
         recording = None if self._trainer is None else self.get_trainer().recording
         if recording is not None:
-            return recording.folder.path / "checkpoints" / name
+            return Path(recording.folder.path, "checkpoints", name)
         return Path(str(self.settings.verl.trainer.default_local_dir)).absolute() / name
 
     def _told_once(self, bridge: Bridge, name: str, last: Any) -> Callable[[Mapping[str, Any], int], None]:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from lightning_core.proxy import Budget
-from lightning_core.proxy.budget import Limit
+from lightning_core.budget import Budget, Limit
 
 logger = logging.getLogger(__name__)
 

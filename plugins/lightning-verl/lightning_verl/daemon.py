@@ -9,9 +9,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
 
+from lightning_proxy import LLMProxy
+from lightning_proxy.steering import CallsLost
+
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
-from lightning_core.proxy import LLMProxy
-from lightning_core.proxy.steering import CallsLost
 from lightning_core.registry import did_you_mean
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from lightning_core.proxy.tokens import Generated
+from lightning_proxy.tokens import Generated
 
 _AGENTS_CHOICE = ("stop", "stop_token_ids")
 _REASONS = {"completed": "stop", "stop": "stop", "length": "length", "aborted": "abort", "abort": "abort"}

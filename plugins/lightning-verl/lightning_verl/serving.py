@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from lightning_proxy import LLMProxy
+from lightning_proxy.steering import CallsLost
+from lightning_proxy.tokens import Tokenizer, TokensBackend
+
+from lightning_core.budget import Budget
 from lightning_core.errors import StoreUnavailable
-from lightning_core.proxy import Budget, LLMProxy
-from lightning_core.proxy.steering import CallsLost
-from lightning_core.proxy.tokens import Tokenizer, TokensBackend
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources
 from lightning_verl.engine import LLMClient, VerlEngine

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_verl import GRPO, PPO, RLOO, VERL
 from lightning_verl.accelerators import has_accelerator
 from lightning_verl.algorithm import checkpoint_folder, work_of
@@ -19,7 +20,6 @@ from lightning_verl.serving import Policy
 from lightning_verl.training import Training
 
 from lightning_core.errors import ConfigError
-from lightning_core.proxy import LLMProxy, RemoteProxy
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 
-from lightning_core.proxy import Budget
+from lightning_core.budget import Budget
 
 
 class Clock:

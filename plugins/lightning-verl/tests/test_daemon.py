@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from lightning_proxy.steering import CallsLost
+from lightning_proxy.testing import FakeEngine
 from lightning_verl import AgentModeDaemon
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
-from lightning_core.proxy.steering import CallsLost
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine
 
 
 class ByHand(Algorithm):

@@ -9,12 +9,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 import torch
+from lightning_proxy.tokens import Generated
 from lightning_verl.hf.generator import Generator
 from lightning_verl.hf.http import HttpFront
 from lightning_verl.hf.sampling import Sampling
 from lightning_verl.testing import make_tiny_model
-
-from lightning_core.proxy.tokens import Generated
 
 
 @pytest.fixture(scope="module")

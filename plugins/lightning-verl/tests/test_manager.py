@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
 from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending
 from lightning_verl.learning import LearnedRow, LearningOptions, Lesson
@@ -16,9 +18,7 @@ from lightning_verl.serving import Policy, Serving
 from lightning_core import LLM, LitAgent, Trainer, emit_reward, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, Fault, NoRewards
-from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from lightning_proxy import LLMProxy
 from lightning_verl.serving import Policy, Serving
 
-from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 

@@ -5,12 +5,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_proxy.call import CallRecord
+from lightning_proxy.dialects import DIALECTS, Dialect
+from lightning_proxy.owner import Owner
+from lightning_proxy.spans import Capture, span_of
+
 from lightning_core.adapter import genai
 from lightning_core.emitter.attributes import describe
-from lightning_core.proxy.call import CallRecord
-from lightning_core.proxy.dialects import DIALECTS, Dialect
-from lightning_core.proxy.owner import Owner
-from lightning_core.proxy.spans import Capture, span_of
 from lightning_core.semconv import LightningSpanAttributes
 
 CALL_ID = "weave.call_id"

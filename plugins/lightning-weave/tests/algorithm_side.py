@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lightning_http import LightningStoreServer
+
 from lightning_core import InMemoryLightningStore, Trainer, algo, rollout
 from lightning_core.adapter import TracerTraceToTriplet
 from lightning_core.algorithm import run_batch
 from lightning_core.store import LightningStore
-from lightning_core.store.http import LightningStoreServer
 
 FOLDER = Path(sys.argv[1])
 start = LightningStoreServer.start

@@ -3,10 +3,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from lightning_proxy.testing import FakeEngine
 from lightning_weave import WeaveTracer, private
 
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -39,9 +39,9 @@ import asyncio
 import threading
 
 import openai
+from lightning_proxy.testing import FakeEngine
 
 from lightning_core import InMemoryLightningStore, Trainer, rollout
-from lightning_core.testing.backend import FakeEngine
 
 
 async def main() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import openai
 import pytest
 import weave
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine, tokens_of
 from lightning_weave import WeaveTracer
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, read_model_calls
 from lightning_core.adapter.usage import read_usage
 from lightning_core.emitter import emit_reward
-from lightning_core.proxy import LLMProxy
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.testing.backend import FakeEngine, tokens_of
 from lightning_core.types import Span
 
 ROLLOUTS = 64

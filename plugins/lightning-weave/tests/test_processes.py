@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from lightning_core.testing.backend import FakeEngine, tokens_of
+from lightning_proxy.testing import FakeEngine, tokens_of
 
 OTHER_PYTHON = "AGL_TEST_ALGORITHM_PYTHON"
 """Names a Python of another environment for the algorithm's side, such as that of lightning-verl."""

@@ -3,9 +3,8 @@
 from typing import Any
 
 from aiohttp import web
-
-from lightning_core.proxy.backend import BackendBroke, BackendRequest
-from lightning_core.proxy.tokens import TokenEngine, TokensBackend
+from lightning_proxy.backend import BackendBroke, BackendRequest
+from lightning_proxy.tokens import TokenEngine, TokensBackend
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning_proxy.tokens import Generated
 from verl.workers.rollout.replica import TokenOutput
 
-from lightning_core.proxy.tokens import Generated
 from lightning_verl.hf.batching import Batcher, Rejected
 from lightning_verl.hf.generator import Generator
 from lightning_verl.hf.http import HttpFront

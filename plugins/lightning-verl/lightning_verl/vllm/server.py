@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 import aiohttp
+from lightning_proxy.model_list import ModelConfig
 
 from lightning_core.errors import LightningError
-from lightning_core.proxy.model_list import ModelConfig
 
 OPTIONS: Mapping[str, str] = {
     # Log-probabilities of the distribution that was drawn from, which is what a loss is made of

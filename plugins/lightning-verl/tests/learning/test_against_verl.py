@@ -5,8 +5,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from learning_toys import options
 from lightning_verl.learning import (
     grpo_advantages,

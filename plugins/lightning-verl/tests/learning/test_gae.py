@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lightning_verl.learning import gae, whitened
 
 numbers = st.floats(-4, 4, allow_nan=False, width=32)

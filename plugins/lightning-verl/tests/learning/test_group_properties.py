@@ -1,8 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from learning_toys import Call, conversation, failed, faulty, options, scored
 from lightning_verl.learning import EndedRollout, learn_from_group, step_advantages
 

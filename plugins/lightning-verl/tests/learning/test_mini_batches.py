@@ -1,5 +1,4 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lightning_verl.learning import make_mini_batches
 
 steps = st.lists(st.integers(1, 6), min_size=1, max_size=20)

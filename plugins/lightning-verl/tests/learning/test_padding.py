@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from lightning_verl.learning import (
     get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask,

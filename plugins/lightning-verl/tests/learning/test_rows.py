@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from learning_toys import Call, conversation, options, spans_of
 from lightning_verl.learning import RolloutRows, make_rows
 

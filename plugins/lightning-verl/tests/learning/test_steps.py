@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from learning_toys import conversation, judged, options, plain, rollout, scored, spans_of, two_choices
 from lightning_verl.learning import (
     Lesson,

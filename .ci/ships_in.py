@@ -1,0 +1,42 @@
+"""Write down which distribution of this repository ships which component: `make ships-in` after a new entry point."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+TARGET = CHECKOUT / "lightning_core" / "registry" / "ships_in.py"
+PREFIX = "lightning_core."
+
+
+def ships_in() -> dict[str, dict[str, str]]:
+    """Read the entry points of all plugins: kind -> name -> distribution."""
+    found: dict[str, dict[str, str]] = {}
+    for path in sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml")):
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for group, names in project.get("entry-points", {}).items():
+            if group.startswith(PREFIX):
+                found.setdefault(group.removeprefix(PREFIX), {}).update(dict.fromkeys(names, project["name"]))
+    return {kind: dict(sorted(names.items())) for kind, names in sorted(found.items())}
+
+
+def source() -> str:
+    """Return the text of the module."""
+    lines = [
+        '"""Which of our own distributions ships which component. Written by `.ci/ships_in.py`; do not edit."""',
+        "",
+        "from collections.abc import Mapping",
+        "from typing import Final",
+        "",
+        "SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {",
+    ]
+    for kind, names in ships_in().items():
+        lines += [f'    "{kind}": {{', *(f'        "{name}": "{where}",' for name, where in names.items()), "    },"]
+    lines += ["}", '"""Kind -> name -> distribution."""', ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(source(), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", TARGET], check=True)

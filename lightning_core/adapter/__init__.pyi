@@ -1,0 +1,55 @@
+from .base import (
+    Adapter as Adapter,
+    OtelTraceAdapter as OtelTraceAdapter,
+    TraceAdapter as TraceAdapter,
+)
+from .calls import (
+    Choice as Choice,
+    ModelCall as ModelCall,
+    read_model_calls as read_model_calls,
+)
+from .messages import (
+    OpenAIMessages as OpenAIMessages,
+    TraceToMessages as TraceToMessages,
+)
+from .rewards import (
+    RewardMatchPolicy as RewardMatchPolicy,
+)
+from .trajectory import (
+    RefusalReason as RefusalReason,
+    RefusedAnswer as RefusedAnswer,
+    RowCall as RowCall,
+    TraceToTrajectories as TraceToTrajectories,
+    Trajectories as Trajectories,
+    Trajectory as Trajectory,
+)
+from .tree import (
+    TraceTree as TraceTree,
+)
+from .triplet import (
+    LlmProxyTraceToTriplet as LlmProxyTraceToTriplet,
+    TracerTraceToTriplet as TracerTraceToTriplet,
+    TraceToTripletBase as TraceToTripletBase,
+)
+
+__all__ = [
+    "Adapter",
+    "Choice",
+    "LlmProxyTraceToTriplet",
+    "ModelCall",
+    "OpenAIMessages",
+    "OtelTraceAdapter",
+    "RefusalReason",
+    "RefusedAnswer",
+    "RewardMatchPolicy",
+    "RowCall",
+    "TraceAdapter",
+    "TraceToMessages",
+    "TraceToTrajectories",
+    "TraceToTripletBase",
+    "TraceTree",
+    "TracerTraceToTriplet",
+    "Trajectories",
+    "Trajectory",
+    "read_model_calls",
+]

@@ -1,0 +1,46 @@
+"""Which of our own distributions ships which component. Written by `.ci/ships_in.py`; do not edit."""
+
+from collections.abc import Mapping
+from typing import Final
+
+SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
+    "agents": {
+        "command": "lightning-proxy",
+        "url": "lightning-proxy",
+    },
+    "algorithms": {
+        "apo": "lightning-apo",
+        "grpo": "lightning-verl",
+        "ppo": "lightning-verl",
+        "rloo": "lightning-verl",
+        "verl": "lightning-verl",
+    },
+    "backends": {
+        "litellm": "lightning-litellm",
+        "openai": "lightning-proxy",
+        "tokens": "lightning-proxy",
+    },
+    "commands": {
+        "agentops": "lightning-agentops",
+        "proxy": "lightning-proxy",
+        "runner": "lightning-http",
+        "store": "lightning-http",
+        "vllm": "lightning-verl",
+    },
+    "proxies": {
+        "proxy": "lightning-proxy",
+    },
+    "stores": {
+        "http": "lightning-http",
+        "mongo": "lightning-mongo",
+        "sqlite": "lightning-sqlite",
+    },
+    "strategies": {
+        "processes": "lightning-http",
+    },
+    "tracers": {
+        "agentops": "lightning-agentops",
+        "weave": "lightning-weave",
+    },
+}
+"""Kind -> name -> distribution."""

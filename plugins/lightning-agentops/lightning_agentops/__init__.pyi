@@ -1,0 +1,7 @@
+from .tracer import (
+    AgentOpsTracer as AgentOpsTracer,
+)
+
+__all__ = [
+    "AgentOpsTracer",
+]

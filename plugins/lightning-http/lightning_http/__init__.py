@@ -1,0 +1,5 @@
+"""A store over HTTP: the server around any store, and the client that is a store. Nothing is imported before use."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,11 @@
+from .client import (
+    LightningStoreClient as LightningStoreClient,
+)
+from .server import (
+    LightningStoreServer as LightningStoreServer,
+)
+
+__all__ = [
+    "LightningStoreClient",
+    "LightningStoreServer",
+]

@@ -1,0 +1,286 @@
+"""What happens in a runner process."""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from lightning_core.concurrency import loop_factory
+from lightning_core.errors import AccessDenied, RunEnded, StoreError, StoreUnavailable
+from lightning_core.execution.base import RunnerBundle
+from lightning_core.execution.pickling import unpacked
+from lightning_core.runner.base import worker_prefix
+from lightning_core.runs.result import FAILED_HOOKS
+from lightning_core.store import UNSET, LightningStore
+from lightning_core.store.base import Unset
+from lightning_core.types import AttemptedRollout, Worker
+from lightning_http.channel import Ending, Line, Report
+from lightning_http.forwarding import ForwardingStore
+from lightning_http.logs import LogLevels, carry_logs
+
+logger = logging.getLogger(__name__)
+
+
+class ReportingStore(ForwardingStore):
+    """The store of a runner process: heartbeats of one of its workers say what plugins have failed in it.
+
+    They also say so before a worker asks for more work, so that nothing is left to say when there is none.
+
+    Args:
+        store: The store.
+        failed: Returns what has failed so far, as `FAILED_HOOKS` has it.
+    """
+
+    def __init__(self, store: LightningStore, failed: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        self._store = store
+        self._failed = failed
+        self._told: Sequence[Mapping[str, Any]] = []
+        self._teller: str | None = None
+        """The worker that tells. One that sends no heartbeats has no lease, and is not to be given one."""
+        self._stats: Mapping[str, Any] = {}
+
+    def target(self) -> LightningStore:
+        return self._store
+
+    async def tell(self) -> None:
+        """Tell what has not been told, if anything."""
+        if self._teller is not None and self._failed() != self._told:
+            # Of failed hooks only: what the worker executes is for its own heartbeats to say.
+            await self.update_worker(self._teller, self._stats, attempts=())
+
+    async def update_worker(
+        self,
+        worker_id: str,
+        heartbeat_stats: Mapping[str, Any] | Unset = UNSET,
+        *,
+        attempts: Sequence[tuple[str, str]] | Unset = UNSET,
+        request_id: str | None = None,
+    ) -> Worker:
+        if isinstance(heartbeat_stats, Unset) or (self._teller or worker_id) != worker_id:
+            return await self._store.update_worker(worker_id, heartbeat_stats, attempts=attempts, request_id=request_id)
+        self._teller, self._stats, failed = worker_id, heartbeat_stats, self._failed()
+        told = {**heartbeat_stats, FAILED_HOOKS: failed} if failed else heartbeat_stats
+        worker = await self._store.update_worker(worker_id, told, attempts=attempts, request_id=request_id)
+        self._told = failed
+        return worker
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        await self._tell_before_work()
+        return await self._store.dequeue_rollout(worker_id, wait_seconds=wait_seconds, request_id=request_id)
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        await self._tell_before_work()
+        return await self._store.dequeue_many_rollouts(
+            limit=limit, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+
+    async def _tell_before_work(self) -> None:
+        try:
+            await self.tell()
+        except StoreError as exc:  # the next heartbeat says it again; if the store is gone, the claim says so
+            logger.warning("lightning.failed_hooks_not_told worker_id=%s", self._teller, exc_info=exc)
+
+
+STOP = b"stop"
+"""What a runner process is told when it is to end."""
+
+END_SECONDS = 2.0
+"""How long runners that are cancelled may take to end: agents to clean up, and rollouts to be given back."""
+
+OVER_SECONDS = 2.0
+"""How long runners may go on with what they do once another one has heard that the run has ended."""
+
+ORPHAN_SECONDS = 1.0
+"""How long a process may go on once the one that started it has died."""
+
+ORPHANED = 3
+"""The exit status then."""
+
+TELL_SECONDS = 0.5
+"""How long the last words of a process on its plugins may hold up its end: somebody waits for that."""
+
+
+def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Sequence[str], levels: LogLevels) -> None:
+    """Run runners in this process until they have ended, and then leave it, whatever still runs in it.
+
+    Args:
+        connection: To the process that started this one. What comes first are the runners' side and the store, then,
+            perhaps, `STOP`. When it closes, that process has died.
+        token: Is part of the ids of the workers here.
+        numbers: Of the workers; they run at the same time.
+        secrets: Environment variables that are not for agents.
+        levels: Which log records the process that started this one wants to show.
+    """
+    # Ctrl-C is for the one that started this one. It is ignored by a handler of our own, as that is not passed on to
+    # the programs that agents start.
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for name in secrets:
+        os.environ.pop(name, None)
+    begun = threading.Event()
+    threading.Thread(target=_watch_beginning, args=(begun,), name="parent at the beginning", daemon=True).start()
+    line = Line(connection)
+    logs = carry_logs(levels, line.tell)
+    status = 1
+    try:
+        runner, store = map(unpacked, (connection.recv_bytes(), connection.recv_bytes()))
+    except EOFError:
+        status = ORPHANED
+    except BaseException as exc:
+        line.tell(_report("broken", exc))
+    else:
+        logs.run_id = store.run_id
+        begun.set()  # the run's own watch lets agents clean up first
+        status = _work(connection, line, runner, store, prefix=worker_ids(token), numbers=numbers)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
+            stream.flush()
+    os._exit(status)
+
+
+def worker_ids(token: str) -> str:
+    """Return what the ids of this process's workers begin with: no other process, anywhere, has the same."""
+    return f"{socket.gethostname()}-{os.getpid()}-{token}"
+
+
+async def run_here(
+    runner: RunnerBundle,
+    store: LightningStore,
+    numbers: Sequence[int],
+    stop: asyncio.Event,
+    *,
+    on_over: Callable[[], None] = lambda: None,
+) -> None:
+    """Run several runners in this event loop until all have ended, the run has, or it is time to stop.
+
+    Args:
+        runner: The runners' side.
+        store: Where they look for work.
+        numbers: Of the workers.
+        stop: Ends them at once when it is set.
+        on_over: Called when the store says that the run has ended. Those that still work then are soon stopped.
+
+    Raises:
+        Exception: What one of them raised; the others are ended.
+    """
+    left = {asyncio.create_task(runner(store, number), name=f"runner {number}") for number in numbers}
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    is_over: asyncio.TimerHandle | None = None
+    try:
+        while left and not stopping.done():
+            ended, _ = await asyncio.wait({*left, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            left -= ended
+            for task in ended - {stopping}:
+                try:
+                    task.result()
+                except RunEnded:
+                    if is_over is None:
+                        on_over()
+                        is_over = asyncio.get_running_loop().call_later(OVER_SECONDS, stop.set)
+    finally:
+        if is_over is not None:
+            is_over.cancel()
+        for task in (*left, stopping):
+            task.cancel()
+        await asyncio.wait((*left, stopping), timeout=END_SECONDS)
+
+
+def _work(
+    connection: Connection,
+    line: Line,
+    runner: RunnerBundle,
+    store: LightningStore,
+    *,
+    prefix: str,
+    numbers: Sequence[int],
+) -> int:
+    ended = threading.Event()
+
+    async def work() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        watch = threading.Thread(
+            target=_watch,
+            args=(connection, lambda: loop.call_soon_threadsafe(stop.set), ended),
+            name="parent",
+            daemon=True,
+        )
+        watch.start()
+        worker_prefix.set(prefix)
+        line.tell(Report("ready"))
+        reporting = ReportingStore(store, lambda: getattr(runner, "failed_hooks", ()))
+        try:
+            await run_here(runner, reporting, numbers, stop, on_over=lambda: line.tell(Report("over")))
+        finally:
+            with suppress(StoreError, TimeoutError):  # why it is out of reach is told by what ended this
+                async with asyncio.timeout(TELL_SECONDS):
+                    await reporting.tell()
+            await store.aclose()
+
+    try:
+        # Never closed: that would wait for the threads of agents that hang.
+        asyncio.Runner(loop_factory=loop_factory()).run(work())
+    except BaseException as exc:
+        hopeless = isinstance(exc, StoreUnavailable | AccessDenied)
+        line.tell(_report("hopeless" if hopeless else "failed", exc))
+        return 1
+    finally:
+        ended.set()
+    return 0
+
+
+def _watch_beginning(begun: threading.Event) -> None:
+    """Leave this process when the one that started it dies while this one still imports what it is to run."""
+    parent = _parent() or [each.sentinel for each in (multiprocessing.parent_process(),) if each is not None]
+    if parent and wait(parent) and not begun.is_set():
+        os._exit(ORPHANED)
+
+
+def _watch(connection: Connection, stop: Callable[[], object], ended: threading.Event) -> None:
+    """Stop when told so. When the process that started this one has died, nobody waits for what is left here."""
+    parent = _parent()
+    while not any(each in parent for each in wait([connection, *parent])):
+        try:
+            connection.recv_bytes()
+        except (EOFError, OSError):
+            break
+        stop()
+    with suppress(RuntimeError):  # the loop has ended, and this process is about to
+        stop()
+    ended.wait(ORPHAN_SECONDS)
+    os._exit(ORPHANED)
+
+
+def _parent() -> list[Any]:
+    """Return what tells of the parent's death even where a process that it forked keeps our connection open."""
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.pid is None or not hasattr(os, "pidfd_open"):
+        return []
+    try:
+        return [os.pidfd_open(parent.pid)]
+    except OSError:  # it has died already, or the system has no such thing: the connection tells as well
+        return []
+
+
+def _report(kind: Ending, error: BaseException) -> Report:
+    line = " ".join(traceback.format_exception_only(error)[-1].split())
+    return Report(kind, line, "".join(traceback.format_exception(error)).rstrip())

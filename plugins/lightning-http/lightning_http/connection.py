@@ -1,0 +1,351 @@
+"""Requests to a store's server: repeated while it is out of reach, and its errors raised as the store's own."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from pydantic_core import from_json
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential, wait_random
+from yarl import URL
+
+from lightning_core.errors import AccessDenied, ConfigError, StoreClosed, StoreError, StoreUnavailable
+from lightning_http.messages import (
+    ERRORS,
+    LEASE_HEADER,
+    PENDING_HEADER,
+    PREFIX,
+    RETRIED_STATUSES,
+    RUN_HEADER,
+)
+
+_CONNECT_SECONDS = 5.0
+_CLOSE_SECONDS = 5.0
+
+
+class _Session:
+    """A session, and what closes it."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+        self.keeper = self._keep()
+
+    async def _keep(self) -> AsyncGenerator[None, None]:
+        # An event loop that ends closes the asynchronous generators begun in it: so it closes these connections.
+        try:
+            yield
+        finally:
+            await self.session.close()
+            await asyncio.sleep(0)  # closed transports say so to their protocols
+
+
+class Sessions:
+    """The sessions of one client."""
+
+    def __init__(self) -> None:
+        self._of_loop: dict[asyncio.AbstractEventLoop, _Session] = {}
+        self._lock = threading.Lock()
+        _everywhere.add(self)
+
+    async def current(self) -> aiohttp.ClientSession:
+        """Return the session of the running event loop."""
+        loop = asyncio.get_running_loop()
+        known = self._of_loop.get(loop)
+        if known is not None and not known.session.closed:
+            return known.session
+        made = _Session(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            )
+        )
+        await anext(made.keeper)
+        with self._lock:
+            self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
+            self._of_loop[loop] = made
+        return made.session
+
+    async def aclose(self) -> None:
+        """Close all sessions; requests under way fail."""
+        with self._lock:
+            sessions, self._of_loop = self._of_loop, {}
+        here = asyncio.get_running_loop()
+        for loop, kept in sessions.items():
+            if loop is here:
+                await kept.keeper.aclose()
+            elif loop.is_running():
+                await _close_in(loop, kept)
+
+    def _forget(self) -> None:
+        """Leave what a fork has copied to the process that made it."""
+        _orphans.extend(self._of_loop.values())
+        self._of_loop = {}
+        self._lock = threading.Lock()
+
+
+async def _close_in(loop: asyncio.AbstractEventLoop, kept: _Session) -> None:
+    """Close a session in its event loop; one that ends just now does it by itself."""
+    closing = _close(kept)
+    try:
+        closed = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, loop))
+    except RuntimeError:
+        closing.close()
+        return
+    await asyncio.wait([closed], timeout=_CLOSE_SECONDS)
+
+
+async def _close(kept: _Session) -> None:
+    await kept.keeper.aclose()
+
+
+_everywhere: "weakref.WeakSet[Sessions]" = weakref.WeakSet()
+_orphans: list[_Session] = []
+"""Sessions of the parent process. Their sockets are its own: closing them here would disturb it."""
+
+
+def _after_fork() -> None:
+    for sessions in list(_everywhere):
+        sessions._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF_SECONDS = 2.0
+
+_TOLD_AFTER_SECONDS = 3.0
+"""How long an outage lasts before it is told; or a tenth of the time that requests are repeated, where that is less."""
+
+
+_SHOWN_BYTES = 200
+"""How much of an answer is shown that no store has given."""
+
+
+class _OutOfReach(Exception):
+    """A request that may go better the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said."""
+
+    body: bytes
+    run_id: str
+    is_pending: bool
+    """Whether it answers a wait that was cut short."""
+
+    def data(self) -> Any:
+        """Return the body's JSON."""
+        return from_json(self.body)
+
+
+class Connection:
+    """A server, as all views of one client see it.
+
+    Args:
+        url: Where it is, such as `http://127.0.0.1:4747`.
+        key: Sent with every request.
+        retry_seconds: How long to repeat a request while the server is out of reach.
+        request_seconds: How long one request may take, waits aside.
+        first_backoff_seconds: The first pause between two tries; it doubles from one to the next, up to two seconds.
+
+    Raises:
+        ConfigError: When the URL is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None,
+        retry_seconds: float,
+        request_seconds: float,
+        first_backoff_seconds: float,
+    ) -> None:
+        if not _is_address(url):
+            raise ConfigError(f"{url!r} is no address of a store; it is like http://127.0.0.1:4747")
+        self.url = url.rstrip("/").removesuffix(PREFIX)
+        self.request_seconds = request_seconds
+        self.closed = False
+        self.lease_seconds: str | None = None
+        """How long the server's leases are, as its last answer said."""
+        self._retry_seconds = retry_seconds
+        self._out_of_reach_since: float | None = None
+        """When the outage began that was told of and still lasts, as `time.monotonic` has it."""
+        self._failing: tuple[float, float] | None = None
+        """When the first and when the newest try has failed since the server answered last, likewise."""
+        self._first_backoff_seconds = first_backoff_seconds
+        self._sessions = Sessions()
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        extra_seconds: float = 0.0,
+    ) -> Answer:
+        """Ask the server.
+
+        Args:
+            method: GET, POST, PUT or DELETE.
+            path: Below the prefix, quoted.
+            body: JSON, if any.
+            headers: Beyond those of every request.
+            extra_seconds: How long the server may wait before it answers.
+
+        Raises:
+            StoreError: The one that the server answered with.
+            StoreUnavailable: The server was out of reach for too long.
+            StoreClosed: The client was closed.
+        """
+        url = URL(f"{self.url}{PREFIX}{path}", encoded=True)
+        sent = {**self._headers, **headers}
+        if body is not None:
+            sent["content-type"] = "application/json"
+        timeout = aiohttp.ClientTimeout(total=self.request_seconds + extra_seconds, sock_connect=5.0)
+        began, first_seconds = time.monotonic(), self._first_backoff_seconds
+        try:
+            try:
+                return await self._try(method, url, body, sent, timeout)
+            except _OutOfReach as exc:
+                first = exc
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(_OutOfReach),
+                stop=self._has_given_up,
+                wait=wait_exponential(multiplier=first_seconds, max=_LONGEST_BACKOFF_SECONDS)
+                + wait_random(0, first_seconds),
+                before_sleep=self._tell_of_outage,
+                reraise=True,
+            ):
+                with attempt:
+                    if attempt.retry_state.attempt_number == 1:
+                        raise first  # the try above: most requests never come here
+                    return await self._try(method, url, body, sent, timeout)
+        except _OutOfReach as exc:
+            seconds = max(time.monotonic() - began, self._failing_seconds())
+            raise StoreUnavailable(f"the store at {self.url} was out of reach for {seconds:.1f} s: {exc}") from exc
+        raise AssertionError("a retry either returns or raises")
+
+    def _has_given_up(self, state: RetryCallState) -> bool:
+        """Whether a request, or all of them together, have failed for so long that one more try is of no use."""
+        return max(state.seconds_since_start or 0.0, self._failing_seconds()) >= self._retry_seconds
+
+    def _failing_seconds(self) -> float:
+        failing = self._failing
+        return 0.0 if failing is None else failing[1] - failing[0]
+
+    def _take_note_of_failure(self) -> None:
+        now, failing = time.monotonic(), self._failing
+        # A failure of long ago is no part of this outage: nobody has asked in between.
+        is_new = failing is None or now - failing[1] > self._retry_seconds
+        self._failing = (now if failing is None or is_new else failing[0], now)
+
+    def _tell_of_outage(self, state: RetryCallState) -> None:
+        """Say once that the server is out of reach, unless that has only just begun."""
+        lasted = state.seconds_since_start or 0.0
+        if self._out_of_reach_since is not None or lasted < min(_TOLD_AFTER_SECONDS, self._retry_seconds / 10):
+            return
+        self._out_of_reach_since = time.monotonic() - lasted
+        logger.warning(
+            "lightning.store_out_of_reach url=%s: %s; each request is repeated for %g s",
+            self.url,
+            state.outcome.exception() if state.outcome is not None else "no answer",
+            self._retry_seconds,
+        )
+
+    def _tell_of_end_of_outage(self) -> None:
+        since, self._out_of_reach_since = self._out_of_reach_since, None
+        if since is not None:
+            seconds = round(time.monotonic() - since, 1)
+            logger.warning("lightning.store_reached_again url=%s after_seconds=%s", self.url, seconds)
+
+    async def _try(
+        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> Answer:
+        try:
+            return await self._ask(method, url, body, headers, timeout)
+        except _OutOfReach:
+            self._take_note_of_failure()
+            raise
+
+    async def _ask(
+        self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> Answer:
+        if self.closed:
+            raise StoreClosed(f"the client of the store at {self.url} is closed")
+        session = await self._sessions.current()
+        try:
+            async with session.request(
+                method, url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                payload = await response.read()
+        except TimeoutError as exc:
+            raise _OutOfReach(f"no answer within {timeout.total:g} s") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            if self.closed:
+                raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
+            raise _OutOfReach(str(exc) or type(exc).__name__) from exc
+        except RuntimeError as exc:  # what aiohttp says of a session that was closed meanwhile
+            if self.closed:
+                raise StoreClosed(f"the client of the store at {self.url} is closed") from exc
+            raise
+        if response.status not in RETRIED_STATUSES and self._failing is not None:
+            self._failing = None
+            self._tell_of_end_of_outage()
+        if response.status < 300:
+            self.lease_seconds = response.headers.get(LEASE_HEADER)
+            run_id, pending = response.headers.get(RUN_HEADER), response.headers.get(PENDING_HEADER)
+            if run_id is None:  # every store says it
+                raise self._no_store(response.status, payload)
+            return Answer(payload, run_id, pending == "true")
+        raise self._error(response.status, payload)
+
+    def _error(self, status: int, payload: bytes) -> Exception:
+        try:
+            told = from_json(payload)
+            name, message = str(told["error"]), str(told["message"])
+        except (ValueError, TypeError, KeyError):
+            name = message = ""
+        if status in RETRIED_STATUSES:
+            return _OutOfReach(f"it answered {status}: {message or _shown(payload)}")
+        if status in (401, 403):
+            return AccessDenied(f"the store at {self.url} refuses: {message or _shown(payload)}")
+        if name in ERRORS:
+            return ERRORS[name](message)
+        if name:
+            return StoreError(f"the store at {self.url} answered {status}: {message}")
+        return self._no_store(status, payload)
+
+    def _no_store(self, status: int, payload: bytes) -> StoreError:
+        return StoreError(f"{self.url} answered {status}: {_shown(payload)!r}; is it a Lightning store?")
+
+    async def aclose(self) -> None:
+        """Close all connections; requests under way raise `StoreClosed`."""
+        self.closed = True
+        await self._sessions.aclose()
+
+
+def _shown(body: bytes) -> str:
+    return body[:_SHOWN_BYTES].decode("utf-8", "replace")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no port, or a bracket that is not closed
+        return False

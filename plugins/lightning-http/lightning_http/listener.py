@@ -1,0 +1,236 @@
+"""uvicorn inside of an event loop that is somebody else's: no signals, no polling, a socket of our own."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import uvicorn
+
+from lightning_core.errors import ConfigError
+from lightning_http.bounded import BoundedProtocol
+from lightning_http.connection_limits import ConnectionLimits
+
+_HEAD = b"HTTP/1.1 "
+_LARGE_BYTES = 64 * 1024
+
+
+class HeadsWithBodies(asyncio.Transport):
+    """Keeps the head of an answer until the first of its body comes, or the event loop goes round.
+
+    Two writes are two packets, of which each wakes up whoever waits for the answer; and a call to the system costs as
+    much as a good part of a short request.
+
+    Args:
+        transport: What writes.
+        loop: Its event loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._head = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        head = self._head
+        if head:
+            self._head = b""
+            if len(data) > _LARGE_BYTES:
+                self._transport.writelines((head, data))
+            else:
+                self._transport.write(head + data)
+        elif data[: len(_HEAD)] == _HEAD:  # or a part of a body that begins in the same way, to which it does no harm
+            self._head = bytes(data)
+            self._loop.call_soon(self._write_head)
+        else:
+            self._transport.write(data)
+
+    def _write_head(self) -> None:
+        head, self._head = self._head, b""
+        if head:
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self._write_head()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._head = b""
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+
+class OneWriteProtocol(BoundedProtocol):
+    """The protocol of all servers, whose answers begin with one write."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(HeadsWithBodies(transport, self.loop))
+
+
+_BACKLOG = 2048
+
+_TURNS = 5
+"""How often an event loop goes round until a connection that it has accepted is known here; two are enough."""
+
+_FLUSH_SECONDS = 1.0
+"""How long peers may take to read their last answers, once the server has stopped."""
+_LOOKS = 100
+
+
+class Address(NamedTuple):
+    """Where to listen, as `socket` wants it."""
+
+    family: int
+    kind: int
+    protocol: int
+    address: Any
+
+
+def resolve(host: str, port: int) -> Address:
+    """Look up where to listen; 0 lets the system choose the port.
+
+    Raises:
+        ConfigError: When there is no such port, or the host is unknown.
+    """
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"port is {port}; it is from 0 (the system chooses) to 65535")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as exc:
+        raise ConfigError(f"host {host!r} is unknown: {exc}") from exc
+    family, kind, protocol, _, address = found[0]
+    return Address(family, kind, protocol, address)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound; 0 lets the system choose the port.
+
+    Raises:
+        ConfigError: Names the host or the port that cannot be had.
+    """
+    family, kind, protocol, address = resolve(host, port)
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as exc:
+        bound.close()
+        hint = "; give another one, or 0 to let the system choose" if port else ""
+        raise ConfigError(f"cannot serve on port {port} of {host}: {exc.strerror or exc}{hint}") from exc
+    bound.setblocking(False)
+    return bound
+
+
+class Listener(uvicorn.Server):
+    """Serves an application on a bound socket until it is told to stop.
+
+    Args:
+        application: What answers.
+        bound: The socket, which is closed in the end.
+        limits: How much one connection may send, and how long it may take; None for the defaults.
+    """
+
+    def __init__(self, application: Any, bound: socket.socket, limits: ConnectionLimits | None = None) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                http=functools.partial(OneWriteProtocol, limits=limits or ConnectionLimits()),  # type: ignore[arg-type]
+                ws="none",
+                backlog=_BACKLOG,
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
+            )
+        )
+        self._socket = bound
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._seconds = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Return when connections are accepted."""
+        self._task = asyncio.create_task(self.serve(sockets=[self._socket]), name="store server")
+        ready = asyncio.create_task(self._ready.wait())
+        try:
+            await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)
+        if self._task.done():
+            self._task.result()
+
+    async def close(self, *, seconds: float) -> None:
+        """Accept nothing more, give requests so many seconds to end, and return when nothing is left."""
+        if self._task is None:
+            self._socket.close()
+            return
+        self._seconds = seconds
+        self._stop.set()
+        await self._task
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the process's signals alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets)
+        self._ready.set()
+
+    async def main_loop(self) -> None:
+        """Return when it is time to stop."""
+        await self._stop.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the socket and the connections; cancel the requests that do not end in time."""
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            # asyncio loses a connection, unclosed, that it has accepted when its server is closed but not yet made a
+            # transport of (https://github.com/python/cpython/issues/109564). So accept no more, and let it do that.
+            for bound in sockets or []:
+                loop.remove_reader(bound)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        for bound in sockets or []:
+            bound.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        tasks = set(self.server_state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self.server_state.connections):
+            connection.transport.close()  # once its peer has read what it is still sent
+        await asyncio.sleep(0)  # closed transports say so to their protocols
+        for _ in range(_LOOKS):
+            if not self.server_state.connections:
+                break
+            await asyncio.sleep(_FLUSH_SECONDS / _LOOKS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        for server in self.servers:
+            await server.wait_closed()
+        await asyncio.sleep(0)

@@ -1,0 +1,249 @@
+"""OpenTelemetry's protocol (OTLP/HTTP): from its requests to spans, and its answers.
+
+https://opentelemetry.io/docs/specs/otlp/#otlphttp
+"""
+
+import base64
+import binascii
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf import json_format  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+
+from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.types import Event, Link, OtelResource, Span, SpanContext, TraceStatus
+from lightning_core.types.span import MAX_SEQUENCE_ID
+from lightning_http.wire import from_any_json
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+
+_ROLLOUT_ID = LightningResourceAttributes.ROLLOUT_ID.value
+_ATTEMPT_ID = LightningResourceAttributes.ATTEMPT_ID.value
+_SEQUENCE_ID = LightningResourceAttributes.SPAN_SEQUENCE_ID.value
+
+_STATUSES = tuple(TraceStatus(status_code=code) for code in ("UNSET", "OK", "ERROR"))
+_HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
+
+
+class MalformedTraces(ValueError):
+    """The body is no OTLP request."""
+
+
+@dataclass
+class Received:
+    """What a request holds."""
+
+    spans: list[Span] = field(default_factory=list)
+    """Those that say where they belong; a `sequence_id` of 0 asks the store to number them."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Why spans are not kept -> how many."""
+
+
+def parse(body: bytes, media_type: str) -> ExportTraceServiceRequest:
+    """Read a request.
+
+    Raises:
+        MalformedTraces: When it is none.
+    """
+    request = ExportTraceServiceRequest()
+    try:
+        if media_type == PROTOBUF:
+            request.ParseFromString(body)
+        else:
+            json_format.ParseDict(_with_base64_ids(from_any_json(body)), request, ignore_unknown_fields=True)
+    except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+        raise MalformedTraces(f"the body is no OTLP request in {media_type}: {exc}") from exc
+    return request
+
+
+def spans_of(
+    request: ExportTraceServiceRequest, *, rollout_id: str | None = None, attempt_id: str | None = None
+) -> Received:
+    """Convert the spans of a request.
+
+    Which attempt a span belongs to is said by the attributes `agentlightning.rollout_id` and
+    `agentlightning.attempt_id` of the span, or else of its resource; its number by `agentlightning.span_sequence_id`.
+
+    Args:
+        request: The request.
+        rollout_id: Where spans belong that do not say it.
+        attempt_id: The same.
+    """
+    received = Received()
+    for group in request.resource_spans:
+        attributes = _attributes(group.resource.attributes)
+        resource = OtelResource(attributes=attributes, schema_url=group.schema_url)
+        for scope in group.scope_spans:
+            for span in scope.spans:
+                own = _attributes(span.attributes)
+                place: tuple[Any, Any, Any] = (
+                    own.get(_ROLLOUT_ID, attributes.get(_ROLLOUT_ID, rollout_id)),
+                    own.get(_ATTEMPT_ID, attributes.get(_ATTEMPT_ID, attempt_id)),
+                    _number(own.get(_SEQUENCE_ID, attributes.get(_SEQUENCE_ID, 0))),
+                )
+                problem = _problem(span, *place)
+                if problem is None:
+                    received.spans.append(_span(span, own, resource, *place))
+                else:
+                    received.rejected[problem] += 1
+    return received
+
+
+def answer(rejected: Mapping[str, int], media_type: str) -> bytes:
+    """Return the body of the answer: empty where all spans are kept, else how many are not, and why."""
+    response = ExportTraceServiceResponse()
+    if rejected:
+        response.partial_success.rejected_spans = sum(rejected.values())
+        response.partial_success.error_message = "; ".join(f"{count} × {why}" for why, count in rejected.items())
+    if media_type == PROTOBUF:
+        return bytes(response.SerializeToString())
+    return str(json_format.MessageToJson(response, indent=None)).encode()
+
+
+def failure(message: str, media_type: str) -> bytes:
+    """Return the body of an answer that is an error: a `google.rpc.Status` with this message."""
+    if media_type != PROTOBUF:
+        return json.dumps({"message": message}).encode()
+    text = message.encode()
+    return b"\x12" + _varint(len(text)) + text  # field 2 of the message, a string
+
+
+def _problem(span: Any, rollout_id: Any, attempt_id: Any, sequence_id: int | None) -> str | None:
+    if not isinstance(rollout_id, str) or not isinstance(attempt_id, str) or not rollout_id or not attempt_id:
+        return f"{_ROLLOUT_ID} and {_ATTEMPT_ID} have to be attributes of the span or of its resource"
+    if len(span.trace_id) != 16 or len(span.span_id) != 8:
+        return "trace_id has to have 16 bytes and span_id 8"
+    if sequence_id is None:
+        return f"{_SEQUENCE_ID} has to be a number from 1 to {MAX_SEQUENCE_ID}"
+    return None
+
+
+def _number(value: Any) -> int | None:
+    """Read a sequence id, which may be a text; 0 asks for one."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 <= number <= MAX_SEQUENCE_ID else None
+
+
+def _span(
+    span: Any, attributes: dict[str, Any], resource: OtelResource, rollout_id: str, attempt_id: str, sequence_id: int
+) -> Span:
+    trace_id, span_id = span.trace_id.hex(), span.span_id.hex()
+    parent_id = span.parent_span_id.hex() if span.parent_span_id else None
+    status = span.status
+    # Every value here is what its field takes: protobuf has checked the types.
+    return Span.model_construct(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        sequence_id=sequence_id,
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent_id,
+        name=span.name,
+        status=_status(status.code, status.message),
+        attributes=attributes,
+        events=[
+            Event(name=item.name, attributes=_attributes(item.attributes), timestamp=_seconds(item.time_unix_nano))
+            for item in span.events
+        ],
+        links=[
+            Link(
+                context=_context(item.trace_id.hex(), item.span_id.hex(), item.trace_state, item.flags),
+                attributes=_attributes(item.attributes),
+            )
+            for item in span.links
+        ],
+        start_time=_seconds(span.start_time_unix_nano),
+        end_time=_seconds(span.end_time_unix_nano),
+        context=_context(trace_id, span_id, span.trace_state, 0),
+        parent=None if parent_id is None else _context(trace_id, parent_id, "", span.flags),
+        resource=resource,
+    )
+
+
+def _status(code: int, message: str) -> TraceStatus:
+    plain = _STATUSES[code] if 0 <= code < len(_STATUSES) else _STATUSES[0]
+    return TraceStatus(status_code=plain.status_code, description=message) if message else plain
+
+
+def _context(trace_id: str, span_id: str, trace_state: str, flags: int) -> SpanContext:
+    is_remote = bool(flags & _HAS_IS_REMOTE and flags & _IS_REMOTE)
+    if not trace_state:
+        return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=is_remote)
+    state = dict(entry.strip().partition("=")[::2] for entry in trace_state.split(",") if "=" in entry)
+    return SpanContext(trace_id=trace_id, span_id=span_id, is_remote=is_remote, trace_state=state)
+
+
+def _seconds(nanoseconds: int) -> float | None:
+    return nanoseconds / 1_000_000_000 if nanoseconds else None
+
+
+def _attributes(pairs: Any) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return _attributes(value.kvlist_value.values)
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode("ascii")
+    return getattr(value, kind)
+
+
+def _varint(number: int) -> bytes:
+    parts = []
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+# In OTLP's JSON ids are hexadecimal, whereas protobuf's own JSON has bytes in base64.
+
+
+def _with_base64_ids(request: Any) -> dict[str, Any]:
+    if not isinstance(request, dict):
+        raise MalformedTraces(f"a request is an object; got a {type(request).__name__}")
+    for span in _spans_in(request):
+        _recode(span, "traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+        for link in _objects(span, "links"):
+            _recode(link, "traceId", "spanId", "trace_id", "span_id")
+    return request
+
+
+def _spans_in(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for group in _objects(request, "resourceSpans", "resource_spans"):
+        for scope in _objects(group, "scopeSpans", "scope_spans"):
+            yield from _objects(scope, "spans")
+
+
+def _objects(holder: dict[str, Any], *names: str) -> Iterator[dict[str, Any]]:
+    for name in names:
+        items = holder.get(name)
+        if isinstance(items, list):
+            yield from (item for item in items if isinstance(item, dict))
+
+
+def _recode(holder: dict[str, Any], *names: str) -> None:
+    for name in names:
+        if isinstance(holder.get(name), str):
+            try:
+                holder[name] = base64.b64encode(binascii.unhexlify(holder[name])).decode("ascii")
+            except (binascii.Error, ValueError) as exc:
+                raise MalformedTraces(f"{name} is {holder[name]!r}; an id is hexadecimal") from exc

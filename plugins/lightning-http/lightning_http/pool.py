@@ -1,0 +1,427 @@
+"""Runner processes: kept going, replaced when they die, ended with the run."""
+
+import asyncio
+import logging
+import os
+import pickle
+import secrets
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from typing import Any, Protocol
+
+from lightning_core.errors import ExecutionError, InvalidTransition, NotFound, StoreError
+from lightning_core.runner.calls import in_daemon_thread
+from lightning_core.store import LightningStore
+from lightning_http import child
+from lightning_http.channel import Report, Words
+from lightning_http.child import OVER_SECONDS, STOP
+from lightning_http.logs import CarriedRecord, LogLevels
+
+logger = logging.getLogger(__name__)
+
+
+async def release(store: LightningStore, token: str, reason: str) -> None:
+    """Report the attempts of workers that are gone as faults, so that nobody waits until their leases lapse.
+
+    What goes wrong is logged: then the leases have to do.
+
+    Args:
+        store: Where they claimed.
+        token: Is part of the ids of these workers, and of no others.
+        reason: What happened to them.
+    """
+    try:
+        for worker in await store.query_workers(worker_id_contains=token):
+            if worker.current_rollout_id is not None and worker.current_attempt_id is not None:
+                try:
+                    await store.report_fault(worker.current_rollout_id, worker.current_attempt_id, reason)
+                except (InvalidTransition, NotFound) as exc:  # it has ended, or was deleted
+                    logger.info("lightning.attempt_not_released attempt_id=%s: %s", worker.current_attempt_id, exc)
+    except StoreError as exc:
+        logger.warning("lightning.rollouts_not_released workers=%s", token, exc_info=exc)
+
+
+WORDS_AT_ONCE = 100
+"""How much that a process says is taken in before others have their turn: it may log a lot."""
+
+
+class RunnerProcess:
+    """Starts one process with runners, and watches it, in the running event loop.
+
+    Args:
+        context: How processes are started.
+        payload: The packed runners' side, and the packed store.
+        numbers: Of its workers.
+        secret_variables: Environment variables that it does not keep.
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        payload: Sequence[bytes],
+        numbers: Sequence[int],
+        secret_variables: Sequence[str] = (),
+    ) -> None:
+        self.token = secrets.token_hex(4)
+        """Is part of the ids of its workers."""
+        self.numbers = numbers
+        self.report: Report | None = None
+        """The last thing that it said."""
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when it has ended."""
+        self._payload = payload
+        self._connection, theirs = context.Pipe()
+        self._words = Words(self._connection)
+        self._has_failed_to_show = False
+        self._pidfds: list[int] = []
+        process: Any = context
+        self._process = process.Process(
+            target=child.main,
+            args=(theirs, self.token, numbers, secret_variables, LogLevels.here()),
+            name=f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}",
+        )
+        self._theirs = theirs
+        self._sent: asyncio.Future[Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return str(self._process.name)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id."""
+        pid: int | None = self._process.pid
+        return pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended: an exit status, or a signal as a negative number."""
+        code: int | None = self._process.exitcode
+        return code
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it came as far as to look for work."""
+        return self.report is not None and self.report.kind != "broken"
+
+    def start(self) -> None:
+        """Start it."""
+        try:
+            with _without_interrupts():
+                self._process.start()
+        except BaseException:
+            self._words.close()
+            self._connection.close()
+            raise
+        finally:
+            self._theirs.close()
+        self._pidfds = _pidfds(self._process.pid)
+        for end in (self._process.sentinel, *self._pidfds):
+            self._loop.add_reader(end, self._on_end)
+        self._loop.add_reader(self._words.fileno(), self._on_word)
+        # It may be more than a pipe holds, and the process takes it when it has started.
+        self._sent = in_daemon_thread(lambda: _send(self._connection, self._payload), name="runner's payload")
+
+    def stop(self) -> None:
+        """Ask it to give back what it works on, and to end."""
+        if not self.has_begun:
+            self.terminate()
+        elif not self.ended.done():
+            with suppress(OSError):  # it ends just now
+                self._connection.send_bytes(STOP)
+
+    def terminate(self) -> None:
+        """Ask the system to end it."""
+        if not self.ended.done():
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Let the system end it."""
+        if not self.ended.done():
+            self._process.kill()
+
+    def describe_end(self) -> str:
+        """Say how it ended, in one line."""
+        code = self.exit_code
+        how = f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
+        said = f" ({self.report.error})" if self.report is not None and self.report.error else ""
+        return f"{self.name} (process {self.pid}) ended with {how}{said}"
+
+    def close(self) -> None:
+        """Kill it where it still runs, and wait for that."""
+        if self._process.pid is not None and not self.ended.done():
+            self._process.kill()
+            self._process.join()
+            self._on_end()
+
+    def _on_word(self) -> None:
+        for _ in range(WORDS_AT_ONCE):
+            if not self._hear():
+                return
+
+    def _hear(self) -> bool:
+        """Take in what it said next; return whether there was anything."""
+        try:
+            word = self._words.next()
+        except (EOFError, OSError):
+            self._loop.remove_reader(self._words.fileno())
+            return False
+        if word is None:
+            return False
+        try:
+            self._take(pickle.loads(word))
+        except Exception as exc:  # of a handler or a filter of the program; what the process says counts all the same
+            self._tell_of_failure(exc)
+        return True
+
+    def _take(self, said: Report | CarriedRecord) -> None:
+        if isinstance(said, CarriedRecord):
+            said.show()
+        else:
+            self.report = said
+
+    def _tell_of_failure(self, error: Exception) -> None:
+        """Say once, where no handler of the program is asked, that its records are not shown."""
+        if not self._has_failed_to_show and logging.lastResort is not None:
+            text = f"lightning.record_not_shown process={self.name}; this is told once: %s"
+            info = (type(error), error, error.__traceback__)
+            logging.lastResort.handle(logger.makeRecord(logger.name, logging.ERROR, __file__, 0, text, (error,), info))
+        self._has_failed_to_show = True
+
+    def _on_end(self) -> None:
+        for end in (self._process.sentinel, *self._pidfds):
+            self._loop.remove_reader(end)
+        while self._pidfds:
+            os.close(self._pidfds.pop())
+        try:
+            while self._hear():
+                continue
+        finally:
+            self._loop.remove_reader(self._words.fileno())
+            self._words.close()
+            self._connection.close()
+            self._process.join()
+            if self._sent is not None and self._sent.done() and not self._sent.cancelled():
+                self._sent.exception()  # nobody was there to take it
+            elif self._sent is not None:
+                self._sent.cancel()
+            self.ended.set_result(None)
+
+
+def _pidfds(pid: int) -> list[int]:
+    """Return what tells of a process's end even where a process that it forked lives on, which keeps the rest open."""
+    if not hasattr(os, "pidfd_open"):
+        return []
+    try:
+        return [os.pidfd_open(pid)]
+    except OSError:  # it has ended already, or the system has no such thing: the sentinel tells as well
+        return []
+
+
+def _send(connection: Connection, payload: Sequence[bytes]) -> None:
+    with suppress(OSError):  # it has died; how is known from its end
+        for part in payload:
+            connection.send_bytes(part)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let a process that is started in the block begin without Ctrl-C, which it takes care of by itself."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # it would let interrupts through at the end of its own start
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+KILL_SECONDS = 1.0
+"""How long the system may take to end a process that it was told to kill."""
+
+RELEASE_SECONDS = 0.5
+"""How long the end may be held up by giving back what was worked on: where that takes longer, leases have to do."""
+
+
+class Release(Protocol):
+    """Gives back what the workers of a dead process worked on."""
+
+    def __call__(self, token: str, reason: str) -> Awaitable[None]:
+        """Give it back.
+
+        Args:
+            token: Is part of the ids of these workers.
+            reason: How the process ended.
+        """
+        ...
+
+
+class RunnerPool:
+    """A number of runner processes.
+
+    Args:
+        context: How processes are started.
+        payload: The packed runners' side, and the packed store.
+        n_runners: How many processes.
+        concurrency: How many runners in each of them.
+        max_restarts: How many processes may be replaced.
+        release: Is called when a process has died.
+        secret_variables: Environment variables that they do not keep.
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        payload: Sequence[bytes],
+        *,
+        n_runners: int,
+        concurrency: int,
+        max_restarts: int,
+        release: Release,
+        secret_variables: Sequence[str] = (),
+    ) -> None:
+        self._context = context
+        self._payload = payload
+        self._slots = [range(first, first + concurrency) for first in range(0, n_runners * concurrency, concurrency)]
+        self._max_restarts = max_restarts
+        self._release = release
+        self._secret_variables = secret_variables
+        self._running: set[RunnerProcess] = set()
+        self._deaths: list[str] = []
+        self._is_stopping = False
+        self._is_over = False
+        self._is_store_lost = False
+        self.tokens: set[str] = set()
+        """Of all processes that there were."""
+
+    @property
+    def processes(self) -> list[RunnerProcess]:
+        """Those that have not ended, as far as is known."""
+        return list(self._running)
+
+    async def run(self) -> None:
+        """Start all processes, and return when all have come to an end by themselves.
+
+        Raises:
+            ExecutionError: When one cannot begin, or too many have died.
+        """
+        for numbers in self._slots:
+            self._start(numbers)
+        while self._running:
+            await asyncio.wait({each.ended for each in self._running}, return_when=asyncio.FIRST_COMPLETED)
+            for process in [each for each in self._running if each.ended.done()]:
+                if process not in self._running:
+                    continue  # `stop` or `close` has dealt with it while the one before was replaced
+                self._running.remove(process)
+                if process.report is not None and process.report.kind == "over":
+                    self._end_others()
+                elif process.exit_code != 0:
+                    await self._replace(process)
+
+    async def stop(
+        self,
+        *,
+        graceful_seconds: float,
+        terminate_seconds: float,
+        has_to_be_told: Callable[[str], bool] = lambda token: True,
+    ) -> None:
+        """End all processes: ask them, then terminate them, then kill them.
+
+        Args:
+            graceful_seconds: How long they may take to end once they are asked.
+            terminate_seconds: How long after they are terminated.
+            has_to_be_told: Whether a process with this token has to be asked; else it hears of the end from the store.
+        """
+
+        def ask(process: RunnerProcess) -> None:
+            if not process.has_begun or has_to_be_told(process.token):
+                process.stop()
+
+        self._is_stopping = True
+        for end, seconds in (
+            (ask, graceful_seconds),
+            (RunnerProcess.terminate, terminate_seconds),
+            (RunnerProcess.kill, KILL_SECONDS),
+        ):
+            await self._end(end, seconds)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        self._is_stopping = True
+        for process in self._running:
+            process.close()
+        self._running.clear()
+
+    async def _end(self, end: Callable[[RunnerProcess], None], seconds: float) -> None:
+        running = list(self._running)
+        if not running or (seconds <= 0 and end is not RunnerProcess.kill):
+            return
+        for process in running:
+            end(process)
+        await asyncio.wait({each.ended for each in running}, timeout=seconds)
+        dead: list[RunnerProcess] = []
+        for process in [each for each in running if each.ended.done()]:
+            self._running.discard(process)
+            if process.exit_code != 0 and process.has_begun and not (self._is_over or self._is_store_lost):
+                logger.info("lightning.runner_process_ended %s", process.describe_end())
+                dead.append(process)
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await asyncio.gather(*(self._release(each.token, each.describe_end()) for each in dead))
+        except TimeoutError:
+            logger.warning(
+                "lightning.rollouts_not_released workers=%s: no answer within %g s; they run again when their leases "
+                "have lapsed",
+                ",".join(each.token for each in dead),
+                RELEASE_SECONDS,
+            )
+
+    def _end_others(self) -> None:
+        """The run has ended: those that have not heard of it might look for its store in vain."""
+        if not self._is_over:
+            self._is_over = self._is_stopping = True
+            loop = asyncio.get_running_loop()
+            for process in self._running:
+                loop.call_later(OVER_SECONDS if process.has_begun else 0, process.stop)
+
+    async def _replace(self, process: RunnerProcess) -> None:
+        how, report = process.describe_end(), process.report
+        if report is not None and report.kind == "hopeless" and not self._is_stopping:
+            self._is_store_lost = True  # for a release as well
+            raise ExecutionError(how)
+        if not self._is_over:
+            await self._release(process.token, how)
+        if self._is_stopping:
+            return
+        self._deaths.append(how)
+        if report is not None and report.kind == "broken":
+            raise ExecutionError(f"{how}\n{report.trace}")
+        if report is None and (process.exit_code or 0) > 0:
+            raise ExecutionError(
+                f"{how} before it began; what it wrote to stderr says why. A program that starts processes does so "
+                "below `if __name__ == '__main__':`, because each of them imports it"
+            )
+        if len(self._deaths) > self._max_restarts:
+            raise ExecutionError(
+                f"{len(self._deaths)} runner processes have died, and max_restarts is {self._max_restarts}: "
+                f"{'; '.join(self._deaths[-5:])}"
+            )
+        trace = f"\n{report.trace}" if report is not None and report.trace else ""
+        logger.warning("lightning.runner_process_replaced %s%s", how, trace)
+        self._start(process.numbers)
+
+    def _start(self, numbers: Sequence[int]) -> None:
+        process = RunnerProcess(self._context, self._payload, numbers, self._secret_variables)
+        process.start()
+        self.tokens.add(process.token)
+        self._running.add(process)

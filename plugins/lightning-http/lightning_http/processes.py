@@ -1,0 +1,440 @@
+"""The algorithm here, the runners in processes of their own, and the store between them over HTTP."""
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import lightning_http as http
+from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed
+from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
+from lightning_core.execution.local import end_tasks, lead_without_runners, raise_failure, tell_end
+from lightning_core.execution.pickling import packed
+from lightning_core.model_proxy import KEY_VARIABLE
+from lightning_core.runner.base import worker_prefix
+from lightning_core.store import LightningStore
+from lightning_core.superseded import superseded
+from lightning_core.types import Worker
+from lightning_http.child import run_here, worker_ids
+from lightning_http.join import KEY_VARIABLES, join_run
+from lightning_http.messages import RUNNER_KEY_VARIABLE
+from lightning_http.observed import ObservedStore, following
+from lightning_http.pool import RunnerPool, release
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+def text_of(variable: str, given: str | None, default: str) -> str:
+    """Return what was given, else the variable where it is set and not empty, else the default."""
+    return given if given is not None else os.environ.get(variable) or default
+
+
+def choice_of(name: str, variable: str, given: str | None, default: str, choices: Sequence[str]) -> str:
+    """Return one of some choices; see `text_of`.
+
+    Raises:
+        ValueError: When it is none of them.
+    """
+    value = text_of(variable, given, default)
+    if value not in choices:
+        source = name if given is not None else f"the variable {variable}"
+        raise ValueError(f"{source} is {value!r}; it is one of {', '.join(choices)}")
+    return value
+
+
+def port_of(name: str, variable: str, given: int | None) -> int | None:
+    """Return a port; None where none is given.
+
+    Raises:
+        ValueError: When it is no port.
+    """
+    text: object = given if given is not None else os.environ.get(variable) or None
+    if text is None:
+        return None
+    source = name if given is not None else f"the variable {variable}"
+    number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else text
+    if type(number) is not int or not 0 <= number <= 65535:
+        raise ValueError(f"{source} is {text!r}; it is a port, from 0 (the system chooses) to 65535")
+    return number
+
+
+def flag_of(variable: str, given: bool | None) -> bool | None:
+    """Return a flag; None where none is given.
+
+    Raises:
+        ValueError: When the variable is neither true nor false.
+    """
+    text = os.environ.get(variable)
+    if given is not None or not text:
+        return given
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise ValueError(f"the variable {variable} is {text!r}; it is one of {', '.join((*_TRUE, *_FALSE))}")
+    return text.lower() in _TRUE
+
+
+logger = logging.getLogger(__name__)
+
+Role = Literal["algorithm", "runner", "both"]
+StartMethod = Literal["spawn", "forkserver"]
+
+INTERRUPTED_SECONDS = 1.0
+"""How long runners may take to end when the run has failed or was interrupted; that should not take 2 s."""
+
+LOOK_SECONDS = 1.0
+"""How often to look who works elsewhere, once all runners of this process have ended."""
+
+SILENT_SECONDS = 60.0
+"""How long nothing may be heard of a runner elsewhere that has no work, before it counts as gone: it asks for work, or
+sends a heartbeat, more often."""
+
+RETRY_SECONDS = 600.0
+"""How long a runner process repeats a request: it ends anyway when the process that serves the store dies."""
+
+
+class ProcessesStrategy(ExecutionStrategy):
+    """Runs the algorithm in this process, and runners in processes of their own.
+
+    The store is served over HTTP by this process. A runner process that dies is replaced, and what it worked on is
+    queued again. When the run ends, whichever way, all runners end, those of other machines too; when this process is
+    killed, its runners end by themselves.
+
+    The agent, the tracer, the grader and the hooks of runners reach a process by their import path, or pickled.
+
+    Args:
+        role: What this process does: `both`; only the `algorithm`, whose store runners elsewhere come to; or only
+            `runner`s, for a store that is served at `server_host` and `server_port`. None for `AGL_CURRENT_ROLE`, or
+            else `both`.
+        server_host: The address of the store. One that other machines can reach needs a key, in the variable
+            `AGL_KEY`. None for `AGL_SERVER_HOST`, or else `127.0.0.1`.
+        server_port: Its port; 0 lets the system choose. None for `AGL_SERVER_PORT`, or else 0.
+        n_runners: How many processes.
+        graceful_timeout: How many seconds runners may take to end after the run has.
+        terminate_timeout: How many seconds more before those that are left are killed.
+        main_process: `runner` keeps the one runner in this process, for a debugger; the store is asked over HTTP all
+            the same, and the algorithm is here as well.
+        managed_store: Whether to serve the store. False where runners can reach it by themselves, as they can the
+            client of a store's server; it has to be picklable then. None for `AGL_MANAGED_STORE`, or else as the
+            store is.
+        concurrency: How many rollouts each process runs at once.
+        start_method: `spawn`, or `forkserver`, which starts processes sooner from the second one on.
+        max_restarts: How many runner processes may be replaced during a run.
+
+    Raises:
+        ValueError: When an argument, or a variable, has a value that it does not take.
+    """
+
+    @superseded(without_effect={"allowed_exit_codes": "a runner process that ends with another status is replaced"})
+    def __init__(
+        self,
+        role: Role | None = None,
+        server_host: str | None = None,
+        server_port: int | None = None,
+        n_runners: int = 1,
+        graceful_timeout: float = 10.0,
+        terminate_timeout: float = 10.0,
+        main_process: Literal["algorithm", "runner"] = "algorithm",
+        managed_store: bool | None = None,
+        *,
+        concurrency: int = 1,
+        start_method: StartMethod = "spawn",
+        max_restarts: int = 10,
+    ) -> None:
+        self.role = cast(Role, choice_of("role", "AGL_CURRENT_ROLE", role, "both", ("algorithm", "runner", "both")))
+        self.server_host = text_of("AGL_SERVER_HOST", server_host, "127.0.0.1")
+        port = port_of("server_port", "AGL_SERVER_PORT", server_port)
+        self.server_port = 0 if port is None else port
+        self.managed_store = flag_of("AGL_MANAGED_STORE", managed_store)
+        for name, number, least in (
+            ("n_runners", n_runners, 1),
+            ("concurrency", concurrency, 1),
+            ("max_restarts", max_restarts, 0),
+        ):
+            if type(number) is not int or number < least:
+                raise ValueError(f"{name} is {number!r}; it is a whole number from {least} on")
+        for name, seconds in (("graceful_timeout", graceful_timeout), ("terminate_timeout", terminate_timeout)):
+            if not seconds >= 0:
+                raise ValueError(f"{name} is {seconds!r}; it is 0 seconds or more")
+        if main_process not in ("algorithm", "runner"):
+            raise ValueError(f"main_process is {main_process!r}; it is one of algorithm, runner")
+        if start_method not in ("spawn", "forkserver"):
+            raise ValueError(
+                f"start_method is {start_method!r}; it is one of spawn, forkserver: a fork would copy locks that "
+                "threads of this process hold"
+            )
+        if main_process == "runner" and (self.role != "both" or n_runners != 1):
+            raise ValueError("main_process is 'runner', which keeps one runner here: role is both, and n_runners is 1")
+        if self.role == "runner" and self.server_port == 0:
+            raise ValueError("server_port is 0; with role 'runner' it is the port of the store, or AGL_SERVER_PORT")
+        self.main_process = main_process
+        self.n_runners = n_runners
+        self.concurrency = concurrency
+        self.graceful_timeout = graceful_timeout
+        self.terminate_timeout = terminate_timeout
+        self.start_method = start_method
+        self.max_restarts = max_restarts
+
+    def serves(self, store: LightningStore) -> bool:
+        """Whether this process serves a store to its runners, who then get the keys of attempts with their claims."""
+        is_reachable = isinstance(store, http.LightningStoreClient | http.LightningStoreServer)
+        return self.managed_store is True or (self.managed_store is None and not is_reachable)
+
+    async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
+        """See `ExecutionStrategy.execute`. With the role `runner` the algorithm is not called, nor the store used.
+
+        Raises:
+            Exception: What the algorithm raised.
+            ConfigError: When the store cannot be served, or with the role `runner` cannot be reached.
+            ExecutionError: When what runners need cannot be sent to a process, when their processes cannot begin or
+                die too often, or when a rollout is queued and no runner is left.
+        """
+        _refuse_unguarded_program()
+        if self.role == "runner":
+            host = f"[{self.server_host}]" if ":" in self.server_host else self.server_host
+            try:
+                await join_run(
+                    runner,
+                    f"http://{host}:{self.server_port}",
+                    n_runners=self.n_runners,
+                    concurrency=self.concurrency,
+                    max_restarts=self.max_restarts,
+                    context=multiprocessing.get_context(self.start_method),
+                    graceful_seconds=min(self.graceful_timeout, INTERRUPTED_SECONDS),
+                    terminate_seconds=0.0,
+                )
+            except RunEnded as exc:
+                logger.info("lightning.nothing_to_join: %s", exc)
+            return
+        await store.begin_run()
+        async with self._shared(store, runner) as shared:
+            runners = self._runners(runner, shared)
+            leader = asyncio.create_task(algorithm(store), name="algorithm")
+            working = asyncio.create_task(runners.run(), name="runner processes")
+            try:
+                await self._watch(leader, working, shared, runners)
+            except BaseException as exc:
+                await self._end(leader, working, shared, runners, raised=exc)
+                raise
+            await self._end(leader, working, shared, runners)
+
+    async def _watch(
+        self,
+        leader: "asyncio.Task[None]",
+        working: "asyncio.Task[None]",
+        shared: "_Shared",
+        runners: "_Runners",
+    ) -> None:
+        """Return when the algorithm has ended."""
+        await asyncio.wait({leader, working}, return_when=asyncio.FIRST_COMPLETED)
+        if not leader.done():
+            raise_failure(working)
+            if self.role == "algorithm":
+                await asyncio.wait({leader})
+            await _while_others_work(leader, shared.store, runners.tokens)
+            await lead_without_runners(leader, shared.store, self.n_runners * self.concurrency)
+        raise_failure(leader)
+
+    async def _end(
+        self,
+        leader: "asyncio.Task[None]",
+        working: "asyncio.Task[None]",
+        shared: "_Shared",
+        runners: "_Runners",
+        *,
+        raised: BaseException | None = None,
+    ) -> None:
+        graceful, terminate, has_to_be_told = self.graceful_timeout, self.terminate_timeout, shared.has_to_be_told
+        if raised is not None:
+            graceful, terminate, has_to_be_told = min(graceful, INTERRUPTED_SECONDS), 0.0, lambda token: True
+        try:
+            telling = asyncio.create_task(shared.tell_end(raised), name="word of the end")
+            leading = asyncio.create_task(end_tasks([leader], raised=raised), name="end of the algorithm")
+            await runners.stop(graceful_seconds=graceful, terminate_seconds=terminate, has_to_be_told=has_to_be_told)
+            await leading
+            await telling
+            shared.forget(runners.tokens)
+            # Those who have claimed something elsewhere hear of the end when they come back.
+            await shared.all_told(graceful)
+        finally:
+            runners.close()
+            await end_tasks([working], raised=raised)
+
+    def _runners(self, runner: RunnerBundle, shared: "_Shared") -> "_Runners":
+        if self.role == "algorithm":
+            return _Nobody()
+        if self.main_process == "runner":
+            return _RunnersHere(runner, shared.for_runners, range(self.concurrency))
+        return RunnerPool(
+            multiprocessing.get_context(self.start_method),
+            [packed("the runners' side", runner), packed("the store", shared.for_runners)],
+            n_runners=self.n_runners,
+            concurrency=self.concurrency,
+            max_restarts=self.max_restarts,
+            release=shared.release,
+            secret_variables=KEY_VARIABLES,
+        )
+
+    @asynccontextmanager
+    async def _shared(self, store: LightningStore, runner: RunnerBundle) -> "AsyncIterator[_Shared]":
+        """Make the store one that runners reach, during the block."""
+        # A runner in this process tells the plugins that stay here by itself.
+        observer = None if self.main_process == "runner" else getattr(runner, "observer", None)
+        if not self.serves(store):
+            async with following(store, observer):
+                if isinstance(store, http.LightningStoreServer):
+                    async with store.client_of_runners() as client:
+                        yield _Shared(store, None, client)
+                else:
+                    yield _Shared(store, None, store)
+            return
+        from lightning_http.loopback import is_loopback  # late: runner processes have no use for a server
+
+        given, runner_key = os.environ.get(KEY_VARIABLE), os.environ.get(RUNNER_KEY_VARIABLE)
+        if not given and not is_loopback(self.server_host):
+            raise ConfigError(
+                f"server_host {self.server_host} can be reached from other machines, so the store needs a key: set "
+                f"{KEY_VARIABLE} here, and {RUNNER_KEY_VARIABLE} for the key of runners, or serve on 127.0.0.1"
+            )
+        observed = ObservedStore(store, observer)
+        runner_key = runner_key or secrets.token_urlsafe(32)
+        server = http.LightningStoreServer(
+            observed,
+            self.server_host,
+            self.server_port,
+            # Of the proxy's key, where there is one: what comes with a claim has to open model calls.
+            key=given or getattr(runner, "key", None) or secrets.token_urlsafe(32),
+            runner_key=runner_key,
+        )
+        async with server:
+            logger.info("lightning.store_served run_id=%s url=%s", store.run_id, server.url)
+            client = http.LightningStoreClient(
+                server.url, key=runner_key, run_id=store.run_id, retry_seconds=RETRY_SECONDS
+            )
+            try:
+                yield _Shared(store, observed, client)
+            finally:
+                await client.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A store, and how runners reach it."""
+
+    store: LightningStore
+    observed: ObservedStore | None
+    """What is served; None where it is not served here."""
+    for_runners: LightningStore
+
+    async def release(self, token: str, reason: str) -> None:
+        await release(self.observed or self.store, token, reason)
+        if self.observed is not None:
+            self.observed.forget(token)
+
+    async def tell_end(self, raised: BaseException | None) -> None:
+        await tell_end(self.observed or self.store, raised=raised)
+
+    def has_to_be_told(self, token: str) -> bool:
+        """Whether workers do not soon hear of the end from the store."""
+        return self.observed is None or self.observed.is_executing(token)
+
+    def forget(self, tokens: Iterable[str]) -> None:
+        """Take note that these workers have ended: nobody waits for them to come back."""
+        if self.observed is not None:
+            for token in tokens:
+                self.observed.forget(token)
+
+    async def all_told(self, seconds: float) -> None:
+        if self.observed is not None:
+            told = asyncio.create_task(self.observed.all_told(), name="runners elsewhere")
+            await asyncio.wait({told}, timeout=seconds)
+            told.cancel()
+
+
+class _Nobody:
+    """No runners here."""
+
+    tokens: Iterable[str] = ()
+
+    async def run(self) -> None: ...
+
+    async def stop(
+        self, *, graceful_seconds: float, terminate_seconds: float, has_to_be_told: Callable[[str], bool]
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _RunnersHere:
+    """Runners in this process, which are ended by cancelling them."""
+
+    def __init__(self, runner: RunnerBundle, store: LightningStore, numbers: range) -> None:
+        self._runner = runner
+        self._store = store
+        self._numbers = numbers
+        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._token = secrets.token_hex(4)
+        self._prefix = worker_ids(self._token)
+        self.tokens: Iterable[str] = (self._token,)
+
+    async def run(self) -> None:
+        worker_prefix.set(self._prefix)
+        try:
+            await run_here(self._runner, self._store, self._numbers, self._stop)
+        finally:
+            self._ended.set()
+
+    async def stop(
+        self, *, graceful_seconds: float, terminate_seconds: float, has_to_be_told: Callable[[str], bool]
+    ) -> None:
+        if has_to_be_told(self._token):
+            self._stop.set()
+        ended: asyncio.Future[Any] = asyncio.ensure_future(self._ended.wait())
+        await asyncio.wait({ended}, timeout=graceful_seconds)
+        ended.cancel()
+
+    def close(self) -> None:
+        self._stop.set()
+
+
+_Runners = RunnerPool | _Nobody | _RunnersHere
+
+
+async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:
+    """Return when the algorithm has ended, or no runner is left elsewhere.
+
+    Args:
+        leader: The algorithm.
+        store: Where runners look for work.
+        tokens: Parts of the ids of those that are not elsewhere.
+    """
+    clock = asyncio.get_running_loop().time
+    seen: dict[str, tuple[Worker, float]] = {}
+    while not leader.done():
+        try:
+            workers = await store.query_workers()
+        except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
+            return
+        for worker in workers:
+            if worker.worker_id not in seen or seen[worker.worker_id][0] != worker:
+                seen[worker.worker_id] = worker, clock()
+        if not any(
+            worker.status == "busy" or (worker.status == "idle" and clock() - since < SILENT_SECONDS)
+            for worker, since in seen.values()
+            if not any(token in worker.worker_id for token in tokens)
+        ):
+            return
+        await asyncio.wait({leader}, timeout=LOOK_SECONDS)
+
+
+def _refuse_unguarded_program() -> None:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ExecutionError(
+            "a runner process has begun to run the program that started it; "
+            "put what starts a run below `if __name__ == '__main__':`"
+        )

@@ -1,0 +1,106 @@
+"""Spans from any OpenTelemetry SDK or collector, by its own protocol."""
+
+import gzip
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from starlette.responses import Response
+
+from lightning_core.errors import InvalidRequest, NotFound
+from lightning_core.store.base import LightningStore
+from lightning_core.types import Span
+from lightning_http.auth import Identity, Role
+from lightning_http.call import BodyRefused, Call
+from lightning_http.messages import TRACES_PATH
+from lightning_http.routing import CallOf, RawAnswer, Routes
+
+routes = Routes("traces")
+
+_PROTOBUF = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
+
+_DOCUMENT = {
+    "requestBody": {
+        "description": "An `ExportTraceServiceRequest`, packed with gzip or not.",
+        "content": {
+            **_PROTOBUF,
+            "application/json": {"schema": {"type": "object"}},
+        },
+    },
+}
+_MESSAGE = {"type": "object", "properties": {"message": {"type": "string"}}}
+_ANSWERS = {
+    200: {
+        "description": "How many spans were not kept, and why.",
+        "content": {**_PROTOBUF, "application/json": {"schema": {"type": "object"}}},
+    },
+    400: {
+        "description": "The body is not a request.",
+        "content": {**_PROTOBUF, "application/json": {"schema": _MESSAGE}},
+    },
+}
+
+
+@routes.post(
+    TRACES_PATH, role=Role.ATTEMPT, raw=True, response_class=Response, openapi_extra=_DOCUMENT, responses=_ANSWERS
+)
+async def export_traces(call: CallOf) -> RawAnswer:
+    """Keep spans that OpenTelemetry exports.
+
+    Which attempt a span belongs to is said by the attributes `agentlightning.rollout_id` and
+    `agentlightning.attempt_id` of the span or of its resource; with the key of an attempt, it is that one. Spans that
+    cannot be kept are counted in the answer, as the protocol has it.
+    """
+    # Imported with the first spans that come this way: protobuf takes longer to import than the rest of a server.
+    from lightning_http import otlp
+
+    media_type = call.media_type() or otlp.PROTOBUF
+    if media_type not in (otlp.PROTOBUF, otlp.JSON):
+        raise BodyRefused(415, f"Content-Type is {media_type!r}; it is {otlp.PROTOBUF!r} or {otlp.JSON!r}")
+    try:
+        request = otlp.parse(await call.body(), media_type)
+    except otlp.MalformedTraces as exc:
+        call.status = 400
+        return _packed(call, otlp.failure(str(exc), media_type)), media_type
+    who = call.identity
+    received = otlp.spans_of(request, rollout_id=who.rollout_id, attempt_id=who.attempt_id)
+    received.rejected += await _keep(call.store, received.spans, who)
+    return _packed(call, otlp.answer(received.rejected, media_type)), media_type
+
+
+async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Counter[str]:
+    """Keep the spans that can be kept.
+
+    Returns:
+        Why others were not -> how many.
+    """
+    own = who.mark([span for span in spans if who.owns(span.rollout_id, span.attempt_id)])
+    rejected: Counter[str] = Counter()
+    if len(own) < len(spans):
+        rejected[f"the key is for attempt {who.attempt_id} only"] = len(spans) - len(own)
+    if not own:
+        return rejected
+    try:
+        await store.add_many_spans(own)
+    except (NotFound, InvalidRequest):
+        # None of them is kept then, so find out whose fault it is.
+        for group in _by_attempt(own):
+            try:
+                await store.add_many_spans(group)
+            except (NotFound, InvalidRequest) as exc:
+                rejected[str(exc)] += len(group)
+    return rejected
+
+
+def _by_attempt(spans: Sequence[Span]) -> list[list[Span]]:
+    groups: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+    for span in spans:
+        groups[span.rollout_id, span.attempt_id].append(span)
+    return list(groups.values())
+
+
+def _packed(call: Call, body: bytes) -> bytes:
+    """Pack the answer where the client takes it so."""
+    if not body or "gzip" not in call.headers.get("accept-encoding", ""):
+        return body
+    call.extra_headers.append((b"content-encoding", b"gzip"))
+    return gzip.compress(body, mtime=0)

@@ -1,0 +1,362 @@
+"""A store's server."""
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from starlette.middleware.cors import CORSMiddleware
+
+from lightning_core.concurrency import loop_factory
+from lightning_core.errors import ConfigError, StoreError
+from lightning_core.model_proxy import KEY_VARIABLE
+from lightning_core.store.base import LightningStore, LightningStoreCapabilities
+from lightning_core.types import AttemptedRollout, Rollout
+from lightning_http.app import application
+from lightning_http.auth import Keys
+from lightning_http.client import LightningStoreClient
+from lightning_http.forwarding import ForwardingStore
+from lightning_http.gate import Gate
+from lightning_http.listener import Listener, bind
+from lightning_http.loopback import is_loopback
+from lightning_http.messages import RUNNER_KEY_VARIABLE, TRACES_PATH
+from lightning_http.service import Limits, Service
+
+logger = logging.getLogger(__name__)
+
+
+async def drain(service: Service, *, seconds: float, hurry: asyncio.Event) -> None:
+    """Give no more claims, and wait for the attempts that run.
+
+    Reports and spans are taken as before. An attempt that has not ended in time goes on, where its worker holds a
+    lease: it reports to the next server of the store, or loses its lease. Of the others nobody would ever know, so
+    they are released: their rollouts are queued again.
+
+    Args:
+        service: What the server's requests share.
+        seconds: How long to wait.
+        hurry: Set to stop waiting.
+    """
+    service.draining.set()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    hurried = asyncio.create_task(hurry.wait())
+    try:
+        while running := await _running(service):
+            service.reported.clear()
+            reported = asyncio.create_task(service.reported.wait())
+            try:
+                left = deadline - loop.time()
+                await asyncio.wait([reported, hurried], timeout=max(left, 0.0), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                reported.cancel()
+                await asyncio.gather(reported, return_exceptions=True)
+            if hurried.done() or loop.time() >= deadline:
+                break
+    finally:
+        hurried.cancel()
+        await asyncio.gather(hurried, return_exceptions=True)
+    for store, rollout in running:
+        await _release(store, rollout)
+
+
+async def _running(service: Service) -> list[tuple[LightningStore, Rollout]]:
+    return [
+        (store, rollout)
+        for store in service.views()
+        for rollout in await store.query_rollouts(status_in=["preparing", "running"])
+    ]
+
+
+async def _release(store: LightningStore, rollout: Rollout) -> None:
+    if not isinstance(rollout, AttemptedRollout):
+        return
+    worker_id, attempt_id = rollout.attempt.worker_id, rollout.attempt.attempt_id
+    worker = None if worker_id is None else await store.get_worker_by_id(worker_id)
+    if worker is not None and worker.last_heartbeat_time is not None:
+        return
+    try:
+        await store.report_fault(rollout.rollout_id, attempt_id, "the store's server was stopped while it ran")
+    except StoreError as exc:  # it has ended since
+        logger.info("lightning.attempt_not_released attempt_id=%s reason=%s", attempt_id, exc)
+
+
+_STOP_SECONDS = 5.0
+"""How long requests may go on when a server stops."""
+
+
+class LightningStoreServer(ForwardingStore):
+    """Serves a store over HTTP, with the REST API of agentlightning 0.3 and more.
+
+    It runs in the event loop that starts it:
+
+        async with LightningStoreServer(store) as server:
+            client = LightningStoreClient(server.url)
+
+    or, for a caller that has none, in a thread of its own: `with LightningStoreServer(store) as server`. It is a store
+    itself, which hands every call to the one behind it; in another process, after a fork or pickled, it is a client.
+    Stopping the server leaves the store open; `aclose` ends both.
+
+    Args:
+        store: What is served. It is not closed by the server.
+        host: The address to listen on. One that other machines can reach demands a key.
+        port: The port; 0 lets the system choose one.
+        key: What the algorithm says to do everything; None for the variable `AGL_KEY`, `""` for none.
+        runner_key: What runners may say instead; None for the variable `AGL_RUNNER_KEY`.
+        cors_allow_origins: The web pages that may ask, by their origins; none by default.
+        limits: How much one request may ask for.
+        attempt_key_seconds: How long the key that comes with a claim is good.
+        drain_seconds: How long `run_forever` waits for running attempts when it is told to stop.
+
+    Raises:
+        ConfigError: When the host demands a key and there is none, or a key cannot be one.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        key: str | None = None,
+        runner_key: str | None = None,
+        cors_allow_origins: Sequence[str] = (),
+        limits: Limits | None = None,
+        attempt_key_seconds: float = 86_400.0,
+        drain_seconds: float = 10.0,
+    ) -> None:
+        self.store = store
+        self._key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
+        runners = (os.environ.get(RUNNER_KEY_VARIABLE) if runner_key is None else runner_key) or None
+        if self._key is None and not is_loopback(host):
+            raise ConfigError(
+                f"host {host} can be reached from other machines, so the store needs a key: give key=, --key or "
+                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
+            )
+        self._runner_key = runners
+        self._keys = Keys(self._key, runner_key=runners, attempt_seconds=attempt_key_seconds)
+        self._host = host
+        self._port = port
+        self._limits = Limits() if limits is None else limits
+        self._origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins)
+        self._drain_seconds = drain_seconds
+        self._owner = os.getpid()
+        self._elsewhere: LightningStoreClient | None = None
+        self._service: Service | None = None
+        self._listener: Listener | None = None
+        self._thread: _ServerThread | None = None
+
+    # Where it is
+
+    @property
+    def url(self) -> str:
+        """Where clients find it, such as `http://127.0.0.1:4747`; known once it is started.
+
+        Raises:
+            StoreError: When the system is to choose the port, and has not yet.
+        """
+        if self._port == 0:
+            raise StoreError("the port is not chosen yet; start the server first")
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+
+    @property
+    def endpoint(self) -> str:
+        """The same as `url`, as agentlightning 0.3 calls it."""
+        return self.url
+
+    def otlp_traces_endpoint(self) -> str:
+        """Return where OpenTelemetry's exporters send spans."""
+        return self.url + TRACES_PATH
+
+    @property
+    def capabilities(self) -> LightningStoreCapabilities:
+        return {**self.target().capabilities, "otlp_traces": True}
+
+    def target(self) -> LightningStore:
+        if os.getpid() == self._owner:
+            return self.store
+        if self._elsewhere is None:
+            self._elsewhere = _client_of(self.url, self._key, self.store.run_id)
+        return self._elsewhere
+
+    def client_of_runners(self) -> LightningStoreClient:
+        """Return a client with the key of runners, where there is one: it may do less than the algorithm's."""
+        return _client_of(self.url, self._runner_key or self._key, self.run_id)
+
+    def __reduce__(self) -> Any:
+        return _client_of, (self.url, self._key, self.run_id)
+
+    # From start to stop
+
+    async def start(self) -> None:
+        """Listen, in this event loop; return when requests are answered.
+
+        Raises:
+            ConfigError: When the port cannot be had.
+            StoreError: When the server runs already.
+        """
+        if self._listener is not None or self._thread is not None:
+            raise StoreError(f"this server runs already, at {self.url}")
+        await self._start()
+
+    async def _start(self) -> None:
+        local_only = self._key is None
+        service = Service(self.store, self._keys, self._limits, local_only=local_only, cors_allow_origins=self._origins)
+        bound = bind(self._host, self._port)
+        gate: Any = Gate(service, application())
+        if self._origins:
+            gate = CORSMiddleware(gate, allow_origins=self._origins, allow_methods=["*"], allow_headers=["*"])
+        listener = Listener(gate, bound, self._limits)
+        port = bound.getsockname()[1]
+        try:
+            await listener.open()
+        except BaseException:  # also a start that is cancelled: nobody knows of the listener yet
+            await listener.close(seconds=0)
+            raise
+        self._service, self._listener, self._port = service, listener, port
+
+    async def stop(self) -> None:
+        """Answer what is under way, and stop; waits are told so. The store stays open. Twice is one effect."""
+        listener, self._listener = self._listener, None
+        if listener is None or self._service is None:
+            return
+        self._service.draining.set()
+        self._service.closing.set()
+        await listener.close(seconds=_STOP_SECONDS)
+
+    async def drain(self, *, hurry: asyncio.Event | None = None) -> None:
+        """Give no more claims, wait for running attempts for at most `drain_seconds`, then stop.
+
+        Args:
+            hurry: Set it to wait no longer.
+        """
+        if self._service is not None and self._listener is not None:
+            await drain(self._service, seconds=self._drain_seconds, hurry=hurry or asyncio.Event())
+        await self.stop()
+
+    async def run_forever(self) -> None:
+        """Serve until the process is told to end (SIGTERM, Ctrl-C), then drain. A second signal ends the wait.
+
+        Call it in the main thread. A server that does not run yet is started.
+        """
+        if self._listener is None:
+            await self.start()
+        told, hurry = asyncio.Event(), asyncio.Event()
+
+        def on_signal() -> None:
+            (hurry if told.is_set() else told).set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            # Also while no client waits: a process that stood still notices it, and takes nothing from living workers.
+            async with self.store.keeping_deadlines():
+                await told.wait()
+            await self.drain(hurry=hurry)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            await self.stop()
+
+    async def aclose(self) -> None:
+        """Stop the server, and close the store."""
+        if os.getpid() == self._owner:
+            await self.stop()
+            if self._thread is not None:
+                await asyncio.to_thread(self.__exit__, None, None, None)
+        await self.target().aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # In a thread
+
+    def __enter__(self) -> Self:
+        if self._listener is not None or self._thread is not None:
+            raise StoreError(f"this server runs already, at {self.url}")
+        if not self.store.capabilities.get("thread_safe"):
+            raise ConfigError(
+                f"{type(self.store).__name__} is not thread_safe, so it cannot be served from a thread of its own; "
+                "serve it in its event loop, with 'async with'"
+            )
+        self._thread = _ServerThread(self)
+        try:
+            self._thread.open()
+        except BaseException:
+            self._thread = None
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+
+class _ServerThread:
+    """A thread with an event loop in which a server runs."""
+
+    def __init__(self, server: LightningStoreServer) -> None:
+        self._server = server
+        self._opened: Future[None] = Future()
+        self._is_over = False
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="store server", daemon=True)
+
+    def open(self) -> None:
+        self._thread.start()
+        try:
+            self._opened.result()
+        except BaseException:  # also Ctrl-C, while it opens
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._is_over = True
+        if self._loop is not None and self._stop is not None:
+            with suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as exc:
+            if self._opened.done():
+                raise
+            self._opened.set_exception(exc)
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        if self._is_over:  # before there was anything to set
+            self._stop.set()
+        try:
+            await self._server._start()
+        except BaseException as exc:
+            self._opened.set_exception(exc)
+            return
+        self._opened.set_result(None)
+        await self._stop.wait()
+        await self._server.stop()
+
+
+def _client_of(url: str, key: str | None, run_id: str) -> LightningStoreClient:
+    return LightningStoreClient(url, key=key or "", run_id=run_id)

@@ -1,0 +1,142 @@
+"""What all requests to one server share."""
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from lightning_core.errors import InvalidRequest
+from lightning_core.store.base import LightningStore, LightningStoreStatistics
+from lightning_http.auth import Keys
+from lightning_http.connection_limits import ConnectionLimits
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """Counts of one server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "agl_store_requests", "Answered requests.", ("method", "route", "status"), registry=self._registry
+        )
+        self._seconds = Histogram(
+            "agl_store_request_seconds",
+            "Time to the answer, waits included.",
+            ("method", "route"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._in_flight = Gauge("agl_store_requests_in_flight", "Requests without an answer.", registry=self._registry)
+        self._held = Gauge("agl_store_records", "What the server's own run holds.", ("kind",), registry=self._registry)
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def begin(self) -> None:
+        """A request has come."""
+        self._in_flight.inc()
+
+    def end(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered.
+
+        Args:
+            method: Its method.
+            route: The route's template, never a path with ids in it.
+            status: The answer's status; 499 where whoever asked was gone.
+            seconds: How long it took.
+        """
+        self._in_flight.dec()
+        children = self._children.get((method, route, status))
+        if children is None:
+            children = (self._requests.labels(method, route, str(status)), self._seconds.labels(method, route))
+            self._children[method, route, status] = children
+        children[0].inc()
+        children[1].observe(seconds)
+
+    def page(self, statistics: LightningStoreStatistics) -> bytes:
+        """Return the text that Prometheus reads."""
+        for name, value in statistics.items():
+            if name.startswith("total_") and isinstance(value, int):
+                self._held.labels(name.removeprefix("total_")).set(value)
+        return generate_latest(self._registry)
+
+
+_MAX_VIEWS = 256
+_RUN_ID = re.compile(r"[\x21-\x7e]{1,200}")
+
+
+@dataclass(frozen=True)
+class Limits(ConnectionLimits):
+    """How much one request may ask for."""
+
+    max_page_size: int = 10_000
+    """The most records in one answer."""
+    max_wait_seconds: float = 300.0
+    """The longest that a request waits; its answer then says that it has to be asked again."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            if getattr(self, limit.name) <= 0:
+                raise InvalidRequest(f"{limit.name} is {getattr(self, limit.name)}; it is more than 0")
+
+
+@dataclass
+class Service:
+    """A store that is served.
+
+    Args:
+        store: The store.
+        keys: Who may do what.
+        limits: How much one request may ask for.
+        local_only: Whether only this machine is meant to ask, without a key: then a browser must not be talked into
+            asking under another name.
+        cors_allow_origins: The web pages of other sites that may ask, by their origins.
+    """
+
+    store: LightningStore
+    keys: Keys
+    limits: Limits
+    local_only: bool
+    cors_allow_origins: Collection[str] = ()
+    metrics: Metrics = field(default_factory=Metrics)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no more claims are given."""
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing is waited for any more."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by each report on an attempt, so that whoever drains can look again."""
+    _views: OrderedDict[str, LightningStore] = field(default_factory=OrderedDict)
+
+    def view(self, run_id: str | None) -> LightningStore:
+        """Return the store as one run sees it; None for the run of the store itself.
+
+        Raises:
+            InvalidRequest: When it cannot be a run's id.
+        """
+        if run_id is None or run_id == self.store.run_id:
+            return self.store
+        view = self._views.get(run_id)
+        if view is None:
+            if not _RUN_ID.fullmatch(run_id):
+                raise InvalidRequest(f"{run_id!r} cannot be a run's id; it has 1 to 200 printable ASCII characters")
+            view = self._views[run_id] = self.store.for_run(run_id)
+            if len(self._views) > _MAX_VIEWS:
+                # Who still uses it keeps it alive.
+                self._views.popitem(last=False)
+        self._views.move_to_end(run_id)
+        return view
+
+    def views(self) -> list[LightningStore]:
+        """Return the store as all runs see it that were asked about lately."""
+        return [self.store, *self._views.values()]
+
+    @staticmethod
+    def now() -> float:
+        """Return the time that keys are good by, in seconds since the epoch."""
+        return time.time()

@@ -1,0 +1,85 @@
+"""What runner processes log is shown as what this process logs: same levels, same handlers, same form."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_http.processes import ProcessesStrategy, StartMethod
+
+from lightning_core.logs import setup_logging
+from lightning_core.logs.setup import reset_logging
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("process_agents", "no_process_left")
+
+
+@pytest.fixture(autouse=True)
+def usual_logging() -> Iterator[None]:
+    yield
+    reset_logging()
+
+
+@pytest.mark.parametrize("start_method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_set_up_of_this_process_holds_in_runner_processes(start_method: StartMethod, tmp_path: Path):
+    import process_agents
+
+    file = tmp_path / "log.jsonl"
+    setup_logging("INFO", format="json", console=False, files=file, apply_to=["process_agents"])
+    trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy(start_method=start_method))
+    result = trainer.fit(process_agents.log, ["some/path"])
+    shown = [json.loads(line) for line in file.read_text().splitlines()]
+    first, second = [each for each in shown if each["logger"] == "process_agents"]
+    assert (first["level"], first["event"], first["task"]) == ("info", "lightning.told", "some/path")
+    assert (first["number"], first["text"]) == (3, "in a thread")
+    assert (second["level"], second["text"]) == ("warning", "it went wrong")
+    assert second["exception"].endswith("KeyError: 'api_key=***'")
+    for each in (first, second):
+        assert each["run_id"] == result.run_id
+        assert each["rollout_id"].startswith("ro-")
+        assert each["attempt_id"].startswith("at-")
+
+
+def test_handlers_of_a_program_get_records_of_runner_processes_and_those_below_the_level_stay_there(
+    caplog: pytest.LogCaptureFixture,
+):
+    import process_agents
+
+    with caplog.at_level(logging.WARNING, "process_agents"):
+        Trainer(algorithm="baseline", strategy=ProcessesStrategy()).fit(process_agents.log, ["a"])
+    (record,) = [each for each in caplog.records if each.name == "process_agents"]
+    assert (record.levelname, record.getMessage(), record.processName) == ("WARNING", "it went wrong", "runner 0")
+    assert record.process != os.getpid()
+
+
+def test_process_that_an_agent_forks_shows_its_warnings_by_itself(caplog: Any, capfd: pytest.CaptureFixture[str]):
+    import process_agents
+
+    Trainer(algorithm="baseline", strategy=ProcessesStrategy()).fit(process_agents.log_from_a_fork, ["a"])
+    assert [each.getMessage() for each in caplog.records if each.name == "process_agents"] == ["from here"]
+    assert "from a fork" in capfd.readouterr().err
+
+
+def test_handler_that_fails_does_not_hide_a_death(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    import process_agents
+
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise ConnectionError("no log server")
+
+    handler, logger = Broken(), logging.getLogger("process_agents")
+    logger.addHandler(handler)
+    try:
+        store = InMemoryLightningStore(lease_seconds=600)  # longer than a test may take: it is not waited for
+        result = Trainer(algorithm="baseline", strategy=ProcessesStrategy(), store=store).fit(
+            process_agents.log_and_die_once, [str(tmp_path / "flag")]
+        )
+    finally:
+        logger.removeHandler(handler)
+    assert (result.status, result.rollouts.succeeded) == ("succeeded", 1)
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("lightning.record_not_shown")]
+    assert told == ["lightning.record_not_shown process=runner 0; this is told once: no log server"] * 2

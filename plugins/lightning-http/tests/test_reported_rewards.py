@@ -1,0 +1,178 @@
+"""Rewards that are written with the key of an attempt never take the place of what the runner recorded."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from lightning_http import LightningStoreClient, LightningStoreServer
+
+from lightning_core.adapter import TraceToTrajectories
+from lightning_core.agent import rollout
+from lightning_core.algorithm import run_batch
+from lightning_core.emitter import emit_reward, find_final_reward, find_reward_spans, get_reward_value
+from lightning_core.runner import LitAgentRunner
+from lightning_core.testing.adapter import TraceBuilder
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import AttemptedRollout, Span
+
+KEY, RUNNER_KEY = "the-algorithms-key", "the-runners-key"
+
+
+def reward_span(of: AttemptedRollout, value: float, *, sequence_id: int = 0) -> Span:
+    made = emit_reward(value, propagate=False)
+    attempt = of.attempt
+    span = Span.from_core_fields(made, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
+    return span.model_copy(update={"sequence_id": sequence_id})
+
+
+@pytest.fixture
+async def algorithm(guarded: LightningStoreServer):
+    async with LightningStoreClient(guarded.url, key=KEY) as client:
+        yield client
+
+
+@pytest.fixture
+async def runner(guarded: LightningStoreServer):
+    async with LightningStoreClient(guarded.url, key=RUNNER_KEY) as client:
+        yield client
+
+
+@pytest.fixture
+async def claimed(algorithm: LightningStoreClient, runner: LightningStoreClient) -> AttemptedRollout:
+    await algorithm.enqueue_rollout("task")
+    claimed = await runner.dequeue_rollout("w-1")
+    assert claimed is not None
+    return claimed
+
+
+@pytest.fixture
+async def agent(guarded: LightningStoreServer, runner: LightningStoreClient, claimed: AttemptedRollout):
+    """What an agent can do with its attempt's key."""
+    key = runner.attempt_key(claimed.attempt.attempt_id)
+    async with aclosing(LightningStoreClient(guarded.url, key=key)) as client:
+        yield client
+
+
+async def rewards(store: LightningStoreClient, of: AttemptedRollout) -> list[float | None]:
+    """All rewards that are recorded, whether they count or not."""
+    return [get_reward_value(span) for span in await store.query_spans(of.rollout_id)]
+
+
+async def test_algorithms_see_the_graders_reward_whatever_the_agent_writes_with_its_key(
+    guarded: LightningStoreServer, algorithm: LightningStoreClient, runner: LightningStoreClient
+) -> None:
+    async def write(of: AttemptedRollout, value: float, sequence_id: int = 0) -> None:
+        key = runner.attempt_key(of.attempt.attempt_id)
+        async with aclosing(LightningStoreClient(guarded.url, key=key)) as client:
+            await client.add_span(reward_span(of, value, sequence_id=sequence_id))
+
+    @rollout
+    async def greedy(task: str, rollout: AttemptedRollout) -> str:
+        await write(rollout, 50.0)
+        return "answer"
+
+    async def grade(rollout: AttemptedRollout) -> float:
+        await write(rollout, 99.0, sequence_id=1_000_000)
+        return 0.1
+
+    class AfterTheEnd:
+        async def lightning_rollout_end(self, rollout: AttemptedRollout, reward: float | None) -> None:
+            assert reward == 0.1
+            await write(rollout, 1234.0, sequence_id=2_000_000)
+
+    works = LitAgentRunner[Any](OtelTracer(), max_rollouts=1, reward=grade)
+    with works.run_context(agent=greedy, store=runner, hooks=AfterTheEnd()):
+        running = asyncio.create_task(works.iter())
+        (outcome,) = (await run_batch(algorithm, ["task"], mode="train")).outcomes
+        await running
+
+    spans = await algorithm.query_spans(outcome.rollout.rollout_id)
+    assert sorted(filter(None, map(get_reward_value, spans))) == [0.1, 50.0, 99.0, 1234.0]
+    assert (outcome.reward, find_final_reward(spans)) == (0.1, 0.1)
+    assert [get_reward_value(span) for span in find_reward_spans(spans)] == [0.1]
+    assert TraceToTrajectories().adapt(spans).final_reward == 0.1
+
+
+async def test_reward_of_an_agents_key_counts_where_the_runner_recorded_none(
+    algorithm: LightningStoreClient, agent: LightningStoreClient, claimed: AttemptedRollout
+) -> None:
+    await agent.add_span(reward_span(claimed, 0.3))
+    await agent.add_many_spans([reward_span(claimed, 0.4)])
+    assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) == 0.4
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "timeout"])
+async def test_spans_of_an_agents_key_after_the_end_are_kept_and_their_rewards_do_not_count(
+    status: Any,
+    algorithm: LightningStoreClient,
+    agent: LightningStoreClient,
+    claimed: AttemptedRollout,
+) -> None:
+    await agent.add_span(reward_span(claimed, 0.3))
+    await algorithm.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status=status)
+
+    await agent.add_span(reward_span(claimed, 1234.0))
+
+    spans = await algorithm.query_spans(claimed.rollout_id)
+    assert [span.attributes["agentlightning.reported"] for span in spans] == ["live", "late"]
+    assert await rewards(algorithm, claimed) == [0.3, 1234.0]
+    assert find_final_reward(spans) == 0.3
+
+
+async def test_otlp_with_an_agents_key_after_the_end_changes_no_reward(
+    guarded: LightningStoreServer,
+    algorithm: LightningStoreClient,
+    runner: LightningStoreClient,
+    claimed: AttemptedRollout,
+    ask: Any,
+) -> None:
+    await algorithm.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+    attributes = [
+        {"key": "agentlightning.reward.0.name", "value": {"stringValue": "primary"}},
+        {"key": "agentlightning.reward.0.value", "value": {"doubleValue": 50.0}},
+        {"key": "agentlightning.reported", "value": {"stringValue": "live"}},  # its own word is not believed
+    ]
+    span = {"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "1", "name": "reward", "attributes": attributes}
+    key = runner.attempt_key(claimed.attempt.attempt_id)
+    headers = {"Authorization": f"Bearer {key}"}
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+    status, _ = await ask("POST", f"{guarded.url}/v1/traces", json=body, headers=headers)
+    assert status == 200
+    assert await rewards(algorithm, claimed) == [50.0]
+    assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) is None
+
+
+async def test_reward_that_the_runner_brings_after_the_end_counts(
+    algorithm: LightningStoreClient, runner: LightningStoreClient, claimed: AttemptedRollout
+) -> None:
+    await runner.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+    await runner.add_span(reward_span(claimed, 0.2))
+    assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) == 0.2
+
+
+async def test_attempt_that_was_only_silent_is_revived_and_its_reward_counts(
+    algorithm: LightningStoreClient, agent: LightningStoreClient, claimed: AttemptedRollout
+) -> None:
+    await algorithm.update_rollout(
+        claimed.rollout_id,
+        config=claimed.config.model_copy(update={"max_attempts": 2, "retry_condition": ["unresponsive"]}),
+    )
+    await algorithm.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="unresponsive")
+    await agent.add_span(reward_span(claimed, 0.3))
+    attempt = await algorithm.get_latest_attempt(claimed.rollout_id)
+    assert attempt is not None
+    assert attempt.status == "running"
+    assert find_final_reward(await algorithm.query_spans(claimed.rollout_id)) == 0.3
+
+
+def test_rewards_of_single_calls_are_the_runners_alone_where_it_recorded_one() -> None:
+    trace = TraceBuilder()
+    trace.call([1], [2])
+    trace.reward(50.0)
+    trace.call([1, 2, 3], [4])
+    trace.reward(0.1)
+    reported = trace.spans[1]
+    reported.attributes["agentlightning.reported"] = "live"
+    (row,) = TraceToTrajectories().adapt(trace.spans).rows
+    assert row.rewards == (None, 0.1)

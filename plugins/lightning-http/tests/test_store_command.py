@@ -1,0 +1,245 @@
+"""`agl store` as a person uses it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from lightning_http import LightningStoreClient
+
+from lightning_core.errors import AccessDenied, StoreError
+from lightning_core.types import EnqueueRolloutRequest
+
+COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("AGL_")} | variables
+
+
+@contextmanager
+def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the command, and return it with the address that it prints."""
+    process = subprocess.Popen(
+        [*COMMAND, "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(**variables),
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("store of run "), process.communicate()
+        yield process, line.split()[-1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(*arguments: str, **variables: str) -> str:
+    """Run the command, which is wrong, and return the one line that it says."""
+    done = subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, env=environment(**variables), check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_it_serves_until_it_is_told_to_stop():
+    with serving("--run", "run-7") as (process, url):
+
+        async def use() -> str:
+            async with LightningStoreClient(url) as client:
+                await client.enqueue_rollout("a")
+                return client.run_id
+
+        assert asyncio.run(use()) == "run-7"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+
+
+async def run_of(url: str) -> str:
+    """Return the run that those who name none work for."""
+    async with LightningStoreClient(url) as client:
+        await client.statistics()
+        return client.run_id
+
+
+def test_killed_and_started_again_it_goes_on_with_its_run_until_that_has_ended(tmp_path):
+    pytest.importorskip("lightning_sqlite", reason="only what is kept in a file survives a kill")
+    arguments = ("--backend", "sqlite", "--path", str(tmp_path / "store.db"))
+    with serving(*arguments) as (_, url):
+        first = asyncio.run(run_of(url))  # and nothing is written before the kill
+
+    async def use(url: str) -> str:
+        async with LightningStoreClient(url) as client:
+            await client.enqueue_rollout("a")
+            # Somebody else's, which is newer, and is not what is served.
+            await client.for_run("another-run").enqueue_rollout("b")
+            return client.run_id
+
+    with serving(*arguments) as (process, url):
+        assert asyncio.run(use(url)) == first
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said == f"goes on with run {first}, which has not ended; --run NAME serves another one\n"
+
+    async def end(url: str) -> str:
+        async with LightningStoreClient(url) as client:
+            claimed = await client.dequeue_rollout("w")
+            assert claimed is not None
+            assert claimed.input == "a"
+            for run_id in (client.run_id, "another-run"):
+                await client.for_run(run_id).end_run()
+            return client.run_id
+
+    with serving(*arguments) as (_, url):
+        assert asyncio.run(end(url)) == first
+    with serving(*arguments) as (_, url):
+        assert asyncio.run(run_of(url)) not in (first, "another-run")
+    with serving(*arguments, "--run", first) as (_, url):
+        assert asyncio.run(run_of(url)) == first
+
+
+def test_stopped_for_longer_than_a_lease_it_takes_nothing_from_living_workers(tmp_path):
+    store = ("--backend", "sqlite", "--path", str(tmp_path / "store.db"), "--set", "lease_seconds=1.0")
+
+    async def use(process: subprocess.Popen[str], url: str) -> None:
+        async with LightningStoreClient(url) as client:
+            await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(4)])
+            workers = [f"w-{number}" for number in range(4)]
+            for worker in workers:
+                await client.update_worker(worker)
+            claimed = [await client.dequeue_rollout(worker) for worker in workers]
+            process.send_signal(signal.SIGSTOP)
+            look = asyncio.create_task(client.query_rollouts())
+            await asyncio.sleep(1.5)  # of the server's process: no clock of ours can stand still for it
+            process.send_signal(signal.SIGCONT)
+            await look
+            await asyncio.gather(*(client.update_worker(worker) for worker in workers))
+            attempts = [await client.query_attempts(each.rollout_id) for each in claimed if each is not None]
+            assert [[attempt.status for attempt in each] for each in attempts] == [["preparing"]] * 4
+
+    with serving(*store) as (process, url):
+        asyncio.run(use(process, url))
+
+
+def test_failure_of_the_store_is_in_its_log(tmp_path):
+    (tmp_path / "breaking.py").write_text(
+        "from lightning_core import InMemoryLightningStore\n\n\n"
+        "class Breaking(InMemoryLightningStore):\n"
+        "    async def query_workers(self, **query):\n"
+        "        raise RuntimeError('the shelf fell down')\n"
+    )
+    with serving("--backend", "breaking:Breaking", PYTHONPATH=str(tmp_path)) as (process, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url, retry_seconds=0.2) as client:
+                with pytest.raises(StoreError, match="its log says why"):
+                    await client.query_workers()
+
+        asyncio.run(use())
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert "RuntimeError: the shelf fell down" in errors
+
+
+def test_damaged_database_is_one_line_and_is_left_as_it_was(tmp_path):
+    pytest.importorskip("lightning_sqlite", reason="this is about its files")
+    path = tmp_path / "store.db"
+    with serving("--backend", "sqlite", "--path", str(path)) as (process, _):
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    content = bytearray(path.read_bytes())
+    content[4096:40_000] = b"\xaa" * (40_000 - 4096)
+    path.write_bytes(content)
+    done = subprocess.run(
+        [*COMMAND, "--backend", "sqlite", "--path", str(path), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"Error: {path} is damaged: ")
+    assert path.read_bytes() == content
+    assert [item.name for item in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_it_stops_with_attempts_under_way_and_clients_that_wait():
+    with serving("--drain-seconds", "0.2", AGL_KEY="secret") as (process, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url, key="secret", retry_seconds=0.2) as client:
+                await client.start_rollout("never ends")
+                waiter = asyncio.create_task(client.dequeue_rollout(wait_seconds=None))
+                await client.statistics()
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(Exception, match=r"shutting down|out of reach"):
+                    await waiter
+
+        asyncio.run(use())
+        _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+
+
+def test_the_key_is_wanted():
+    with serving("--key", "secret", "--runner-key", "other") as (_, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url, key="secret") as client:
+                await client.enqueue_rollout("a")
+            client = LightningStoreClient(url, key="other")
+            assert await client.dequeue_rollout() is not None
+            with pytest.raises(AccessDenied):
+                await client.enqueue_rollout("b")
+            await client.aclose()
+
+        asyncio.run(use())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "memry"], "no store named 'memry'; installed: "),
+        (["--backend", "sqlit"], "Did you mean 'sqlite'?"),
+        (["--path", "x.db"], "store 'memory' has no option 'path'"),
+        (["--host", "0.0.0.0"], "host 0.0.0.0 can be reached from other machines, so the store needs a key"),
+        (["--host", "no.such.host.invalid", "--key", "k"], "host 'no.such.host.invalid' is unknown"),
+        (["--host", "no.such.host.invalid"], "host 'no.such.host.invalid' is unknown"),
+        (["--port", "70000"], "port is 70000; it is from 0"),
+        (["--port", "http"], "'http' is not a valid integer"),
+        (["--key", ""], "--key is empty"),
+        (["--run", ""], "--run is empty"),
+        (["--runner-key", "r"], "there is a runner_key and no key"),
+        (["--drain-seconds", "-1"], "--drain-seconds is -1; it is a number of seconds, 0 or more"),
+        (["--drain-seconds", "nan"], "--drain-seconds is nan; it is a number of seconds, 0 or more"),
+        (
+            ["--cors-origin", "example.org/page"],
+            "--cors-origin is 'example.org/page'; it is an origin such as https://",
+        ),
+        (["--backend", "sqlite", "--path", __file__], "is no SQLite database"),
+        (["--backend", "sqlite", "--path", "/proc/none/store.db"], "there is no folder /proc/none; make it first"),
+        (["extra"], "No such command 'extra'; see `agl store --help`"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_one_line_and_status_2(arguments, message):
+    assert message in refused(*arguments)
+
+
+def test_an_occupied_port_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot serve on port {port} of 127.0.0.1: Address already in use" in refused("--port", str(port))

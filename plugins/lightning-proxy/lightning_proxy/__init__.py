@@ -1,0 +1,5 @@
+"""The model proxy: any agent, unchanged, in front of any model, every call captured. Nothing is imported before use."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

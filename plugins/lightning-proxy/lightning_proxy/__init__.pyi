@@ -1,0 +1,27 @@
+from .backend import (
+    Backend as Backend,
+    BackendAnswer as BackendAnswer,
+    BackendRequest as BackendRequest,
+)
+from .llm_proxy import (
+    LLMProxy as LLMProxy,
+)
+from .model_list import (
+    ModelConfig as ModelConfig,
+)
+from .remote import (
+    RemoteProxy as RemoteProxy,
+)
+from .traffic import (
+    Drained as Drained,
+)
+
+__all__ = [
+    "Backend",
+    "BackendAnswer",
+    "BackendRequest",
+    "Drained",
+    "LLMProxy",
+    "ModelConfig",
+    "RemoteProxy",
+]

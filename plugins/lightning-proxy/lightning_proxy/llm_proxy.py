@@ -1,0 +1,417 @@
+"""The model proxy, as programs use it."""
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from lightning_http.auth import Keys
+from lightning_http.loopback import is_loopback
+
+from lightning_core.budget import Budget
+from lightning_core.errors import ConfigError, ProxyError
+from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
+from lightning_core.registry import Registry, default_registry
+from lightning_core.store import LightningStore
+from lightning_core.store.clock import Clock, SystemClock
+from lightning_core.store.threaded import LightningStoreThreaded
+from lightning_core.superseded import superseded
+from lightning_core.types import LLM, Attempt, Rollout
+from lightning_proxy.model_list import ModelConfig, make_replicas
+from lightning_proxy.option_types import check_options
+from lightning_proxy.owner import Address, Owner
+from lightning_proxy.remote import flush_calls
+from lightning_proxy.running import RunningProxy
+from lightning_proxy.service import ProxyService
+from lightning_proxy.setup import proxy_from_spec
+from lightning_proxy.spans import Capture, Redact
+from lightning_proxy.steering import Serving, Settings
+from lightning_proxy.traffic import Drained
+
+
+class LLMProxy(ModelProxy):
+    """Stands between agents and models: every call is attributed to its attempt, recorded, and sent on.
+
+        async with LLMProxy(store=store, model_list=[
+            {"model_name": "small", "litellm_params": {"model": "hosted_vllm/small", "api_base": "http://gpu:8000/v1"}},
+        ]) as proxy:
+            await store.add_resources({"main_llm": proxy.as_resource()})
+
+    It runs in a thread with an event loop of its own, so that agents that block theirs do not block model calls; with
+    `launch_mode="asyncio"`, in the event loop that starts it. Its methods may be called from any thread and event loop.
+
+    It is a plugin, too: given to a trainer's `hooks`, it runs while the run does, unless it runs already, and each
+    attempt's end waits for its calls.
+
+    Args:
+        port: Where to listen; None or 0 lets the system choose.
+        model_list: Which names lead to which backends; see `ModelConfig`.
+        store: Where calls are recorded. Needed unless `allow_unattributed` is set.
+        host: The address to listen on. One that other machines can reach demands a key.
+        num_retries: How often a call is tried again that was refused before it was answered.
+        launch_mode: `thread` or `asyncio`; 0.3's `mp` is a thread, too: `agl proxy` runs in a process of its own.
+        key: What whoever steers it says, and what the keys of attempts are made of: that of the store's server. None
+            for the variable `AGL_KEY`, `""` for none.
+        public_url: How agents reach it, where that is not `host` and `port`.
+        allow_unattributed: Whether calls are served that belong to no attempt. They are not recorded.
+        allow_paths: What agents may call besides the APIs that are recorded, below `/v1`: `audio/speech` (and what is
+            below it), or `POST audio/speech`. Such calls are sent with the backend's key, and are not recorded or
+            priced.
+        attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`, or what `bind` said.
+        capture_content: Whether messages and tools are recorded.
+        capture_tokens: Whether token ids are.
+        redact: Is given `input`, `output`, `instructions` or `tools`, and what is to be recorded; returns what is.
+        budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
+        workers: How many processes answer calls. More than one share the budget, pauses, and where an attempt's calls
+            go; backends are then named, not given as objects. They need a thread in this process, whatever
+            `launch_mode` says.
+        registry: Where backends are found; None for what is installed.
+        clock: How long waits last; None for the machine's clock.
+        settings: Further limits, by the names of `Settings`: `pause_seconds`, `max_concurrent_calls`, ...
+
+    Raises:
+        ConfigError: When an option has a value that it does not take.
+    """
+
+    @superseded(
+        renamed={"num_workers": "workers"},
+        without_effect={
+            "litellm_config": "give each model its options in the model_list",
+            "launcher_args": "give host and port",
+            "middlewares": "streams are real, and attribution is built in",
+            "callbacks": "token ids and log-probabilities are always asked for",
+        },
+    )
+    def __init__(
+        self,
+        port: int | None = None,
+        model_list: Sequence[ModelConfig | Mapping[str, Any]] | None = None,
+        store: LightningStore | None = None,
+        host: str | None = None,
+        num_retries: int = 2,
+        launch_mode: Literal["thread", "asyncio", "mp"] = "thread",
+        *,
+        key: str | None = None,
+        public_url: str | None = None,
+        allow_unattributed: bool = False,
+        allow_paths: Sequence[str] = (),
+        attribution_header: str | None = None,
+        capture_content: bool = True,
+        capture_tokens: bool = True,
+        redact: Redact | None = None,
+        budget: Budget | Mapping[str, Any] | None = None,
+        workers: int = 1,
+        registry: Registry | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        if launch_mode not in ("thread", "asyncio", "mp"):
+            raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'thread' or 'asyncio'")
+        unknown = [name for name in settings if name not in Settings.__dataclass_fields__]
+        if unknown:
+            raise ConfigError(f"LLMProxy has no option {unknown[0]!r}; see LLMProxy and Settings for those it has")
+        plain = {"port": port, "host": host, "key": key, "public_url": public_url, "num_retries": num_retries}
+        plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
+        plain |= {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
+        check_options({**plain, **settings, "allow_paths": allow_paths})
+        self.host = host or "127.0.0.1"
+        key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
+        if key is None and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host} can be reached from other machines, so the proxy needs a key: give key= or "
+                f"{KEY_VARIABLE}, or serve on 127.0.0.1"
+            )
+        self.key = key
+        """Its own; None where it needs none."""
+        if type(workers) is not int or workers < 1:
+            raise ConfigError(f"workers is {workers!r}; it is a whole number from 1 on")
+        if workers > 1 and (registry is not None or clock is not None):
+            raise ConfigError(
+                "registry and clock are objects of this process, which workers cannot have; leave them out"
+            )
+        self.workers = workers
+        keys = Keys(key)
+        self._keys = keys
+        self._address = Address(self.host, port or 0, public_url=public_url, keys=keys)
+        self._in_thread = launch_mode != "asyncio" or workers > 1
+        self._settings = Settings(
+            allow_unattributed=allow_unattributed,
+            allow_paths=allow_paths,
+            attribution_header=attribution_header,
+            num_retries=num_retries,
+            **settings,
+        )
+        self._capture = Capture(capture_content, capture_tokens, redact)
+        self.budget = Budget.of(budget)
+        self._registry = default_registry() if registry is None else registry
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self.store = store
+        self.model_list: list[Mapping[str, Any]] = [dict(entry) for entry in model_list or ()]
+        self._weight_version: str | None = None
+        self._running: RunningProxy | None = None
+        self._changing = asyncio.Lock()
+        self._is_of_run = False
+
+    @classmethod
+    def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> ModelProxy:
+        """See `ModelProxy.from_spec`. The URL of a proxy makes a `RemoteProxy`."""
+        return proxy_from_spec(cls, spec, store=store, strategy=strategy, registry=registry)
+
+    flush_calls = staticmethod(flush_calls)
+
+    @classmethod
+    def of(cls, spec: object, **defaults: Any) -> "LLMProxy | None":
+        """Make a proxy of whatever says one.
+
+        Args:
+            spec: A proxy, returned as it is; True, for one whose models come later; its options; None or False for
+                none.
+            defaults: Options for a proxy that is made here, where `spec` does not have them.
+
+        Raises:
+            ConfigError: When it says none, or has an option that there is not.
+        """
+        if spec is None or spec is False:
+            return None
+        if isinstance(spec, LLMProxy):
+            return spec
+        if spec is True:
+            return cls(**defaults)
+        if not isinstance(spec, Mapping):
+            raise ConfigError(
+                f"llm_proxy is a {type(spec).__name__}; it is an LLMProxy, its options such as "
+                "{'model_list': [...]}, or True"
+            )
+        try:
+            return cls(**{**defaults, **spec})
+        except TypeError as exc:
+            raise ConfigError(f"llm_proxy has options that do not fit: {exc}") from exc
+
+    # Where it is
+
+    @property
+    def url(self) -> str:
+        """Where agents find it, such as `http://127.0.0.1:4748`; known once it is started.
+
+        Raises:
+            ProxyError: When the system is to choose the port, and has not yet.
+        """
+        return self._address.url
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before the system has chosen."""
+        return self._address.port
+
+    def is_running(self) -> bool:
+        """Whether calls are served."""
+        return self._running is not None
+
+    def models(self) -> list[str]:
+        """Return what agents may ask for."""
+        return list(dict.fromkeys(str(entry.get("model_name")) for entry in self.model_list))
+
+    def get_store(self) -> LightningStore | None:
+        """Return where calls are recorded."""
+        return self.store
+
+    def set_store(self, store: LightningStore) -> None:
+        """Record calls in another store, from the next start on.
+
+        Raises:
+            ProxyError: When it runs.
+        """
+        if self._running is not None and store is not self.store:
+            raise ProxyError("the proxy runs; stop it before it gets another store")
+        self.store = store
+
+    def as_resource(
+        self,
+        rollout_id: str | None = None,
+        attempt_id: str | None = None,
+        model: str | None = None,
+        sampling_parameters: Mapping[str, Any] | None = None,
+    ) -> LLM:
+        """Return what an agent is given to call a model: a `ProxyLLM`, or with both ids the `LLM` of that attempt.
+
+        Where keys are needed, the latter has the attempt's; the former has none, for one key cannot be all attempts'.
+
+        Raises:
+            ValueError: When only one of the ids is given, or when it is not clear which model is meant.
+        """
+        return self._address.resource(
+            self.models(),
+            None if self.store is None or not self._keys.required else self.store.run_id,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            model=model,
+            sampling_parameters=sampling_parameters,
+        )
+
+    def attempt_key(self, rollout_id: str, attempt_id: str, *, expires: bool = True) -> str | None:
+        """Return the key that opens model calls of one attempt; None where no keys are needed.
+
+        It is the same as that which the store's server gives with the claim: good for a day, or unless it expires, for
+        as long as the attempt lives.
+        """
+        if not self._keys.required or self.store is None:
+            return None
+        return self._address.attempt_key(self.store.run_id, rollout_id, attempt_id, expires=expires)
+
+    # From start to stop
+
+    async def start(self) -> None:
+        """Listen; return when calls are served. Does nothing when it runs.
+
+        Raises:
+            ConfigError: When the port cannot be had, the model list is wrong, or there is no store.
+        """
+        async with self._changing:
+            if self._running is None:
+                await self._start()
+
+    async def _start(self) -> None:
+        if self.store is None and not self._settings.allow_unattributed:
+            raise ConfigError("the proxy has no store to record calls in; give it store=, or allow_unattributed=True")
+        store = self.store
+        if store is not None and self._in_thread and not store.capabilities.get("thread_safe"):
+            store = LightningStoreThreaded(store)
+        if store is not None:
+            await store.statistics()  # one that cannot be reached is known now, and its run from now on
+        running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
+        self._address.port = await running.start(self.host, self._address.port)
+        self._running = running
+
+    async def stop(self) -> None:
+        """Let calls end, bring what they recorded to the store, and stop. Does nothing when it does not run."""
+        async with self._changing:
+            running, self._running = self._running, None
+            if running is not None:
+                await running.stop()
+
+    async def restart(self, *, _port: int | None = None) -> None:
+        """Stop and start again, on the same port."""
+        await self.stop()
+        if _port is not None:
+            self._address.port = _port
+        await self.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _make(self, store: LightningStore | None) -> Serving:
+        """Make what serves calls, in the event loop that it belongs to."""
+        if self.workers > 1:
+            from lightning_proxy.workers import Plan, WorkerPool
+
+            plan = Plan(self.workers, self.key, self._settings, self._capture, self.budget, store)
+            return WorkerPool(plan, model_list=self.model_list, weight_version=self._weight_version)
+        service = ProxyService(
+            store,
+            keys=self._keys,
+            settings=self._settings,
+            capture=self._capture,
+            budget=self.budget,
+            registry=self._registry,
+            clock=self._clock,
+        )
+        service.replicas.replace(make_replicas(self.model_list, self._registry))
+        service.engine.weight_version = self._weight_version
+        return service
+
+    # While it runs
+
+    def update_model_list(self, model_list: Sequence[ModelConfig | Mapping[str, Any]]) -> None:
+        """Replace the model list; takes effect with the next call. Calls under way end where they are.
+
+        Raises:
+            ConfigError: When an entry is wrong; then nothing changes.
+            RegistryError: When a backend cannot be had; then nothing changes.
+        """
+        entries: list[Mapping[str, Any]] = [dict(entry) for entry in model_list]
+        if self._running is None:
+            make_replicas(entries, self._registry)
+        else:
+            self._running.ask_now(lambda proxy: proxy.update_model_list(entries))
+        self.model_list = entries
+
+    async def pause(self, seconds: float | None = None) -> None:
+        """Let new calls wait, for new weights. Those under way go on: see `drain`. Twice is as once.
+
+        Args:
+            seconds: How long a call that comes from now on waits for `resume` until it is refused; None for
+                `pause_seconds`.
+        """
+        await self._known().ask(lambda proxy: proxy.pause(seconds))
+
+    async def resume(self) -> None:
+        """Let calls in again."""
+        await self._known().ask(lambda proxy: proxy.resume())
+
+    async def drain(self, timeout: float | None = None) -> Drained:
+        """Wait until no call is under way, and cut off those that are after so many seconds; `pause` first.
+
+        Returns:
+            How many calls ended, and how many were cut off. The agents of the latter are told to try again.
+        """
+        return await self._known().ask(lambda proxy: proxy.drain(timeout))
+
+    def set_weight_version(self, version: str | int | None) -> None:
+        """Record with each call from now on which weights it was made with."""
+        said = self._weight_version = None if version is None else str(version)
+        if self._running is not None:
+            self._running.ask_now(lambda proxy: proxy.set_weight_version(said))
+
+    def bind(self, value: str, rollout_id: str, attempt_id: str) -> None:
+        """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
+        owner = Owner(None, rollout_id, attempt_id)
+        self._known().ask_now(lambda proxy: proxy.bind(value, owner))
+
+    async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
+        """Return when the store has all calls of an attempt.
+
+        Args:
+            rollout_id: The rollout.
+            attempt_id: The attempt.
+            end: Whether the attempt has ended: what is still under way is cut off after a moment, and no further call
+                is let through.
+
+        Raises:
+            StoreUnavailable: When the store does not take them in time. They go to it when it is back.
+            CallsLost: When a worker has died with calls of it, or the store cannot keep one of them.
+        """
+        await self._known().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end=end))
+
+    async def status(self) -> dict[str, Any]:
+        """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""
+        return await self._known().ask(lambda proxy: proxy.status())
+
+    async def lightning_run_start(self, run_id: str) -> None:
+        """Start with a run; the hook of this name."""
+        if not self.is_running():
+            await self.start()
+            self._is_of_run = True
+
+    async def lightning_run_end(self, run_id: str) -> None:
+        """Stop with the run that it was started by; the hook of this name."""
+        if self._is_of_run:
+            self._is_of_run = False
+            await self.stop()
+
+    async def lightning_trace_end(self, rollout: Rollout, attempt: Attempt) -> None:
+        """Let the end of an attempt wait for its calls; the hook of this name."""
+        if self._running is not None and self.store is not None:
+            # A grader may still have a judge called: so the attempt has not ended for good.
+            await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
+
+    def _known(self) -> RunningProxy:
+        if self._running is None:
+            raise ProxyError("the proxy does not run; start it first")
+        return self._running

@@ -1,0 +1,361 @@
+"""Which replica of a model gets a call: the one that the attempt's calls went to, or the least loaded."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lightning_core.registry.building import did_you_mean
+from lightning_core.store.clock import Clock
+from lightning_proxy.model_list import Replica
+from lightning_proxy.owner import Owner
+from lightning_proxy.refusals import Refused
+
+MAX_ATTEMPTS = 10_000
+"""How many attempts are remembered with their replica; an older one gets a new one."""
+MAX_RESPONSES = 100_000
+"""How many stored responses are remembered; the newest."""
+_LONGEST_ID = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A place for the calls of an attempt. Replicas of a model are numbered as in the model list, from 0 on."""
+
+    list_version: int
+    """Which model list the numbers are those of."""
+    model: str
+    attempt: str
+    up: Sequence[int]
+    """The replicas that may be chosen."""
+    in_flight: Sequence[int]
+    """How many calls are under way on each replica, as far as the asking worker knows."""
+
+
+class Placing(Protocol):
+    """Says where an attempt's calls go, where several processes make them."""
+
+    async def place(self, wanted: Wanted) -> int | None:
+        """Return the number of a replica; None where nobody can say, and the asking worker decides by itself."""
+        ...
+
+    async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:
+        """Remember which attempt a stored response belongs to, and on which replica of the whole list it is."""
+        ...
+
+    async def of_response(self, list_version: int, owner: Owner | None, response_id: str) -> int | None:
+        """Return the number of the replica; None where that attempt has no such response."""
+        ...
+
+
+class StoredResponses:
+    """Which attempt has which stored response, and on which replica of the model list that is.
+
+    The newest 100,000 are remembered, none with an id of more than 1,024 characters.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[Owner | None, str], int] = OrderedDict()
+
+    def keep(self, owner: Owner | None, response_id: str, number: int) -> None:
+        """Remember a response."""
+        if len(response_id) <= _LONGEST_ID:
+            self._numbers[owner, response_id] = number
+            if len(self._numbers) > MAX_RESPONSES:
+                self._numbers.popitem(last=False)
+
+    def find(self, owner: Owner | None, response_id: str) -> int | None:
+        """Return the number of the replica; None where that attempt has no such response."""
+        return self._numbers.get((owner, response_id))
+
+    def change_list(self, numbers: Mapping[int, int]) -> None:
+        """Take the numbers of another model list; what is on a replica that has none is forgotten.
+
+        Args:
+            numbers: The new ones, by the old ones.
+        """
+        known = self._numbers.items()
+        self._numbers = OrderedDict((key, numbers[number]) for key, number in known if number in numbers)
+
+
+class Places:
+    """Where attempts are, for all workers: an attempt stays where it is as long as that replica may be chosen.
+
+    A new one goes to the replica with the fewest calls under way, by what each worker told last; among equal ones to
+    the one that got the fewest attempts.
+    """
+
+    def __init__(self) -> None:
+        self._of_attempt: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._assigned: dict[tuple[str, int], int] = {}
+        self._in_flight: dict[tuple[object, str], Sequence[int]] = {}
+
+    def clear(self) -> None:
+        """Forget everything: the model list is another one, and so are the numbers."""
+        self._of_attempt.clear()
+        self._assigned.clear()
+        self._in_flight.clear()
+
+    def drop_worker(self, worker: object) -> None:
+        """Forget what a worker told: it has died."""
+        for key in [key for key in self._in_flight if key[0] is worker]:
+            del self._in_flight[key]
+
+    def place(self, worker: object, wanted: Wanted) -> tuple[int, bool]:
+        """Choose for a worker.
+
+        Returns:
+            The replica's number, and whether the attempt was on another one before.
+        """
+        self._in_flight[worker, wanted.model] = wanted.in_flight
+        key = (wanted.model, wanted.attempt)
+        kept = self._of_attempt.get(key)
+        if kept is not None and kept in wanted.up:
+            self._of_attempt.move_to_end(key)
+            return kept, False
+        loads = self._loads(wanted.model)
+        chosen = min(
+            wanted.up,
+            key=lambda number: (loads.get(number, 0), self._assigned.get((wanted.model, number), 0), number),
+        )
+        self._assigned[wanted.model, chosen] = self._assigned.get((wanted.model, chosen), 0) + 1
+        self._of_attempt[key] = chosen
+        self._of_attempt.move_to_end(key)
+        if len(self._of_attempt) > MAX_ATTEMPTS:
+            self._of_attempt.popitem(last=False)
+        return chosen, kept is not None
+
+    def _loads(self, model: str) -> Mapping[int, int]:
+        loads: dict[int, int] = {}
+        for (_, name), told in self._in_flight.items():
+            if name == model:
+                for number, count in enumerate(told):
+                    loads[number] = loads.get(number, 0) + count
+        return loads
+
+
+logger = logging.getLogger(__name__)
+
+_FIRST_DOWN_SECONDS = 1.0
+_LONGEST_DOWN_SECONDS = 30.0
+_FAILURES_ALLOWED = 3
+"""So many answers that are errors of the server, one after the other, and a replica counts as dead."""
+
+
+class Replicas:
+    """The replicas of all models.
+
+    A replica that cannot be reached, or fails again and again, is left out for a second. Then one call tries it; each
+    time that this fails the next is twice as long, up to 30 s. However many calls fail meanwhile, they say the same as
+    the first: it is one outage. Nothing is asked of a backend but agents' own calls. Where all are dead, the one that
+    comes back first is tried: an error of the backend's own says more than one of the proxy's.
+
+    Args:
+        clock: Where the time comes from.
+        on_idle: Is given a replica that is not used any more.
+        placing: Says where an attempt's calls go, where other processes make calls of it, too.
+    """
+
+    def __init__(self, clock: Clock, on_idle: Callable[[Replica], None], *, placing: Placing | None = None) -> None:
+        self._clock = clock
+        self._on_idle = on_idle
+        self._placing = placing
+        self.list_version = 0
+        """Which list this is, where somebody else counts them."""
+        self._retired: set[Replica] = set()
+        self._all: list[Replica] = []
+        self._by_model: dict[str, list[Replica]] = {}
+        self._of_attempt: OrderedDict[tuple[str, str], Replica] = OrderedDict()
+        self._responses = StoredResponses()
+
+    @property
+    def all(self) -> Sequence[Replica]:
+        """Those that calls go to."""
+        return self._all
+
+    def models(self) -> list[str]:
+        """Return what agents may ask for, in the order of the list."""
+        return list(self._by_model)
+
+    def replace(self, replicas: Sequence[Replica]) -> None:
+        """Send calls to these from now on; `on_idle` is told of each other one when its last call has ended."""
+        gone = [replica for replica in self._all if replica not in replicas]
+        for replica in replicas:
+            replica.refused_fields.clear()
+        numbers = {replica: number for number, replica in enumerate(replicas)}
+        self._responses.change_list({old: numbers[each] for old, each in enumerate(self._all) if each in numbers})
+        self._all = list(replicas)
+        self._by_model = {}
+        for replica in replicas:
+            self._by_model.setdefault(replica.model_name, []).append(replica)
+        self._of_attempt = OrderedDict(
+            (key, replica) for key, replica in self._of_attempt.items() if replica not in gone
+        )
+        for replica in gone:
+            if replica.in_flight:
+                self._retired.add(replica)
+            else:
+                self._on_idle(replica)
+
+    async def place(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
+        """Return the replica for a call, as `choose` does; where several workers make calls, all choose the same.
+
+        Raises:
+            Refused: When there is no such model.
+        """
+        candidates = self._candidates(model)
+        if self._placing is None or attempt is None or len(candidates) == 1:
+            return self.choose(model, attempt, not_this=not_this)
+        key = (candidates[0].model_name, attempt)
+        kept = self._of_attempt.get(key)
+        if kept is not None and kept is not not_this and self._is_up(kept):
+            return kept
+        up = [number for number, each in enumerate(candidates) if each is not not_this and self._is_up(each)]
+        if not up:
+            return self.choose(model, None, not_this=not_this)
+        in_flight = [each.in_flight for each in candidates]
+        number = await self._placing.place(Wanted(self.list_version, key[0], attempt, up, in_flight))
+        now = self._by_model.get(key[0], [])
+        if number is None or candidates is not now:
+            return self.choose(model, None, not_this=not_this)
+        self._remember(key, now[number])
+        return now[number]
+
+    async def keep_response(self, owner: Owner | None, response_id: str, replica: Replica) -> None:
+        """Remember a response that a replica has stored for an attempt; the newest 100,000 of all attempts."""
+        if replica not in self._all:  # the list has changed
+            return
+        number = self._all.index(replica)
+        if self._placing is None:
+            self._responses.keep(owner, response_id, number)
+        else:
+            await self._placing.keep_response(self.list_version, owner, response_id, number)
+
+    async def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
+        """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
+        if self._placing is None:
+            number = self._responses.find(owner, response_id)
+        else:
+            version = self.list_version
+            number = await self._placing.of_response(version, owner, response_id)
+            number = number if version == self.list_version else None
+        return None if number is None else self._all[number]
+
+    def forget(self, model: str, attempt: str) -> None:
+        """Ask anew where an attempt's calls go: another worker could not reach the replica that they went to."""
+        self._of_attempt.pop((model, attempt), None)
+
+    def choose(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
+        """Return the replica for a call.
+
+        Args:
+            model: What the agent asks for; None where its request names no model.
+            attempt: Whose call it is; None for nobody's.
+            not_this: The one that has just failed, which is chosen only where there is no other.
+
+        Raises:
+            Refused: When there is no such model.
+        """
+        candidates = self._candidates(model)
+        name = candidates[0].model_name
+        key = (name, attempt or "")
+        if attempt is not None:
+            kept = self._of_attempt.get(key)
+            if kept is not None and kept is not not_this and self._is_up(kept):
+                self._of_attempt.move_to_end(key)
+                return kept
+        up = [replica for replica in candidates if replica is not not_this and self._is_up(replica)]
+        if up:
+            chosen = min(up, key=lambda replica: (replica.in_flight, replica.assigned))
+        else:
+            others = [replica for replica in candidates if replica is not not_this] or candidates
+            chosen = min(others, key=lambda replica: (replica.down_until, replica.in_flight))
+        if attempt is not None:
+            self._remember(key, chosen)
+        return chosen
+
+    def _remember(self, key: tuple[str, str], chosen: Replica) -> None:
+        chosen.assigned += 1
+        self._of_attempt[key] = chosen
+        self._of_attempt.move_to_end(key)
+        if len(self._of_attempt) > MAX_ATTEMPTS:
+            self._of_attempt.popitem(last=False)
+
+    def has_other(self, model: str | None, replica: Replica) -> bool:
+        """Whether a call could go to another replica at once."""
+        candidates = self._candidates(model)
+        return any(other is not replica and self._is_up(other) for other in candidates)
+
+    def begin(self, replica: Replica) -> None:
+        """Take note of a call that goes to a replica."""
+        replica.in_flight += 1
+
+    def begin_trial(self, replica: Replica) -> bool:
+        """Whether the call that is about to be sent is the one which finds out if a dead replica is back."""
+        if not replica.down_until or not self._is_up(replica):
+            return False
+        replica.is_on_trial = True
+        return True
+
+    def end(self, replica: Replica) -> None:
+        """Take note of its end."""
+        replica.in_flight -= 1
+        if replica in self._retired and not replica.in_flight:
+            self._retired.remove(replica)
+            self._on_idle(replica)
+
+    def answers(self, replica: Replica) -> None:
+        """Take note of an answer that begins: the replica is there. Whether it is sound, the answer's end says."""
+        replica.down_until, replica.is_on_trial = 0.0, False
+
+    def went_well(self, replica: Replica) -> None:
+        """Take note of an answer that came to its end: the replica is sound."""
+        if replica.outages:
+            logger.info("lightning.backend_back backend=%s", replica.backend.address)
+        replica.failures, replica.outages, replica.down_until, replica.is_on_trial = 0, 0, 0.0, False
+
+    def failed(self, replica: Replica, reason: str, *, is_dead: bool, was_trial: bool = False) -> None:
+        """Take note of a failure. An outage is logged when it begins.
+
+        Args:
+            replica: Whose it is.
+            reason: What happened, for the log.
+            is_dead: Whether one is enough: it could not be reached.
+            was_trial: What `begin_trial` said of the call.
+        """
+        if replica.down_until and not was_trial:
+            return
+        replica.is_on_trial = False
+        replica.failures += 1
+        if is_dead or was_trial or replica.failures >= _FAILURES_ALLOWED:
+            seconds = min(_FIRST_DOWN_SECONDS * 2 ** min(replica.outages, 10), _LONGEST_DOWN_SECONDS)
+            if not replica.outages:
+                logger.warning(
+                    "lightning.backend_down backend=%s reason=%s; it is tried again from time to time",
+                    replica.backend.address,
+                    reason,
+                )
+            replica.outages += 1
+            replica.down_until = self._clock.now() + seconds
+
+    def trial_undecided(self, replica: Replica) -> None:
+        """Take note that the call which tried a dead replica says nothing of it: the agent hung up."""
+        replica.is_on_trial = False
+
+    def _candidates(self, model: str | None) -> list[Replica]:
+        if model is None:
+            if not self._all:
+                raise Refused(503, "no_model", "the proxy has no model yet; it needs a model_list", retry_after=1.0)
+            return self._by_model[self._all[0].model_name]
+        found = self._by_model.get(model)
+        if found is None:
+            models = self.models()
+            message = f"no model named {model!r}; there are: {', '.join(models) or 'none'}{did_you_mean(model, models)}"
+            raise Refused(404, "model_not_found", message)
+        return found
+
+    def _is_up(self, replica: Replica) -> bool:
+        if not replica.down_until:
+            return True
+        return self._clock.now() >= replica.down_until and not replica.is_on_trial

@@ -1,0 +1,318 @@
+"""A proxy in its event loop: all of its parts, from its start to its stop."""
+
+import asyncio
+import logging
+import socket
+from collections import OrderedDict
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lightning_http.auth import Keys, Role
+from lightning_http.call import ClientGone
+from lightning_http.listener import Listener, bind
+from lightning_http.web_pages import OtherSite, require_local, require_same_site
+
+from lightning_core.budget import Budget
+from lightning_core.errors import AccessDenied, LightningError, StoreUnavailable
+from lightning_core.registry import Registry
+from lightning_core.store import LightningStore
+from lightning_core.store.clock import Clock
+from lightning_proxy.control import Control, Reports
+from lightning_proxy.dispatch import Sender
+from lightning_proxy.engine import Engine
+from lightning_proxy.exchange import Exchange, IncomingBodies, Receive, Send
+from lightning_proxy.live_attempts import LiveAttempts
+from lightning_proxy.model_list import Replica, make_replicas
+from lightning_proxy.outbox import Outbox
+from lightning_proxy.owner import Addressed, Attribution, Owner, read_path
+from lightning_proxy.paths import PREFIX, OpenPaths
+from lightning_proxy.refusals import Refused, proxy_stopped
+from lightning_proxy.replicas import Replicas
+from lightning_proxy.spans import Capture
+from lightning_proxy.spending import LocalSpending, RefusalWaits
+from lightning_proxy.steering import Links, Serving, Settings
+from lightning_proxy.traffic import Drained, Traffic
+
+logger = logging.getLogger(__name__)
+
+HEALTH_PATH = "/health"
+
+
+class ProxyApp:
+    """The ASGI application of one proxy.
+
+    Args:
+        engine: What answers model calls.
+        control: What steers the proxy.
+        attribution: Who calls, and for whom.
+        run_id: The proxy's own run; None without a store.
+        local_only: Whether only this machine is meant to call, without a key: then a page in a browser must not be
+            talked into calling under another name.
+        stall_seconds: How long an agent may take none of its answer.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        control: Control,
+        attribution: Attribution,
+        *,
+        run_id: str | None,
+        local_only: bool,
+        stall_seconds: float,
+    ) -> None:
+        self._engine = engine
+        self._control = control
+        self._attribution = attribution
+        self._run_id = run_id
+        self._local_only = local_only
+        self._stall_seconds = stall_seconds
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        exchange = Exchange(scope, receive, send, stall_seconds=self._stall_seconds)
+        addressed = read_path(exchange.path)
+        try:
+            await self._serve(exchange, addressed)
+        except Refused as refused:
+            await self._refuse(exchange, refused, addressed)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:  # by the server, which stops
+            exchange.hurry()
+            await self._refuse(exchange, proxy_stopped(), addressed)
+        except StoreUnavailable as exc:
+            await self._refuse(exchange, Refused(503, "store_unavailable", str(exc), retry_after=1.0), addressed)
+        except LightningError as exc:
+            await self._refuse(exchange, Refused(500, "proxy_error", str(exc)), addressed)
+        except Exception:
+            logger.exception("lightning.proxy_request_failed path=%s", exchange.path)
+            unexpected = Refused(500, "proxy_error", "the proxy failed; its log says why")
+            await self._refuse(exchange, unexpected, addressed)
+
+    async def _serve(self, exchange: Exchange, addressed: Addressed) -> None:
+        try:
+            if self._local_only:
+                require_local(exchange.headers)
+            require_same_site(exchange.method, exchange.headers)
+        except OtherSite as exc:
+            raise Refused(403, "other_site", str(exc)) from exc
+        except AccessDenied as exc:
+            raise Refused(403, "not_local", str(exc)) from exc
+        if addressed.path == HEALTH_PATH and addressed.rollout_id is None:
+            await exchange.answer_json(200, {"status": "ok"})
+            return
+        who = self._attribution.identify(exchange.headers)
+        owner = self._attribution.owner(addressed, exchange.headers, who)
+        if owner is not None:
+            owner = None if self._run_id is None else self._of_own_run(owner)
+        path = addressed.path if addressed.path != PREFIX else f"{PREFIX}/"
+        if not await self._control.serve(exchange, path, owner, who.role):
+            has_key = who.role == Role.ATTEMPT
+            may_manage = who.role >= Role.ALGORITHM and not self._local_only
+            await self._engine.serve(
+                exchange, path, owner, has_key=has_key, may_manage=may_manage, purpose=addressed.purpose
+            )
+
+    def _of_own_run(self, owner: Owner) -> Owner:
+        return owner if owner.run_id != self._run_id else Owner(None, owner.rollout_id, owner.attempt_id)
+
+    async def _refuse(self, exchange: Exchange, refused: Refused, addressed: Addressed) -> None:
+        if exchange.status == 0:
+            await self._engine.refuse(exchange, refused, addressed.path)
+
+
+_MAX_VIEWS = 256
+STOP_SECONDS = 5.0
+"""How long calls may go on when the proxy stops, and how long it then waits for the store."""
+
+
+class ProxyService(Serving):
+    """The parts of a running proxy. Belongs to one event loop.
+
+    Args:
+        store: Where calls are recorded; None to record none.
+        keys: Who may do what.
+        settings: Its limits.
+        capture: What is recorded of what was said.
+        budget: The run's; None for no limit.
+        registry: Where backends are found.
+        clock: How long waits last.
+        links: What it shares with other workers; None for a proxy that is one process.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore | None,
+        *,
+        keys: Keys,
+        settings: Settings,
+        capture: Capture,
+        budget: Budget | None,
+        registry: Registry,
+        clock: Clock,
+        links: Links | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._registry = registry
+        self._budget = budget
+        self._refusals = RefusalWaits(budget)
+        self._views: OrderedDict[str, LightningStore] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._listener: Listener | None = None
+        self.attribution = Attribution(keys, header=settings.attribution_header)
+        self.attempts = LiveAttempts(self._view, clock)
+        self.outbox = Outbox(
+            self._view,
+            clock,
+            max_spans=settings.max_unsent_spans,
+            max_bytes=settings.max_unsent_bytes,
+            on_attempt=None if links is None else links.on_attempt,
+        )
+        self.traffic = Traffic(
+            clock,
+            max_calls=settings.max_concurrent_calls,
+            max_waiting=settings.max_waiting_calls,
+            queue_seconds=settings.queue_seconds,
+            pause_seconds=settings.pause_seconds,
+        )
+        self.replicas = Replicas(clock, self._retire, placing=None if links is None else links.placing)
+        local = None if budget is None else LocalSpending(budget)
+        self.engine = Engine(
+            attribution=self.attribution,
+            attempts=self.attempts,
+            outbox=self.outbox,
+            traffic=self.traffic,
+            replicas=self.replicas,
+            sender=Sender(
+                self.replicas,
+                clock,
+                before_retry=self.traffic.come_again,
+                retries=settings.num_retries,
+                first_pause_seconds=settings.first_retry_seconds,
+            ),
+            capture=capture,
+            spending=local if links is None else links.spending,
+            allow_unattributed=settings.allow_unattributed,
+            open_paths=OpenPaths(settings.allow_paths),
+            max_body_bytes=settings.max_body_bytes,
+        )
+        self.app = ProxyApp(
+            self.engine,
+            Control(
+                self if links is None else links.steering,
+                Reports(self.attempts, self.outbox),
+                has_keys=keys.required,
+            ),
+            self.attribution,
+            run_id=None if store is None else store.run_id,
+            local_only=not keys.required,
+            stall_seconds=settings.stall_seconds,
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        bound = bind(host, port)
+        found: int = bound.getsockname()[1]
+        await self.listen(bound)
+        return found
+
+    async def listen(self, bound: socket.socket) -> None:
+        """Answer what comes in on a socket, which is closed in the end."""
+        app = IncomingBodies(self.app, self._settings.max_incoming_bytes)
+        self._listener = listener = Listener(
+            app, bound, self._settings
+        )  # known before it is open: a start may be cancelled
+        await listener.open()
+
+    async def stop(self) -> None:
+        listener, self._listener = self._listener, None
+        self.traffic.close()
+        self._refusals.close()
+        if listener is not None:
+            await listener.close(seconds=STOP_SECONDS)
+        await self.attempts.aclose()
+        await self.outbox.aclose(STOP_SECONDS)
+        self.replicas.replace([])
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    # Steering: none of this waits, but for draining and flushing
+
+    async def pause(self, seconds: float | None = None) -> None:
+        self.traffic.pause(seconds)
+
+    async def resume(self) -> None:
+        self.traffic.resume()
+
+    async def drain(self, timeout: float | None) -> Drained:
+        return await self.traffic.drain(timeout)
+
+    async def set_weight_version(self, version: str | None) -> None:
+        self.engine.weight_version = version
+
+    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        self.replicas.replace(make_replicas(model_list, self._registry, self.replicas.all))
+
+    def check_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        """Raise what `update_model_list` would; change nothing."""
+        make_replicas(model_list, self._registry)
+
+    async def bind(self, value: str, owner: Owner) -> None:
+        self.attribution.bind(value, owner)
+
+    async def flush(self, owner: Owner, *, end: bool) -> None:
+        if end:
+            self.attempts.end(owner)
+        await self.outbox.flush(
+            owner,
+            grace_seconds=self._settings.flush_grace_seconds,
+            timeout_seconds=self._settings.flush_seconds,
+            end=end,
+        )
+
+    async def status(self) -> dict[str, Any]:
+        return {
+            **asdict(self.engine.counts),
+            "in_flight": self.traffic.in_flight,
+            "waiting": self.traffic.waiting,
+            "is_paused": self.traffic.is_paused,
+            "unsent_spans": self.outbox.unsent,
+            "lost_spans": self.outbox.lost,
+            "weight_version": self.engine.weight_version,
+            "budget": None if self._budget is None else self._budget.status(),
+            "replicas": [
+                {
+                    "model_name": replica.model_name,
+                    "backend": replica.backend.address,
+                    "in_flight": replica.in_flight,
+                    "is_up": not replica.down_until,
+                }
+                for replica in self.replicas.all
+            ],
+        }
+
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        return await self._refusals.beyond(refusals, seconds)
+
+    def _view(self, run_id: str | None) -> LightningStore:
+        assert self._store is not None  # calls of an attempt are served only where there is a store
+        if run_id is None or run_id == self._store.run_id:
+            return self._store
+        view = self._views.get(run_id)
+        if view is None:
+            view = self._views[run_id] = self._store.for_run(run_id)
+            if len(self._views) > _MAX_VIEWS:
+                self._views.popitem(last=False)
+        return view
+
+    def _retire(self, replica: Replica) -> None:
+        if replica.is_owned:
+            task = asyncio.get_running_loop().create_task(replica.backend.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)

@@ -1,0 +1,297 @@
+"""A model in this process that takes and gives tokens, behind OpenAI's chat and completions APIs."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from lightning_core.errors import ConfigError
+from lightning_proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
+from lightning_proxy.jsons import dump
+from lightning_proxy.refusals import Refused, openai_error
+from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
+from lightning_proxy.tokens.prompts import Conversations, Prompts, TextStream
+from lightning_proxy.tokens.request import CHAT, COMPLETIONS, Asked, WrongParameter, read_request, told
+from lightning_proxy.tokens.shapes import Chat, Completion, Shape, TextBefore, ToolParser, parse_hermes, start_of
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Beside:
+    """A thread for what would keep the event loop from all other calls; what is small is done at once.
+
+    There is one thread, so what it is given is done in turn.
+
+    Args:
+        least: From which size on something is done in the thread.
+    """
+
+    def __init__(self, *, least: int) -> None:
+        self._least = least
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def run(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function returns, or raise what it raises.
+
+        Args:
+            size: How large what it works on is.
+            function: What to do.
+            args: Its arguments.
+            kwargs: Its arguments.
+        """
+        if size < self._least:
+            return function(*args, **kwargs)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
+        return await asyncio.wrap_future(self._thread.submit(function, *args, **kwargs))
+
+    def close(self) -> None:
+        """End the thread when it has done what it was given. It is started anew where it is needed again."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
+
+
+logger = logging.getLogger(__name__)
+
+_TOO_LONG = "context_length_exceeded"
+"""OpenAI's word, by which agents know that they have to forget something."""
+
+_LONG_BYTES = 16 * 1024
+"""A text that takes some ten milliseconds to make tokens of."""
+_BYTES_PER_TOKEN = 4
+
+
+class TokensBackend(Backend):
+    """Renders conversations with the model's chat template, and continues them by their exact tokens.
+
+    The prompt of a conversation's next turn begins with the very tokens that were sampled before, and not with what
+    their text would give: so an attempt is one row to learn from. What it remembers for that is bounded.
+
+        engine, tokenizer = MyEngine(), AutoTokenizer.from_pretrained("Qwen/Qwen3-4B")
+        LLMProxy(model_list=[{"model_name": "policy", "backend": TokensBackend(engine, tokenizer)}], store=store)
+
+    Args:
+        engine: Samples tokens.
+        tokenizer: The model's; as those of transformers are.
+        chat_template_kwargs: Options of its chat template, such as `{"enable_thinking": False}`.
+        tool_parser: Finds tool calls in an answer's text, where tools are offered: `hermes`, a function, or None.
+        loop: The event loop that the engine belongs to; None for the proxy's own.
+        max_remembered_tokens: How many tokens of conversations are remembered; each takes 4 bytes.
+
+    Raises:
+        ConfigError: When the engine or the parser is none.
+    """
+
+    gives_tokens = True
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        tokenizer: Tokenizer,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tool_parser: ToolParser | str | None = "hermes",
+        loop: asyncio.AbstractEventLoop | None = None,
+        max_remembered_tokens: int = 20_000_000,
+    ) -> None:
+        if not callable(getattr(engine, "generate", None)):
+            raise ConfigError(f"engine is a {type(engine).__name__}, which has no method `generate`; see TokenEngine")
+        if isinstance(tool_parser, str):
+            if tool_parser != "hermes":
+                raise ConfigError(f"tool_parser is {tool_parser!r}; it is 'hermes', a function or None")
+            tool_parser = parse_hermes
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._tool_parser = tool_parser
+        self._loop = loop
+        self.conversations = Conversations(max_tokens=max_remembered_tokens)
+        """What is remembered."""
+        self._prompts = Prompts(tokenizer, chat_template_kwargs or {}, self.conversations)
+        self._beside = Beside(least=_LONG_BYTES)
+
+    @property
+    def address(self) -> str:
+        return f"in-process:{type(self._engine).__name__}"
+
+    async def send(self, request: BackendRequest) -> BackendAnswer:
+        fields = request.fields
+        if fields is None or request.path not in (CHAT, COMPLETIONS):
+            return _error(404, "not_served", f"a model of tokens serves chat and completions; got {request.path}")
+        try:
+            asked = read_request(fields, request.path)
+            shape: Shape
+            if request.path == COMPLETIONS:
+                shape = Completion(fields, await self._completion_prompt(fields.get("prompt")))
+            else:
+                shape = Chat(fields, await self._chat_prompt(request, fields))
+            self._require_room(shape.prompt, asked, "prompt" if request.path == COMPLETIONS else "messages")
+        except Refused as refused:
+            return WholeAnswer(refused.status, dump(told(refused)))
+        return await self._answer(shape, request, asked, parse=self._tool_parser if asked.finds_tools else None)
+
+    async def aclose(self) -> None:
+        """The engine is whoever's who made it."""
+        self._beside.close()
+
+    async def _completion_prompt(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            encode = self._tokenizer.encode
+            return list(await self._beside.run(len(prompt), encode, prompt, add_special_tokens=True))
+        if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+            return prompt
+        raise WrongParameter("prompt", "prompt is one text, or one list of token ids")
+
+    async def _chat_prompt(self, request: BackendRequest, fields: Mapping[str, Any]) -> list[int]:
+        messages = fields.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise WrongParameter("messages", "messages is missing, or no list of messages")
+        return await self._beside.run(
+            len(request.body), self._prompts.make, request.attempt, messages, fields.get("tools")
+        )
+
+    def _require_room(self, prompt: Sequence[int], asked: Asked, source: str) -> None:
+        """Refuse what goes beyond the context, where the engine says how long that is."""
+        most: int | None = getattr(self._engine, "max_context_tokens", None)
+        if most is None:
+            return
+        room, wanted = most - len(prompt), asked.sampling.get("max_tokens", 1)
+        if wanted > room:
+            what = f"this model sees {most} tokens at most, and the prompt has {len(prompt)}"
+            if room < 1:
+                raise WrongParameter(source, f"{what}; make it shorter", kind=_TOO_LONG)
+            raise WrongParameter(
+                "max_tokens", f"{what}; max_tokens is {wanted}, ask for {room} at most", kind=_TOO_LONG
+            )
+
+    async def _answer(
+        self, shape: Shape, request: BackendRequest, asked: Asked, *, parse: ToolParser | None
+    ) -> BackendAnswer:
+        if asked.stream:
+            return _Stream(self._pieces(shape, request, asked.sampling, parse))
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self._sample(shape.prompt, asked.sampling_of(choice), request))
+                for choice in range(asked.choices)
+            ]
+        for task in tasks:
+            if isinstance(error := task.result(), BackendBroke):
+                raise error
+        found = [result for task in tasks if isinstance(result := task.result(), Generated)]
+        for each in found:
+            size = len(each.token_ids) * _BYTES_PER_TOKEN
+            text = await self._beside.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
+            content, calls = _parsed(text, parse)
+            message = shape.add(each, content, calls)
+            await self._remember(request, message, shape.prompt, each.token_ids)
+        return WholeAnswer(200, dump(shape.whole()))
+
+    async def _pieces(
+        self, shape: Shape, request: BackendRequest, sampling: Mapping[str, Any], parse: ToolParser | None
+    ) -> AsyncIterator[bytes]:
+        """Stream an answer. Where tools are offered, text that may be part of a call comes at the end."""
+        yield shape.first()
+        stream, ids, texts = TextStream(self._tokenizer), list[int](), list[str]()
+        before = None if parse is None else TextBefore(start_of(parse))
+        reason: str | None = None
+        async for piece in self._generated(shape.prompt, sampling, request):
+            ids.extend(piece.token_ids)
+            reason = piece.finish_reason
+            size = len(piece.token_ids) * _BYTES_PER_TOKEN
+            text = await self._beside.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
+            texts.append(text)
+            yield shape.piece(piece, text if before is None else before.feed(text))
+        whole = "".join(texts)
+        content, calls = _parsed(whole, parse)
+        await self._remember(request, shape.message(content, calls), shape.prompt, ids)
+        rest = "" if before is None else content[before.told :]
+        for event in shape.last(rest, calls, reason or "stop", len(ids)):
+            yield event
+
+    async def _generated(
+        self, prompt: list[int], sampling: Mapping[str, Any], request: BackendRequest
+    ) -> AsyncIterator[Generated]:
+        stream = getattr(self._engine, "stream", None)
+        if stream is None or self._loop is not None:
+            result = await self._sample(prompt, sampling, request)
+            if isinstance(result, BackendBroke):
+                raise result
+            yield result
+            return
+        try:
+            async for piece in stream(list(prompt), dict(sampling), request_id=_request_id(request)):
+                yield piece
+        except Exception as exc:
+            raise BackendBroke(f"{self.address} failed: {type(exc).__name__}: {exc}") from exc
+
+    async def _sample(
+        self, prompt: list[int], sampling: Mapping[str, Any], request: BackendRequest
+    ) -> Generated | BackendBroke:
+        """Sample an answer; return what went wrong, so that the answers beside it come to their end."""
+        try:
+            return await self._there(
+                self._engine.generate(list(prompt), dict(sampling), request_id=_request_id(request))
+            )
+        except Exception as exc:
+            broke = BackendBroke(f"{self.address} failed: {type(exc).__name__}: {exc}")
+            broke.__cause__ = exc
+            return broke
+
+    async def _there(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None or self._loop is asyncio.get_running_loop():
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+    async def _remember(
+        self, request: BackendRequest, message: dict[str, Any] | None, prompt: Sequence[int], sampled: Sequence[int]
+    ) -> None:
+        if message is not None and request.attempt is not None and request.fields is not None:
+            messages, tools = request.fields["messages"], request.fields.get("tools")
+            await self._beside.run(
+                len(request.body), self._prompts.remember, request.attempt, messages, tools, message, prompt, sampled
+            )
+
+
+class _Stream(BackendAnswer):
+    """An answer that is made while it is read."""
+
+    status = 200
+    headers = (("content-type", "text/event-stream; charset=utf-8"),)
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+
+    async def read(self) -> bytes:
+        return b"".join([piece async for piece in self._pieces])
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        return self._pieces
+
+    async def aclose(self) -> None:
+        close = getattr(self._pieces, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _parsed(text: str, parse: ToolParser | None) -> tuple[str, list[dict[str, Any]]]:
+    """Return what is left of an answer's text, and its tool calls. A parser that fails found none."""
+    if parse is None:
+        return text, []
+    try:
+        content, calls = parse(text)
+    except Exception:  # what was sampled is not lost for it
+        logger.exception("lightning.tool_parser_failed; the text stays as it is")
+        return text, []
+    return content, calls
+
+
+def _request_id(request: BackendRequest) -> str:
+    return request.attempt or f"call-{time.time_ns():x}-{secrets.token_hex(4)}"
+
+
+def _error(status: int, kind: str, message: str) -> WholeAnswer:
+    return WholeAnswer(status, dump(openai_error(Refused(status, kind, message))))

@@ -1,0 +1,279 @@
+"""From a conversation to the prompt's tokens: those that were sampled before, and the template's for the rest."""
+
+import hashlib
+import json
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lightning_proxy.answer import mapping, objects
+from lightning_proxy.jsons import dump
+from lightning_proxy.refusals import Refused
+from lightning_proxy.tokens.engine import Tokenizer
+
+Message = dict[str, Any]
+
+
+class Known(NamedTuple):
+    """A conversation up to and with an answer of the model."""
+
+    messages: int
+    """How many messages it has, the answer's included."""
+    token_ids: "array[int]"
+    """The prompt and the answer, as the engine saw and sampled them."""
+
+
+class Conversations:
+    """The newest conversations of the newest attempts.
+
+    What is forgotten costs exactness, no more: the next prompt is then made of the text alone. Threads may share it.
+
+    Args:
+        max_tokens: How many tokens are remembered in all; each takes 4 bytes.
+        max_per_attempt: How many conversations of one attempt: each answer makes one.
+    """
+
+    def __init__(self, *, max_tokens: int = 20_000_000, max_per_attempt: int = 64) -> None:
+        self._max_tokens = max_tokens
+        self._max_per_attempt = max_per_attempt
+        self._attempts: OrderedDict[str, OrderedDict[bytes, Known]] = OrderedDict()
+        self._tokens = 0
+        self._lock = threading.Lock()
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens are remembered."""
+        return self._tokens
+
+    def find(self, attempt: str, setting: Any, messages: Sequence[Message]) -> Known | None:
+        """Return the longest conversation that these messages go on with; None where there is none.
+
+        Args:
+            attempt: Whose conversations.
+            setting: What besides the messages makes the prompt: the tools, ...
+            messages: Those of the new call.
+        """
+        digests = _digests(setting, messages)
+        with self._lock:
+            known = self._attempts.get(attempt)
+            if known is None:
+                return None
+            self._attempts.move_to_end(attempt)
+            for digest in reversed(digests):
+                if digest in known:
+                    known.move_to_end(digest)
+                    return known[digest]
+        return None
+
+    def remember(self, attempt: str, setting: Any, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
+        """Remember a conversation whose last message is the model's answer."""
+        digest = _digests(setting, messages)[-1]
+        new = Known(len(messages), array("I", token_ids))
+        with self._lock:
+            known = self._attempts.setdefault(attempt, OrderedDict())
+            self._attempts.move_to_end(attempt)
+            before = known.pop(digest, None)
+            known[digest] = new
+            self._tokens += len(token_ids) - (len(before.token_ids) if before is not None else 0)
+            if len(known) > self._max_per_attempt:
+                self._tokens -= len(known.popitem(last=False)[1].token_ids)
+            while self._tokens > self._max_tokens and len(self._attempts) > 1:
+                _, oldest = self._attempts.popitem(last=False)
+                self._tokens -= sum(len(each.token_ids) for each in oldest.values())
+
+
+def _digests(setting: Any, messages: Sequence[Message]) -> list[bytes]:
+    """Return a digest of each beginning of a conversation."""
+    digest = hashlib.sha256(dump(setting)).digest()
+    found = []
+    for message in messages:
+        digest = hashlib.sha256(digest + dump(_essence(message))).digest()
+        found.append(digest)
+    return found
+
+
+def _essence(message: Message) -> list[Any]:
+    """Return what a message says, in whatever form a client sends it back."""
+    calls = []
+    for call in objects(message.get("tool_calls")):
+        function = mapping(call.get("function"))
+        calls.append([call.get("id"), function.get("name"), _arguments(function.get("arguments"))])
+    content = message.get("content")
+    if isinstance(content, list) and all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        content = "".join(str(part.get("text") or "") for part in content)
+    return [message.get("role"), content or "", calls, message.get("tool_call_id"), message.get("name")]
+
+
+def _arguments(given: Any) -> str:
+    """Return a tool's arguments in one spelling: clients read their JSON, and write it anew."""
+    try:
+        value = json.loads(given or "{}") if isinstance(given, str | None) else given
+        return json.dumps(value, sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
+        return str(given)
+
+
+_MARK = "\u2063answer\u2063of\u2063the\u2063model\u2063"
+"""Stands for the model's own answer while the template is applied. Invisible separators: nobody writes this."""
+
+
+class Prompts:
+    """Makes prompts.
+
+    Args:
+        tokenizer: The model's.
+        template_options: Passed on to its chat template.
+        conversations: What was sampled before.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template_options: Mapping[str, Any], conversations: Conversations) -> None:
+        self._tokenizer = tokenizer
+        self._template_options = dict(template_options)
+        self._conversations = conversations
+
+    def make(self, attempt: str | None, messages: Sequence[Message], tools: Any) -> list[int]:
+        """Return the prompt of a conversation.
+
+        Where it goes on with one that the model took part in, it begins with exactly those tokens.
+
+        Raises:
+            Refused: When the model's template does not take it.
+        """
+        if attempt is not None:
+            continued = self._continue(attempt, messages, tools)
+            if continued is not None:
+                return continued
+        return self._encode(self._render(messages, tools))
+
+    def remember(
+        self,
+        attempt: str,
+        messages: Sequence[Message],
+        tools: Any,
+        answer: Message,
+        prompt: Sequence[int],
+        sampled: Sequence[int],
+    ) -> None:
+        """Remember what the model said, for the prompt that goes on with it."""
+        self._conversations.remember(attempt, tools, [*messages, answer], [*prompt, *sampled])
+
+    def _continue(self, attempt: str, messages: Sequence[Message], tools: Any) -> list[int] | None:
+        known = self._conversations.find(attempt, tools, messages)
+        if known is None:
+            return None
+        place, end = known.messages - 1, self._end_of(known.token_ids)
+        for way in (self._after_calls, self._after_mark):
+            try:
+                rest = way(messages, place, tools, end)
+            except Refused:  # of a part, or without the answer's text; all of it may be taken
+                continue
+            if rest is not None:
+                return [*known.token_ids, *self._encode(rest)]
+        return None
+
+    def _end_of(self, token_ids: Sequence[int]) -> str:
+        """Return what ended an answer, where that was sampled, too: the template writes it again."""
+        last = list(token_ids[-1:])
+        is_special = not self._tokenizer.decode(last, skip_special_tokens=True)
+        return self._tokenizer.decode(last, skip_special_tokens=False) if is_special else ""
+
+    def _after_calls(self, messages: Sequence[Message], place: int, tools: Any, end: str) -> str | None:
+        """Return what follows an answer that calls tools: some templates take a tool's result behind its call only."""
+        if not end or not messages[place].get("tool_calls"):
+            return None
+        said = self._render(messages[: place + 1], tools, asks=False)
+        whole = self._render(messages, tools)
+        _, found, after = said.rpartition(end)
+        if not found or after.strip() or not whole.startswith(said):
+            return None
+        return after + whole[len(said) :]
+
+    def _after_mark(self, messages: Sequence[Message], place: int, tools: Any, end: str) -> str | None:
+        """Return what follows an answer, in the place of which a mark stands."""
+        marked = [*messages[:place], {"role": "assistant", "content": _MARK}, *messages[place + 1 :]]
+        pieces = self._render(marked, tools).split(_MARK)
+        if len(pieces) != 2:  # a template that leaves out or repeats earlier answers
+            return None
+        return pieces[1].removeprefix(end)
+
+    def _render(self, messages: Sequence[Message], tools: Any, *, asks: bool = True) -> str:
+        """Return a conversation's text; `asks` for one that the model is to go on with."""
+        conversation = [_for_template(message) for message in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                conversation,
+                tools=tools or None,
+                add_generation_prompt=asks,
+                tokenize=False,
+                **self._template_options,
+            )
+        except Exception as exc:  # a template may raise what it likes, and refuses conversations that way
+            raise Refused(400, "invalid_request", f"the model's chat template refuses the messages: {exc}") from exc
+        return str(text)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+
+def _for_template(message: Message) -> Message:
+    """Return a message as templates want it: its content is a text, arguments of tools are objects.
+
+    Raises:
+        Refused: When its content is more than text.
+    """
+    found = dict(message)
+    content = message.get("content")
+    if isinstance(content, list):
+        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+            raise Refused(400, "invalid_request", "this model takes text only; the messages have another content part")
+        found["content"] = "".join(str(part.get("text") or "") for part in content)
+    elif content is None:
+        found["content"] = ""
+    calls = objects(found.pop("tool_calls", None))  # templates ask whether they are there, and clients say null
+    if calls:
+        found["tool_calls"] = [_with_arguments(call) for call in calls]
+    return found
+
+
+def _with_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = dict(mapping(call.get("function")))
+    try:
+        function["arguments"] = json.loads(function.get("arguments") or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return call
+    return {**call, "function": function}
+
+
+_INCOMPLETE = "\ufffd"
+
+
+class TextStream:
+    """Turns tokens into text, each piece as soon as it is certain.
+
+    A character may be of several tokens, and some tokenizers write a space only between tokens; so a few tokens before
+    the new ones are decoded with them.
+
+    Args:
+        tokenizer: The model's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0
+        self._told = 0
+
+    def feed(self, token_ids: Sequence[int], *, is_last: bool) -> str:
+        """Return the text that is certain by now, and was not told yet."""
+        self._ids.extend(token_ids)
+        before = self._decode(self._start, self._told)
+        now = self._decode(self._start, len(self._ids))
+        if not is_last and now.endswith(_INCOMPLETE):
+            return ""
+        self._start, self._told = self._told, len(self._ids)
+        return now[len(before) :]
+
+    def _decode(self, start: int, end: int) -> str:
+        return self._tokenizer.decode(self._ids[start:end], skip_special_tokens=True)

@@ -1,0 +1,261 @@
+"""Answers as vLLM's server gives them, from tokens."""
+
+import json
+import re
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lightning_proxy.jsons import dump
+from lightning_proxy.sse import DONE
+from lightning_proxy.tokens.engine import Generated
+
+ToolParser = Callable[[str], tuple[str, list[dict[str, Any]]]]
+"""Takes an answer's text; returns what is left of it, and the tool calls as OpenAI's chat API has them.
+
+One with an attribute `start`, the text that every call begins with, promises to leave what comes before as it is, white
+space at its end apart. That is then streamed while it is sampled; without it, all text comes at the end.
+
+One that raises finds no calls: the text stays as it is.
+"""
+
+_HERMES_START = "<tool_call>"
+_HERMES = re.compile(rf"{_HERMES_START}\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+def parse_hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Read tool calls as Hermes and Qwen write them: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+    What is not well formed stays in the text: the agent sees what the model said.
+    """
+    calls: list[dict[str, Any]] = []
+
+    def take(match: "re.Match[str]") -> str:
+        try:
+            given = json.loads(match[1])
+        except (ValueError, RecursionError):
+            return match[0]
+        if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+            return match[0]
+        arguments = given.get("arguments", {})
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        calls.append(
+            {
+                "id": f"call_{secrets.token_hex(12)}",
+                "type": "function",
+                "function": {"name": given["name"], "arguments": arguments},
+            }
+        )
+        return ""
+
+    left = _HERMES.sub(take, text)
+    return (left.rstrip() if calls else text), calls
+
+
+def start_of(parser: ToolParser) -> str | None:
+    """Return the text that every tool call begins with; None where nobody knows."""
+    return _HERMES_START if parser is parse_hermes else getattr(parser, "start", None)
+
+
+class TextBefore:
+    """The text before tool calls, as it comes.
+
+    Args:
+        start: What a call begins with; None for anything.
+    """
+
+    def __init__(self, start: str | None) -> None:
+        self._start = start or ""
+        self._has_begun = not start
+        self._held = ""
+        self.told = 0
+        """How many characters were told."""
+
+    def feed(self, text: str) -> str:
+        """Return what is certain by now to be no part of a call."""
+        if self._has_begun:
+            return ""
+        held = self._held + text
+        place = held.find(self._start)
+        self._has_begun = place >= 0
+        free = held[: place if self._has_begun else len(held) - self._overlap(held)].rstrip()
+        self._held = held[len(free) :]
+        self.told += len(free)
+        return free
+
+    def _overlap(self, held: str) -> int:
+        """Return how many characters at the end may be the beginning of a call."""
+        lengths = range(min(len(self._start) - 1, len(held)), 0, -1)
+        return next((length for length in lengths if held.endswith(self._start[:length])), 0)
+
+
+Fields = dict[str, Any]
+
+
+class Shape(ABC):
+    """An answer of one API, as it grows.
+
+    Args:
+        request: What was asked.
+        prompt: The prompt's tokens.
+    """
+
+    prefix = ""
+    kind = ""
+
+    def __init__(self, request: Mapping[str, Any], prompt: list[int]) -> None:
+        self.prompt = prompt
+        self._request = request
+        self._choices: list[Fields] = []
+        self._sampled = 0
+        self._head = {
+            "id": f"{self.prefix}-{secrets.token_hex(16)}",
+            "created": int(time.time()),
+            "model": request.get("model"),
+        }
+        self._asks_ids = request.get("return_token_ids") is True
+        logprobs = request.get("logprobs")
+        self._asks_logprobs = logprobs is not None and logprobs is not False  # 0 asks, too
+
+    @abstractmethod
+    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+        """Add a choice; return its message, where the API has messages."""
+
+    @abstractmethod
+    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+        """Return the message of a choice; None where the API has none."""
+
+    @abstractmethod
+    def first(self) -> bytes:
+        """Return the event that begins a stream."""
+
+    @abstractmethod
+    def piece(self, generated: Generated, text: str) -> bytes:
+        """Return the event of the next tokens."""
+
+    @abstractmethod
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        """Return the events that end a stream."""
+
+    def whole(self) -> Fields:
+        """Return the answer in one piece."""
+        answer = {**self._head, "object": self.kind, "choices": self._choices, "usage": self._usage(self._sampled)}
+        if self._asks_ids:
+            answer["prompt_token_ids"] = self.prompt
+        return answer
+
+    def _tokens(self, generated: Generated, logprobs: Fields | None) -> Fields:
+        found: Fields = {"logprobs": logprobs if self._asks_logprobs and generated.logprobs is not None else None}
+        if self._asks_ids:
+            found["token_ids"] = list(generated.token_ids)
+        return found
+
+    def _usage(self, sampled: int) -> Fields:
+        prompt = len(self.prompt)
+        return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+
+    def _event(self, kind: str, choices: list[Fields], **more: Any) -> bytes:
+        return b"data: " + dump({**self._head, "object": kind, "choices": choices, **more}) + b"\n\n"
+
+    def _end(self, kind: str, sampled: int) -> list[bytes]:
+        options = self._request.get("stream_options")
+        asks = isinstance(options, Mapping) and options.get("include_usage") is True
+        usage = [self._event(kind, [], usage=self._usage(sampled))] if asks else []
+        return [*usage, b"data: " + DONE + b"\n\n"]
+
+
+class Chat(Shape):
+    """OpenAI's chat API."""
+
+    prefix = "chatcmpl"
+    kind = "chat.completion"
+    _chunk = "chat.completion.chunk"
+
+    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+        message = self.message(content, calls)
+        self._sampled += len(generated.token_ids)
+        self._choices.append(
+            {
+                "index": len(self._choices),
+                "message": message,
+                "finish_reason": _reason(generated.finish_reason or "stop", calls),
+                **self._tokens(generated, _chat_logprobs(generated)),
+            }
+        )
+        return message
+
+    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+        if calls:
+            return {"role": "assistant", "content": content or None, "tool_calls": calls}
+        return {"role": "assistant", "content": content}
+
+    def first(self) -> bytes:
+        ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
+        delta = {"role": "assistant", "content": ""}
+        return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}], **ids)
+
+    def piece(self, generated: Generated, text: str) -> bytes:
+        delta = {"content": text} if text else {}
+        tokens = self._tokens(generated, _chat_logprobs(generated))
+        return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None, **tokens}])
+
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        events: list[Fields] = []
+        if text:
+            events.append({"content": text})
+        if calls:
+            events.append({"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]})
+        ended: Fields = {"index": 0, "delta": {}, "finish_reason": _reason(reason, calls)}
+        return [
+            *(self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}]) for delta in events),
+            self._event(self._chunk, [ended]),
+            *self._end(self._chunk, sampled),
+        ]
+
+
+class Completion(Shape):
+    """OpenAI's completions API."""
+
+    prefix = "cmpl"
+    kind = "text_completion"
+
+    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+        self._sampled += len(generated.token_ids)
+        reason = generated.finish_reason or "stop"
+        tokens = self._tokens(generated, _completion_logprobs(generated))
+        self._choices.append({"index": len(self._choices), "text": content, "finish_reason": reason, **tokens})
+        return None
+
+    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+        return None
+
+    def first(self) -> bytes:
+        ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
+        return self._event(self.kind, [{"index": 0, "text": "", "finish_reason": None, **ids}])
+
+    def piece(self, generated: Generated, text: str) -> bytes:
+        tokens = self._tokens(generated, _completion_logprobs(generated))
+        return self._event(self.kind, [{"index": 0, "text": text, "finish_reason": None, **tokens}])
+
+    def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
+        ended = {"index": 0, "text": "", "finish_reason": reason}
+        return [self._event(self.kind, [ended]), *self._end(self.kind, sampled)]
+
+
+def _reason(reason: str, calls: Sequence[Any]) -> str:
+    return "tool_calls" if calls and reason == "stop" else reason
+
+
+def _chat_logprobs(generated: Generated) -> Fields:
+    pairs = zip(generated.token_ids, generated.logprobs or (), strict=False)
+    return {"content": [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]}
+
+
+def _completion_logprobs(generated: Generated) -> Fields:
+    return {
+        "tokens": [f"token_id:{token}" for token in generated.token_ids],
+        "token_logprobs": list(generated.logprobs or ()),
+    }

@@ -1,0 +1,262 @@
+"""What happens in a worker of the proxy."""
+
+import asyncio
+import functools
+import gc
+import io
+import os
+import pickle
+import signal
+import socket
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from lightning_http.auth import Keys
+
+from lightning_core.errors import ConfigError
+from lightning_core.registry import default_registry
+from lightning_core.store.clock import SystemClock
+from lightning_proxy.backend import Backend
+from lightning_proxy.owner import Owner
+from lightning_proxy.refusals import Refused
+from lightning_proxy.replicas import Wanted
+from lightning_proxy.service import ProxyService
+from lightning_proxy.steering import Links, Steering
+from lightning_proxy.traffic import Drained
+from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
+
+
+def packed_task(task: Task) -> bytes:
+    """Return the task as bytes.
+
+    Raises:
+        ConfigError: When `redact` cannot be had in another process.
+    """
+    return _packed("redact", task)
+
+
+def require_sendable(model_list: Sequence[Mapping[str, Any]]) -> None:
+    """Check that workers can have a model list.
+
+    Raises:
+        ConfigError: Names the entry that they cannot, and why.
+    """
+    for number, entry in enumerate(model_list):
+        name = f"model_list[{number}] ({entry.get('model_name')})"
+        backend = entry.get("backend")
+        if isinstance(backend, Backend):
+            raise ConfigError(
+                f"{name}: its backend is an object of this process ({type(backend).__name__}), and a proxy with "
+                "several workers answers calls in others; leave workers out, or name the backend: an installed one, or "
+                "'package.module:Class'"
+            )
+        _packed(name, entry)
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, types.FunctionType | type) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(f"{obj.__qualname__!r} is defined in the program itself")
+        return NotImplemented
+
+
+def _packed(what: str, value: object) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as exc:
+        raise ConfigError(
+            f"{what} cannot be sent to the proxy's workers: {exc}; define it at the top level of a module that can be "
+            "imported, or leave workers out"
+        ) from exc
+    return buffer.getvalue()
+
+
+def main() -> None:
+    """Answer calls on the socket whose descriptor is the first argument, until the other end of the second closes."""
+    # Ctrl-C is for the process that started this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listening, ours = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    import uvloop
+
+    uvloop.run(_work(listening, ours))
+
+
+class Worker:
+    """One worker, once it is told what to do."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+        self._service: ProxyService | None = None
+        self._task: Task | None = None
+        self._channel: Channel | None = None
+
+    async def run(self, ours: socket.socket) -> None:
+        """Work until the process that started this one closes its end, or dies."""
+        self._channel = channel = await Channel.over(ours, self._answer, self._take)
+        try:
+            await asyncio.wait((channel.closed,))
+        finally:
+            await self._stop()
+
+    async def _answer(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        if name == "begin":
+            return await self._begin(*arguments)
+        if name == "stop":
+            return await self._stop()
+        service = self._service
+        assert service is not None
+        match name:
+            case "adopt":
+                return await self._adopt(service, *arguments)
+            case "listen":
+                return await service.listen(self._listening)
+            case "check":
+                return service.check_model_list(*arguments)
+            case "update_model_list":
+                return await self._update(service, *arguments)
+            case "flush":
+                owner, end = arguments
+                return await service.flush(owner, end=end)
+            case _:
+                return await getattr(service, name)(*arguments)
+
+    def _take(self, name: str, arguments: tuple[Any, ...]) -> None:
+        assert name == "moved"
+        if self._service is not None:
+            self._service.replicas.forget(*arguments)
+
+    async def _begin(self, packed: bytes, path: Sequence[str], state: State) -> None:
+        sys.path[:] = path  # before a class of the program's own is unpickled
+        task: Task = pickle.loads(packed)
+        assert self._channel is not None
+        if task.store is not None:
+            await task.store.statistics()  # its run is known from now on
+        service = ProxyService(
+            task.store,
+            keys=Keys(task.key),
+            settings=task.settings,
+            capture=task.capture,
+            budget=None,
+            registry=default_registry(),
+            clock=SystemClock(),
+            links=_links(self._channel, has_budget=task.has_budget),
+        )
+        await self._adopt(service, state)
+        self._task, self._service = task, service
+        # As in a proxy of one process: an answer with tokens is thousands of small objects, none of them a cycle.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 20)
+
+    async def _adopt(self, service: ProxyService, state: State) -> None:
+        await self._update(service, state.model_list, state.list_version)
+        await service.set_weight_version(state.weight_version)
+        await (service.pause(state.pause_seconds) if state.is_paused else service.resume())
+        for value, owner in state.bound.items():
+            await service.bind(value, owner)
+
+    async def _update(self, service: ProxyService, model_list: Sequence[Mapping[str, Any]], version: int) -> None:
+        await service.update_model_list(model_list)
+        service.replicas.list_version = version
+
+    async def _stop(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            await service.stop()
+        if self._task is not None and self._task.store is not None:
+            await self._task.store.aclose()
+
+
+async def _work(listening: socket.socket, ours: socket.socket) -> None:
+    await Worker(listening).run(ours)
+
+
+def _links(channel: Channel, *, has_budget: bool) -> Links:
+    shared = _Shared(channel)
+    return Links(
+        steering=_Above(channel),
+        spending=shared if has_budget else None,
+        placing=shared,
+        on_attempt=functools.partial(channel.tell, "attempt"),
+    )
+
+
+class _Shared:
+    """The budget and the places of attempts, which the process that started this one keeps."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def start_call(self) -> None:
+        try:
+            await self._channel.ask("start_call")
+        except ChannelClosed as exc:
+            raise Refused(503, "proxy_stopped", "the proxy is about to stop", retry_after=1.0) from exc
+
+    def end_call(self, *, tokens: int, usd: float | None) -> None:
+        self._channel.tell("end_call", tokens, usd)
+
+    async def place(self, wanted: Wanted) -> int | None:
+        try:
+            number: int | None = await self._channel.ask("place", wanted)
+        except ChannelClosed:  # this worker is about to stop
+            return None
+        return number
+
+    async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:
+        with suppress(ChannelClosed):  # this worker is about to stop
+            await self._channel.ask("keep_response", list_version, owner, response_id, number)
+
+    async def of_response(self, list_version: int, owner: Owner | None, response_id: str) -> int | None:
+        try:
+            number: int | None = await self._channel.ask("of_response", list_version, owner, response_id)
+        except ChannelClosed:  # this worker is about to stop
+            return None
+        return number
+
+
+class _Above(Steering):
+    """Steers all workers, through the process that started this one."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def pause(self, seconds: float | None = None) -> None:
+        await self._channel.ask("pause", seconds)
+
+    async def resume(self) -> None:
+        await self._channel.ask("resume")
+
+    async def drain(self, timeout: float | None) -> Drained:
+        drained: Drained = await self._channel.ask("drain", timeout)
+        return drained
+
+    async def set_weight_version(self, version: str | None) -> None:
+        await self._channel.ask("set_weight_version", version)
+
+    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        await self._channel.ask("update_model_list", model_list)
+
+    async def bind(self, value: str, owner: Owner) -> None:
+        await self._channel.ask("bind", value, owner)
+
+    async def flush(self, owner: Owner, *, end: bool) -> None:
+        await self._channel.ask("flush", owner, end)
+
+    async def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = await self._channel.ask("status")
+        return status
+
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        status: dict[str, Any] | None = await self._channel.ask("budget_beyond", refusals, seconds)
+        return status
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # a backend's library may have left threads that do not end

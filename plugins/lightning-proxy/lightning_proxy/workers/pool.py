@@ -1,0 +1,441 @@
+"""The workers of a proxy: kept going, replaced when they die, steered as one."""
+
+import asyncio
+import logging
+import secrets
+import socket
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_http.listener import bind
+
+from lightning_core.budget import Budget
+from lightning_core.errors import LightningError, ProxyError
+from lightning_core.store import LightningStore
+from lightning_proxy.owner import MAX_BOUND, Owner
+from lightning_proxy.replicas import Places, StoredResponses
+from lightning_proxy.service import STOP_SECONDS
+from lightning_proxy.spans import Capture
+from lightning_proxy.spending import RefusalWaits
+from lightning_proxy.steering import CallsLost, Serving, Settings
+from lightning_proxy.traffic import Drained
+from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
+from lightning_proxy.workers.child import packed_task, require_sendable
+
+
+def sum_of(statuses: Sequence[dict[str, Any]], *, weight_version: str | None, is_paused: bool) -> dict[str, Any]:
+    """Return one status of those of all workers. A replica is up where any worker can reach it."""
+    whole: dict[str, Any] = {}
+    for status in statuses:
+        for name, value in status.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                whole[name] = whole.get(name, 0) + value
+    whole["is_paused"] = is_paused
+    whole["weight_version"] = weight_version
+    listed = [status["replicas"] for status in statuses]
+    whole["replicas"] = [
+        {
+            **each[0],
+            "in_flight": sum(replica["in_flight"] for replica in each),
+            "is_up": any(replica["is_up"] for replica in each),
+        }
+        for each in zip(*listed, strict=False)
+    ]
+    return whole
+
+
+_END_SECONDS = 2.0
+"""How long a process that was told to end, and has closed its channel, may take to do so."""
+
+
+class WorkerProcess:
+    """Starts a worker, and knows what it works on.
+
+    Args:
+        listening: The socket that all workers answer on.
+        answer: Answers what it asks.
+        note: Takes what it tells.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        answer: "Callable[[WorkerProcess, str, tuple[Any, ...]], Awaitable[Any]]",
+        note: "Callable[[WorkerProcess, str, tuple[Any, ...]], None]",
+    ) -> None:
+        self._listening = listening
+        self._answer = answer
+        self._note = note
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self.open_attempts: set[Owner] = set()
+        """Those with calls which the store does not have yet."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None before it is started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def channel(self) -> Channel:
+        """What leads to it."""
+        assert self._channel is not None
+        return self._channel
+
+    async def start(self) -> None:
+        """Start the process, which does nothing yet."""
+        ours, theirs = socket.socketpair()
+        try:
+            descriptors = (self._listening.fileno(), theirs.fileno())
+            # asyncio's own way to start processes works in the main thread alone on some platforms.
+            self._process = subprocess.Popen(  # noqa: ASYNC220
+                [sys.executable, "-m", "lightning_proxy.workers.child", *map(str, descriptors)],
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        try:
+            self._channel = await Channel.over(
+                ours,
+                lambda name, arguments: self._answer(self, name, arguments),
+                lambda name, arguments: self._note(self, name, arguments),
+            )
+        except BaseException:
+            ours.close()
+            raise
+
+    async def end(self, seconds: float) -> int:
+        """Close the channel, wait for the process's end and kill it when it does not come; return how it ended."""
+        process = self._process
+        assert process is not None
+        if self._channel is not None:
+            await self._channel.aclose()
+        try:
+            return await asyncio.to_thread(process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return await asyncio.to_thread(process.wait)
+
+    async def buried(self) -> str:
+        """Say how a process ended that has closed its channel."""
+        code = await self.end(_END_SECONDS)
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    async def killed(self) -> str:
+        """Let the system end it, and say how it ended."""
+        process = self._process
+        if process is None:
+            return "nothing"
+        if self._channel is None or not self._channel.closed.done():
+            process.kill()
+        return await self.buried()
+
+
+logger = logging.getLogger(__name__)
+
+_START_SECONDS = 60.0
+"""How long a worker may take to be ready: a backend's library may be large."""
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 10.0
+_SOUND_SECONDS = 10.0
+"""Who has lived so long is replaced at once; who dies sooner again and again, after a pause that grows."""
+_MAX_LOST = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all workers are made from."""
+
+    workers: int
+    key: str | None
+    settings: Settings
+    capture: Capture
+    budget: Budget | None
+    store: LightningStore | None
+
+
+class WorkerPool(Serving):
+    """A proxy in several processes, which accept connections from one socket. Belongs to one event loop.
+
+    Here is what they share: the budget, on which replica an attempt is, and what they were told, which one that comes
+    later is told, too. A worker that dies takes its calls with it: their agents lose the connection, and the end of
+    their attempts is told so (`CallsLost`), because what was said is not known any more.
+
+    Args:
+        plan: What the workers are made from.
+        model_list: Which names lead to which backends.
+        weight_version: The version of the weights.
+    """
+
+    def __init__(self, plan: Plan, *, model_list: Sequence[Mapping[str, Any]], weight_version: str | None) -> None:
+        require_sendable(model_list)
+        self._plan = plan
+        self._state = State(model_list=model_list, weight_version=weight_version)
+        self._changes = 0
+        self._places = Places()
+        self._responses = StoredResponses()
+        self._refusals = RefusalWaits(plan.budget)
+        self._workers: list[WorkerProcess] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._lost: OrderedDict[Owner, None] = OrderedDict()
+        self._restarts = 0
+        self._listening: socket.socket | None = None
+        self._store_server: Any = None
+        self._packed = b""
+
+    # From start to stop
+
+    async def start(self, host: str, port: int) -> int:
+        self._listening = bind(host, port)
+        self._listening.listen()  # nobody is turned away while a worker is replaced
+        try:
+            self._packed = packed_task(await self._task())
+            workers = await _all_of([self._start_worker() for _ in range(self._plan.workers)])
+        except BaseException:
+            await self.stop()
+            raise
+        self._keepers = [asyncio.create_task(self._keep(each), name="proxy worker") for each in workers]
+        found: int = self._listening.getsockname()[1]
+        return found
+
+    async def stop(self) -> None:
+        self._refusals.close()
+        if self._listening is not None:
+            self._listening.close()
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(self._stop_worker(each) for each in workers))
+        server, self._store_server = self._store_server, None
+        if server is not None:
+            await server.stop()
+
+    async def _stop_worker(self, worker: WorkerProcess) -> None:
+        try:
+            async with asyncio.timeout(2 * STOP_SECONDS + 1):
+                await worker.channel.ask("stop")
+        except (LightningError, TimeoutError) as exc:
+            logger.warning("lightning.proxy_worker_did_not_stop pid=%s reason=%s", worker.pid, exc or "took too long")
+        await worker.end(STOP_SECONDS)
+
+    async def _task(self) -> Task:
+        plan = self._plan
+        return Task(
+            store=None if plan.store is None else await self._reachable(plan.store),
+            key=plan.key,
+            settings=plan.settings.share_of(plan.workers),
+            capture=plan.capture,
+            has_budget=plan.budget is not None,
+        )
+
+    async def _reachable(self, store: LightningStore) -> LightningStore:
+        """Return a store that other processes can use: a client of a server, of ours where there is no other."""
+        from lightning_http import LightningStoreClient, LightningStoreServer
+
+        if isinstance(store, LightningStoreClient):
+            return store
+        key = secrets.token_urlsafe(32)
+        server = LightningStoreServer(store, key=key, runner_key="")
+        await server.start()
+        self._store_server = server
+        return LightningStoreClient(server.url, key=key, run_id=store.run_id)
+
+    # Workers
+
+    async def _start_worker(self) -> WorkerProcess:
+        assert self._listening is not None
+        worker = WorkerProcess(self._listening, self._answer, self._take)
+        try:
+            await worker.start()
+            async with asyncio.timeout(_START_SECONDS):
+                known = self._changes
+                await worker.channel.ask("begin", self._packed, sys.path, self._state)
+                while known != self._changes:
+                    known = self._changes
+                    await worker.channel.ask("adopt", self._state)
+                self._workers.append(worker)  # from here on it is told by itself
+                await worker.channel.ask("listen")
+        except BaseException as exc:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            how = await worker.killed()
+            if isinstance(exc, ChannelClosed):
+                raise ProxyError(f"a worker of the proxy ended with {how} before it began; see stderr") from exc
+            raise
+        return worker
+
+    async def _keep(self, worker: WorkerProcess) -> None:
+        """Replace a worker whenever it has died."""
+        loop = asyncio.get_running_loop()
+        pause = 0.0
+        while True:
+            began = loop.time()
+            await asyncio.wait((worker.channel.closed,))
+            how = await worker.buried()
+            self._bury(worker)
+            logger.warning("lightning.proxy_worker_died pid=%s how=%s; another one takes its place", worker.pid, how)
+            is_sound = loop.time() - began >= _SOUND_SECONDS
+            while True:
+                pause = 0.0 if is_sound else min(max(2 * pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+                try:
+                    worker = await self._start_worker()
+                    break
+                except (LightningError, OSError, TimeoutError) as exc:
+                    is_sound = False
+                    logger.error("lightning.proxy_worker_not_replaced reason=%s; trying again", exc)
+            self._restarts += 1
+
+    def _bury(self, worker: WorkerProcess) -> None:
+        self._workers.remove(worker)
+        self._places.drop_worker(worker)
+        for owner in worker.open_attempts:
+            self._lost[owner] = None
+        while len(self._lost) > _MAX_LOST:
+            self._lost.popitem(last=False)
+
+    async def _answer(self, worker: WorkerProcess, name: str, arguments: tuple[Any, ...]) -> Any:
+        if name == "start_call":
+            assert self._plan.budget is not None
+            self._plan.budget.start_call()
+            return None
+        if name == "place":
+            (wanted,) = arguments
+            if wanted.list_version != self._state.list_version:
+                return None
+            number, was_moved = self._places.place(worker, wanted)
+            if was_moved:
+                for other in self._workers:
+                    if other is not worker:
+                        other.channel.tell("moved", wanted.model, wanted.attempt)
+            return number
+        if name in ("keep_response", "of_response"):
+            version, *rest = arguments
+            if version != self._state.list_version:
+                return None
+            return self._responses.keep(*rest) if name == "keep_response" else self._responses.find(*rest)
+        assert name in _STEERED
+        if name == "flush":
+            owner, end = arguments
+            return await self.flush(owner, end=end)
+        return await getattr(self, name)(*arguments)
+
+    def _take(self, worker: WorkerProcess, name: str, arguments: tuple[Any, ...]) -> None:
+        if name == "end_call":
+            tokens, usd = arguments
+            assert self._plan.budget is not None
+            self._plan.budget.end_call(tokens=tokens, usd=usd)
+            return
+        assert name == "attempt"
+        owner, has_calls = arguments
+        if has_calls:
+            worker.open_attempts.add(owner)
+        else:
+            worker.open_attempts.discard(owner)
+
+    # Steering
+
+    async def pause(self, seconds: float | None = None) -> None:
+        self._state.is_paused, self._state.pause_seconds = True, seconds
+        await self._all("pause", seconds)
+
+    async def resume(self) -> None:
+        self._state.is_paused = False
+        await self._all("resume")
+
+    async def drain(self, timeout: float | None) -> Drained:
+        drained = await self._all("drain", timeout)
+        return Drained(sum(each.finished for each in drained), sum(each.aborted for each in drained))
+
+    async def set_weight_version(self, version: str | None) -> None:
+        self._state.weight_version = version
+        await self._all("set_weight_version", version)
+
+    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        require_sendable(model_list)
+        version = self._state.list_version + 1
+        if self._workers:
+            await self._workers[0].channel.ask("check", model_list)
+        old, new = self._state.model_list, list(model_list)
+        self._responses.change_list({number: new.index(entry) for number, entry in enumerate(old) if entry in new})
+        self._state.model_list, self._state.list_version = model_list, version
+        self._places.clear()
+        await self._all("update_model_list", model_list, version)
+
+    async def bind(self, value: str, owner: Owner) -> None:
+        self._state.bound[value] = owner
+        if len(self._state.bound) > MAX_BOUND:
+            del self._state.bound[next(iter(self._state.bound))]
+        await self._all("bind", value, owner)
+
+    async def flush(self, owner: Owner, *, end: bool) -> None:
+        self._require_known(owner)
+        await self._all("flush", owner, end)
+        self._require_known(owner)  # one may have died meanwhile
+
+    async def status(self) -> dict[str, Any]:
+        asked = list(self._workers)
+        statuses = await self._all("status")
+        return {
+            **sum_of(statuses, weight_version=self._state.weight_version, is_paused=self._state.is_paused),
+            "budget": None if self._plan.budget is None else self._plan.budget.status(),
+            "workers": [each.pid for each in asked],
+            "worker_restarts": self._restarts,
+        }
+
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        return await self._refusals.beyond(refusals, seconds)
+
+    def _require_known(self, owner: Owner) -> None:
+        dying = any(owner in each.open_attempts for each in self._workers if each.channel.closed.done())
+        if dying or owner in self._lost:
+            raise CallsLost(
+                f"a worker of the proxy has died with calls of attempt {owner.attempt_id!r} of rollout "
+                f"{owner.rollout_id!r}: what these were is not known"
+            )
+
+    async def _all(self, name: str, *arguments: Any) -> list[Any]:
+        """Ask all workers at once, and return what those say that live.
+
+        Raises:
+            LightningError: What one of them raised.
+        """
+        self._changes += name not in _ASKED
+        asked = [asyncio.ensure_future(each.channel.ask(name, *arguments)) for each in self._workers]
+        if asked:
+            await asyncio.wait(asked)
+        return [each.result() for each in asked if not isinstance(each.exception(), ChannelClosed)]
+
+
+async def _all_of(starting: Sequence[Coroutine[Any, Any, WorkerProcess]]) -> list[WorkerProcess]:
+    """Wait for all, and return what they return.
+
+    Raises:
+        BaseException: What the first of them raised.
+    """
+    results = await asyncio.gather(*starting, return_exceptions=True)
+    for each in results:
+        if isinstance(each, BaseException):
+            raise each
+    return [each for each in results if isinstance(each, WorkerProcess)]
+
+
+_ASKED = frozenset({"drain", "flush", "status"})
+"""What changes nothing that a worker which begins just now has to know."""
+
+_STEERED = frozenset(
+    {
+        *("pause", "resume", "drain", "set_weight_version", "update_model_list", "bind", "flush"),
+        *("status", "budget_beyond"),
+    }
+)
+"""What a worker may ask to be done by all."""

@@ -1,0 +1,226 @@
+"""Nothing of a program is left: not when it ends, not at a timeout, not when whoever started it is killed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from lightning_proxy.agents.program import running
+from programs import alive, python, run, shell
+
+from lightning_core.concurrency import Guard
+from lightning_core.emitter import find_final_reward
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import RolloutConfig
+
+SOON_SECONDS = 10.0
+START_SECONDS = 60.0
+"""How long a Python program may take to import all that it needs, on a busy machine."""
+
+
+@pytest.fixture
+def marker() -> str:
+    """A word that only the processes of one test have in their command lines."""
+    return f"marker-{uuid.uuid4().hex}"
+
+
+def until(condition: Callable[[], object], seconds: float = SOON_SECONDS) -> bool:
+    """Whether a condition comes true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def family(marker: str, place: Path) -> str:
+    """A shell script with a child and a grandchild, all of which ignore SIGTERM; it makes a file when they run."""
+    sleep = f'trap "" TERM; sleep 300; : {marker}'
+    return f"trap '' TERM; (sh -c '{sleep}' & sh -c '{sleep}') & : >{place}; sleep 300; : {marker}"
+
+
+async def test_timeout_ends_children_and_grandchildren(marker: str, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    began = time.monotonic()
+
+    ran = await run(shell(family(marker, ready)), config=RolloutConfig(timeout_seconds=2))
+
+    assert ready.exists()
+    assert ran.failure == {"type": "AgentTimeout", "message": "the agent ran longer than 2 s"}
+    assert until(lambda: not alive(marker))
+    assert time.monotonic() - began < 2 + SOON_SECONDS
+
+
+async def test_timeout_ends_what_has_left_the_group(marker: str) -> None:
+    child = f"import time; time.sleep(300)  # {marker}"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}], start_new_session=True)"
+
+    await run(python(script), config=RolloutConfig(timeout_seconds=2))
+
+    assert until(lambda: not alive(marker))
+
+
+async def test_timeout_leaves_what_the_program_had_said_in_a_span() -> None:
+    ran = await run(shell("echo thinking >&2; sleep 300"), config=RolloutConfig(timeout_seconds=2))
+
+    (span,) = ran.spans
+    assert span.attributes["exception.type"] == "lightning_core.errors.ProgramFailed"
+    said = span.attributes["exception.message"]
+    assert isinstance(said, str)
+    assert said.endswith("was stopped before its end; its stderr ends with: thinking")
+
+
+async def test_program_may_end_by_itself_when_it_is_stopped(tmp_path: Path) -> None:
+    farewell = tmp_path / "farewell"
+    script = f"trap 'echo bye >{farewell}; exit 0' TERM; while :; do sleep 0.05; done"
+
+    await run(shell(script), config=RolloutConfig(timeout_seconds=2))
+
+    assert farewell.read_text() == "bye\n"
+
+
+async def test_cancelled_rollout_ends_its_program(marker: str, tmp_path: Path) -> None:
+    ready, store = tmp_path / "ready", InMemoryLightningStore()
+    queued = await store.enqueue_rollout(None)
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
+    with runner.run_context(agent=shell(family(marker, ready)), store=store):
+        going = asyncio.create_task(runner.iter())
+        assert await asyncio.to_thread(until, ready.exists)
+        assert alive(marker)
+        await store.update_rollout(queued.rollout_id, status="cancelled")
+        await going
+
+    assert until(lambda: not alive(marker))
+
+
+async def test_cancelled_runner_ends_its_program(marker: str, tmp_path: Path) -> None:
+    ready, store = tmp_path / "ready", InMemoryLightningStore()
+    await store.enqueue_rollout(None)
+    runner = LitAgentRunner(OtelTracer(instrument=()))
+    with runner.run_context(agent=shell(family(marker, ready)), store=store):
+        going = asyncio.create_task(runner.iter())
+        assert await asyncio.to_thread(until, ready.exists)
+        going.cancel()
+        await asyncio.wait((going,))
+
+    assert going.cancelled()
+    assert until(lambda: not alive(marker))
+
+
+async def test_what_a_program_leaves_in_the_background_ends_with_it(marker: str) -> None:
+    began = time.monotonic()
+
+    ran = await run(shell(f"sh -c 'sleep 300; : {marker}' & echo 1"))
+
+    assert find_final_reward(ran.spans) == 1.0
+    assert until(lambda: not alive(marker))
+    assert time.monotonic() - began < SOON_SECONDS  # although the background process held its output open
+
+
+async def test_daemon_that_holds_the_output_does_not_hold_the_rollout(marker: str) -> None:
+    child = f"import time; time.sleep(300)  # {marker}"
+    script = (
+        f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True); print(1)"
+    )
+    try:
+        ran = await run(python(script))
+
+        assert find_final_reward(ran.spans) == 1.0
+    finally:
+        for each in alive(marker):
+            each.kill()
+
+
+KILLED_RUNNER = """
+import sys
+from lightning_core import Trainer
+from lightning_proxy.agents import CommandAgent
+
+Trainer(algorithm="baseline", n_runners=2).fit(CommandAgent(["sh", "-c", sys.argv[1]]), [1, 2])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda each: each.name)
+def test_killed_runner_leaves_no_program_behind(marker: str, tmp_path: Path, number: signal.Signals) -> None:
+    ready = tmp_path / "ready"
+    runner = subprocess.Popen(
+        [sys.executable, "-c", KILLED_RUNNER, family(marker, ready)],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert until(ready.exists, START_SECONDS)
+        assert until(lambda: len(alive(marker)) >= 7)  # two families of three, and the runner
+        time.sleep(1)  # a runner that is killed before it has told the guard which group that is leaves it
+    finally:
+        runner.send_signal(number)
+        runner.wait()
+
+    assert until(lambda: not alive(marker))
+
+
+def test_guard_that_is_released_kills_nobody() -> None:
+    sleeper = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    try:
+        guard = Guard()
+        guard.protect(sleeper.pid)
+        guard.release()
+
+        assert sleeper.poll() is None
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+async def test_guard_that_was_killed_does_not_matter_to_the_program(tmp_path: Path) -> None:
+    (tmp_path / "stdin").write_bytes(b"")
+    before = {each.pid for each in psutil.Process().children()}
+    async with running(
+        ["sh", "-c", "sleep 0.3; echo 1"],
+        environment={"PATH": os.environ["PATH"]},
+        folder=str(tmp_path),
+        stdin=tmp_path / "stdin",
+        max_output_bytes=100,
+    ) as program:
+        started = [each for each in psutil.Process().children() if each.pid not in before]
+        guard = min(started, key=lambda each: (each.create_time(), each.pid))  # it starts first
+        guard.kill()
+        assert await program.wait() == 0
+
+    assert program.stdout.text() == "1\n"
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_many_programs_at_a_time_leave_no_process_thread_or_descriptor(tmp_path: Path) -> None:
+    (tmp_path / "stdin").write_bytes(b"7")
+    this = psutil.Process()
+
+    async def one() -> str:
+        async with running(
+            ["cat"],
+            environment={"PATH": os.environ["PATH"]},
+            folder=str(tmp_path),
+            stdin=tmp_path / "stdin",
+            max_output_bytes=100,
+        ) as program:
+            await program.wait()
+        return program.stdout.text()
+
+    assert await one() == "7"
+    descriptors, children = this.num_fds(), {each.pid for each in this.children()}
+    assert await asyncio.gather(*(one() for _ in range(40))) == ["7"] * 40
+
+    assert {each.pid for each in this.children()} <= children
+    assert this.num_fds() <= descriptors

@@ -1,0 +1,77 @@
+"""What tests of programs share."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import psutil
+from lightning_proxy.agents import CommandAgent
+
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
+from lightning_core.types import NamedResources, Rollout, RolloutConfig, Span
+
+
+def shell(script: str, **options: object) -> CommandAgent:
+    """An agent that is a shell script."""
+    return CommandAgent(["sh", "-c", script], **options)  # type: ignore[arg-type]
+
+
+def python(script: str, **options: object) -> CommandAgent:
+    """An agent that is a Python program."""
+    return CommandAgent([sys.executable, "-c", script], **options)  # type: ignore[arg-type]
+
+
+def executable(path: Path, text: str) -> Path:
+    """Write a program."""
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+class Ran:
+    """What became of one rollout."""
+
+    def __init__(self, rollout: Rollout, spans: list[Span], failure: dict[str, str] | None, fault: str | None) -> None:
+        self.rollout = rollout
+        self.spans = spans
+        self.failure = failure
+        self.fault = fault
+
+
+async def run(
+    agent: object,
+    task: object = None,
+    *,
+    resources: NamedResources | None = None,
+    config: RolloutConfig | None = None,
+    store: InMemoryLightningStore | None = None,
+    reward: object = None,
+) -> Ran:
+    """Let a real runner do one rollout."""
+    store = InMemoryLightningStore() if store is None else store
+    resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
+    queued = await store.enqueue_rollout(task, mode="train", resources_id=resources_id, config=config)
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1, reward=reward)  # type: ignore[arg-type]
+    with runner.run_context(agent=agent, store=store):  # type: ignore[arg-type]
+        await runner.iter()
+    rollout = await store.get_rollout_by_id(queued.rollout_id)
+    assert rollout is not None
+    (attempt,) = await store.query_attempts(queued.rollout_id)
+    metadata = attempt.metadata or {}
+    spans = list(await store.query_spans(queued.rollout_id))
+    return Ran(rollout, spans, metadata.get("failure"), metadata.get("fault"))
+
+
+def alive(marker: str) -> list[psutil.Process]:
+    """The processes that have a word in their command line; this one has not."""
+    found = []
+    for each in psutil.process_iter():
+        try:
+            if each.pid != os.getpid() and each.status() != psutil.STATUS_ZOMBIE and marker in " ".join(each.cmdline()):
+                found.append(each)
+        except psutil.Error:
+            continue
+    return found

@@ -1,0 +1,103 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.testing import FakeEngine
+
+from lightning_core.registry import default_registry
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import AttemptedRollout, Span
+
+MakeProxy = Callable[..., Awaitable[LLMProxy]]
+
+
+@pytest.fixture(autouse=True)
+def installed_backends() -> Iterator[None]:
+    with default_registry().register("backends", "openai", OpenAIBackend):
+        yield
+
+
+@pytest.fixture
+def store() -> InMemoryLightningStore:
+    return InMemoryLightningStore()
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
+
+
+def model(engine: FakeEngine, name: str = "small", **params: Any) -> dict[str, Any]:
+    """An entry of the model list that leads to an engine."""
+    return {"model_name": name, "litellm_params": {"model": f"hosted_vllm/{name}", "api_base": engine.url, **params}}
+
+
+@pytest.fixture
+async def make_proxy(store: InMemoryLightningStore) -> AsyncIterator[MakeProxy]:
+    started: list[LLMProxy] = []
+
+    async def make(*engines: FakeEngine, params: dict[str, Any] | None = None, **options: Any) -> LLMProxy:
+        models = [model(engine, **(params or {})) for engine in engines]
+        proxy = LLMProxy(**{"model_list": models, "store": store, "launch_mode": "asyncio", "key": "", **options})
+        await proxy.start()
+        started.append(proxy)
+        return proxy
+
+    yield make
+    for proxy in started:
+        await proxy.stop()
+
+
+@pytest.fixture
+async def proxy(make_proxy: MakeProxy, engine: FakeEngine) -> LLMProxy:
+    return await make_proxy(engine)
+
+
+@pytest.fixture
+async def attempt(store: InMemoryLightningStore) -> AttemptedRollout:
+    return await store.start_rollout({"question": 1})
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
+        yield session
+    await asyncio.sleep(0)
+
+
+class Agent:
+    """Calls the proxy for one attempt."""
+
+    def __init__(self, http: aiohttp.ClientSession, proxy: LLMProxy, rollout: AttemptedRollout) -> None:
+        self.http = http
+        self.proxy = proxy
+        self.rollout = rollout
+        self.base = proxy.as_resource(model="small").get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
+
+    def post(self, path: str, **fields: Any) -> Any:
+        headers = fields.pop("headers", None)
+        return self.http.post(f"{self.base}{path}", json={"model": "small", **fields}, headers=headers)
+
+    def chat(self, text: str = "hi", **fields: Any) -> Any:
+        return self.post("/chat/completions", **{"messages": [{"role": "user", "content": text}], **fields})
+
+    async def spans(self) -> list[Span]:
+        """The recorded calls, when the store has them."""
+        rollout_id, attempt_id = self.rollout.rollout_id, self.rollout.attempt.attempt_id
+        await self.proxy.flush(rollout_id, attempt_id, end=False)
+        assert self.proxy.store is not None
+        return list(await self.proxy.store.query_spans(rollout_id, attempt_id))
+
+    async def span(self) -> Span:
+        (span,) = await self.spans()
+        return span
+
+
+@pytest.fixture
+def agent(http: aiohttp.ClientSession, proxy: LLMProxy, attempt: AttemptedRollout) -> Agent:
+    return Agent(http, proxy, attempt)

@@ -1,0 +1,311 @@
+"""Every call belongs to a live attempt, and says so by its URL, its key or a header."""
+
+import asyncio
+import itertools
+import math
+from typing import Any
+
+import pytest
+from lightning_http.auth import Keys
+from lightning_proxy import LLMProxy
+from lightning_proxy.owner import read_path
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
+from lightning_core.types import AttemptedRollout
+
+BODY = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def call(http: Any, proxy: LLMProxy, headers: dict[str, str], path: str = "/v1/chat/completions") -> Any:
+    async with http.post(f"{proxy.url}{path}", json=BODY, headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def test_a_call_of_no_attempt_is_refused_with_what_to_do(http: Any, proxy: LLMProxy) -> None:
+    status, answer = await call(http, proxy, {})
+    assert status == 403
+    assert answer["error"]["code"] == "unattributed"
+    assert "ProxyLLM.get_base_url" in answer["error"]["message"]
+
+
+async def test_a_call_of_no_attempt_can_be_allowed_and_is_not_recorded(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    proxy = await make_proxy(engine, allow_unattributed=True)
+    assert (await call(http, proxy, {}))[0] == 200
+    assert (await store.statistics())["total_spans"] == 0
+
+
+@pytest.mark.parametrize("way", ["headers", "own header", "bound header", "traceparent", "baggage"])
+async def test_headers_say_whose_call_it_is(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, way: str
+) -> None:
+    proxy = await make_proxy(engine, attribution_header="Trace_Id")
+    rollout_id, attempt_id = attempt.rollout_id, attempt.attempt.attempt_id
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    headers = {
+        "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
+        "own header": {"trace_id": f"{rollout_id}/{attempt_id}"},
+        "bound header": {"trace_id": "episode-7"},
+        "traceparent": {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"},
+        "baggage": {
+            "baggage": f"a=b, agentlightning.rollout_id={rollout_id},agentlightning.attempt_id={attempt_id};p=1"
+        },
+    }[way]
+    proxy.bind("episode-7", rollout_id, attempt_id)
+    proxy.bind(trace_id, rollout_id, attempt_id)
+    assert (await call(http, proxy, headers))[0] == 200
+    span = await Agent(http, proxy, attempt).span()
+    assert span.rollout_id == rollout_id
+    if way == "traceparent":
+        assert (span.trace_id, span.parent_id) == (trace_id, "b7ad6b7169203331")
+
+
+TRACE_IDS = ("0af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319c")
+WAYS = ("URL", "headers", "own header", "bound header", "traceparent", "baggage")
+"""All that says whose call it is, in the order in which it is believed; one header cannot say both, own and bound."""
+
+
+def said(proxy: LLMProxy, ways: dict[str, AttemptedRollout]) -> tuple[str, dict[str, str]]:
+    """The path and the headers of a call of which each way says whose it is."""
+    path, headers = "/v1/chat/completions", {}
+    for number, (way, rollout) in enumerate(ways.items()):
+        rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
+        proxy.bind(f"episode-{number}", rollout_id, attempt_id)
+        proxy.bind(TRACE_IDS[number], rollout_id, attempt_id)
+        if way == "URL":
+            path = f"/rollout/{rollout_id}/attempt/{attempt_id}{path}"
+        headers |= {
+            "URL": {},
+            "headers": {"x-rollout-id": rollout_id, "x-attempt-id": attempt_id},
+            "own header": {"trace_id": f"{rollout_id}/{attempt_id}"},
+            "bound header": {"trace_id": f"episode-{number}"},
+            "traceparent": {"traceparent": f"00-{TRACE_IDS[number]}-b7ad6b7169203331-01"},
+            "baggage": {"baggage": f"agentlightning.rollout_id={rollout_id},agentlightning.attempt_id={attempt_id}"},
+        }[way]
+    return path, headers
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [pair for pair in itertools.combinations(WAYS, 2) if pair != ("own header", "bound header")]
+)
+@pytest.mark.parametrize("key", ["", "secret"])
+async def test_of_two_that_disagree_the_first_is_believed(
+    http: Any,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    store: InMemoryLightningStore,
+    first: str,
+    second: str,
+    key: str,
+) -> None:
+    """Of whoever may call for every attempt: without a key, and with that of the algorithm."""
+    proxy = await make_proxy(engine, attribution_header="trace_id", key=key)
+    one, other = await store.start_rollout(1), await store.start_rollout(2)
+    path, headers = said(proxy, {first: one, second: other})
+    assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key or 'none'}"}, path))[0] == 200
+    assert len(await Agent(http, proxy, one).spans()) == 1
+    assert await Agent(http, proxy, other).spans() == []
+
+
+async def test_only_the_newest_attempt_of_a_rollout_that_goes_on_may_call(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, attempt: AttemptedRollout
+) -> None:
+    clock = FakeClock()
+    proxy = await make_proxy(engine, clock=clock)
+    agent = Agent(http, proxy, attempt)
+    async with agent.chat() as response:
+        assert response.status == 200
+    newer = await store.start_attempt(attempt.rollout_id)
+    await clock.advance(1.0)
+    async with agent.chat() as response:
+        assert response.status == 403
+        assert "is not the newest attempt" in (await response.json())["error"]["message"]
+    agent = Agent(http, proxy, newer)
+    async with agent.chat() as response:
+        assert response.status == 200
+    await store.update_attempt(newer.rollout_id, newer.attempt.attempt_id, status="succeeded")
+    await clock.advance(1.0)
+    async with agent.chat() as response:
+        assert response.status == 403
+        assert "its rollout is 'succeeded'" in (await response.json())["error"]["message"]
+
+
+async def test_an_unknown_rollout_may_not_call(http: Any, proxy: LLMProxy) -> None:
+    status, answer = await call(http, proxy, {}, "/rollout/ro-1/attempt/at-1/v1/chat/completions")
+    assert status == 403
+    assert "the store has no such rollout" in answer["error"]["message"]
+
+
+class TestKeys:
+    @pytest.fixture
+    async def proxy(self, make_proxy: MakeProxy, engine: FakeEngine) -> LLMProxy:
+        return await make_proxy(engine, key="secret")
+
+    @pytest.fixture
+    def key(self, proxy: LLMProxy, attempt: AttemptedRollout) -> str:
+        key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
+        assert key is not None
+        return key
+
+    async def test_the_url_alone_is_not_enough(self, agent: Agent) -> None:
+        async with agent.chat() as response:
+            assert response.status == 401
+            assert "the proxy wants a key" in (await response.json())["error"]["message"]
+
+    @pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
+    async def test_the_key_of_the_attempt_says_whose_call_it_is(
+        self, http: Any, proxy: LLMProxy, agent: Agent, key: str, header: str
+    ) -> None:
+        value = f"Bearer {key}" if header == "authorization" else key
+        assert (await call(http, proxy, {header: value}))[0] == 200
+        assert key not in (await agent.span()).model_dump_json()
+
+    async def test_it_is_the_key_that_a_stores_server_mints(
+        self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, attempt: AttemptedRollout
+    ) -> None:
+        minted = Keys("secret").mint(store.run_id, attempt.rollout_id, attempt.attempt.attempt_id, 4e9)
+        assert (await call(http, proxy, {"authorization": f"Bearer {minted}"}))[0] == 200
+
+    async def test_it_opens_no_other_attempt(
+        self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, key: str
+    ) -> None:
+        other = await store.start_rollout({})
+        path = f"/rollout/{other.rollout_id}/attempt/{other.attempt.attempt_id}/v1/chat/completions"
+        status, answer = await call(http, proxy, {"authorization": f"Bearer {key}"}, path)
+        assert status == 403
+        assert answer["error"]["code"] == "wrong_attempt"
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("besides", [None, "URL", "headers"])
+    async def test_nothing_may_say_otherwise(
+        self,
+        http: Any,
+        make_proxy: MakeProxy,
+        engine: FakeEngine,
+        store: InMemoryLightningStore,
+        attempt: AttemptedRollout,
+        key: str,
+        way: str,
+        besides: str | None,
+    ) -> None:
+        proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
+        other = await store.start_rollout({})
+        ways = {way: other} if besides in (None, way) else {besides: attempt, way: other}
+        path, headers = said(proxy, ways)
+        status, answer = await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path)
+        assert (status, answer["error"]["code"]) == (403, "wrong_attempt")
+        assert f"it cannot call for attempt {other.attempt.attempt_id!r}" in answer["error"]["message"]
+        path, headers = said(proxy, dict.fromkeys(ways, attempt))
+        assert (await call(http, proxy, {**headers, "authorization": f"Bearer {key}"}, path))[0] == 200
+        assert len(await Agent(http, proxy, attempt).spans()) == 1
+        assert await Agent(http, proxy, other).spans() == []
+
+    async def test_it_steers_nothing(self, http: Any, proxy: LLMProxy, key: str) -> None:
+        status, answer = await call(http, proxy, {"authorization": f"Bearer {key}"}, "/control/pause")
+        assert status == 403
+        assert answer["error"]["code"] == "not_allowed"
+        assert (await proxy.status())["is_paused"] is False
+
+    async def test_it_does_not_say_what_stands_for_an_attempt(
+        self, http: Any, make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, key: str
+    ) -> None:
+        proxy = await make_proxy(engine, key="secret", attribution_header="trace_id")
+        other = await store.start_rollout({})
+        value = f"{other.rollout_id}/{other.attempt.attempt_id}"
+        async with http.post(
+            f"{proxy.url}/bind", json={"value": value}, headers={"authorization": f"Bearer {key}"}
+        ) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (403, "not_allowed")
+        assert (await call(http, proxy, {"authorization": "Bearer secret", "trace_id": value}))[0] == 200
+        assert await Agent(http, proxy, other).span()
+
+    @pytest.mark.parametrize("wrong", ["Bearer other", "Bearer agl-at-x.y", "Basic secret"])
+    async def test_a_wrong_key_is_refused(self, http: Any, proxy: LLMProxy, wrong: str) -> None:
+        status, answer = await call(http, proxy, {"authorization": wrong})
+        assert status == 401
+        assert "secret" not in answer["error"]["message"]
+
+    async def test_a_good_key_counts_beside_one_that_is_none(self, http: Any, proxy: LLMProxy, key: str) -> None:
+        good = {"authorization": f"Bearer {key}", "x-api-key": key, "api-key": key}
+        for name, value in good.items():
+            dummies = dict.fromkeys(good.keys() - {name}, "dummy")
+            assert (await call(http, proxy, {**dummies, name: value}))[0] == 200
+        status, answer = await call(http, proxy, dict.fromkeys(good, "dummy"))
+        assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+
+    async def test_a_key_that_has_expired_says_so_whatever_stands_beside_it(
+        self, http: Any, proxy: LLMProxy, store: InMemoryLightningStore, attempt: AttemptedRollout
+    ) -> None:
+        ended = Keys("secret", attempt_seconds=0).mint(store.run_id, attempt.rollout_id, attempt.attempt.attempt_id, 0)
+        for name, other in (("authorization", "x-api-key"), ("x-api-key", "authorization")):
+            headers = {name: f"Bearer {ended}" if name == "authorization" else str(ended), other: "Bearer dummy"}
+            assert "has expired" in (await call(http, proxy, headers))[1]["error"]["message"]
+
+    async def test_the_algorithms_key_may_call_for_any_attempt(self, agent: Agent) -> None:
+        async with agent.chat(headers={"authorization": "Bearer secret"}) as response:
+            assert response.status == 200
+
+    async def test_the_algorithm_steers_over_http(self, http: Any, proxy: LLMProxy, engine: FakeEngine) -> None:
+        headers = {"authorization": "Bearer secret"}
+
+        async def steer(what: str, **fields: Any) -> Any:
+            async with http.post(f"{proxy.url}/control/{what}", json=fields, headers=headers) as response:
+                return response.status, await response.json()
+
+        assert (await steer("pause"))[1]["is_paused"] is True
+        assert (await steer("drain", timeout=1))[1] == {"finished": 0, "aborted": 0}
+        assert (await steer("weights", version="step-3"))[1]["weight_version"] == "step-3"
+        assert (await steer("resume"))[1]["is_paused"] is False
+        entry = {"model_name": "next", "litellm_params": {"model": "next", "api_base": engine.url}}
+        assert (await steer("model_list", model_list=[entry]))[1]["replicas"][0]["model_name"] == "next"
+        assert (await steer("model_list", model_list=[{"model_name": "x", "backend": "os:getcwd"}]))[0] == 400
+        assert (await steer("drain", timeout="long"))[0] == 400
+        assert (await steer("pause", seconds="long"))[0] == 400
+        assert (await steer("pause", seconds=math.nan))[0] == 400
+        assert (await steer("stop"))[0] == 404
+
+    async def test_a_pause_over_http_says_how_long_calls_wait(self, agent: Agent) -> None:
+        headers = {"authorization": "Bearer secret"}
+        async with agent.http.post(f"{agent.proxy.url}/control/pause", json={"seconds": 0.01}, headers=headers) as said:
+            assert said.status == 200
+        async with asyncio.timeout(5), agent.chat(headers=headers) as response:
+            assert "for more than 0.01 s" in (await response.json())["error"]["message"]
+
+
+async def test_a_proxy_without_a_key_answers_to_its_own_machine_only(http: Any, proxy: LLMProxy) -> None:
+    status, answer = await call(http, proxy, {"host": "evil.example"})
+    assert status == 403
+    assert answer["error"]["code"] == "not_local"
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}]
+)
+async def test_a_web_page_of_another_site_makes_no_calls(agent: Agent, engine: FakeEngine, headers: Any) -> None:
+    async with agent.chat(headers=headers) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (403, "other_site")
+    attempt = agent.rollout.attempt
+    flush = f"{agent.proxy.url}/rollout/{attempt.rollout_id}/attempt/{attempt.attempt_id}/flush"
+    async with agent.http.post(flush, headers=headers) as response:
+        assert response.status == 403
+    async with agent.chat(headers={"Origin": agent.proxy.url, "Sec-Fetch-Site": "same-origin"}) as response:
+        assert response.status == 200
+    async with agent.http.get(f"{agent.proxy.url}/health", headers={"Sec-Fetch-Site": "cross-site"}) as response:
+        assert response.status == 200
+
+
+async def test_a_proxy_without_a_key_cannot_be_steered_over_http(http: Any, proxy: LLMProxy) -> None:
+    status, answer = await call(http, proxy, {}, "/control/pause")
+    assert status == 403
+    assert "has no key" in answer["error"]["message"]
+
+
+def test_the_url_says_that_a_grader_calls() -> None:
+    assert read_path("/rollout/r/attempt/a/judge/v1/models") == ("r", "a", "/v1/models", "judge")
+    assert read_path("/rollout/r/attempt/a/v1/judge/x") == ("r", "a", "/v1/judge/x", None)
+    assert read_path("/rollout/r/attempt/a/judges/v1") == ("r", "a", "/judges/v1", None)
+    assert read_path("/judge/v1/models") == (None, None, "/judge/v1/models", None)

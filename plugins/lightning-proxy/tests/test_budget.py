@@ -1,0 +1,273 @@
+"""A hard limit for a run: when it is reached, no further call starts."""
+
+import asyncio
+import json
+import math
+import threading
+from typing import Any
+
+import aiohttp
+import pytest
+from lightning_proxy.answer import Answer, AnswerChoice
+from lightning_proxy.call import CallRecord
+from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.model_list import Replica
+from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.owner import Owner
+from lightning_proxy.testing import FakeEngine, render
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.budget import Budget
+from lightning_core.errors import BudgetExhausted, ConfigError
+from lightning_core.types import AttemptedRollout
+
+
+def tool_call(arguments: str) -> dict[str, Any]:
+    return {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def test_no_call_starts_beyond_the_limit_of_calls() -> None:
+    budget = Budget(calls=2)
+    told: list[str] = []
+    budget.listen(told.append)
+    budget.start_call()
+    budget.start_call()
+    assert budget.reached == "calls"
+    with pytest.raises(BudgetExhausted, match=r"the run's budget of 2 calls is used up \(2 calls by now\)"):
+        budget.start_call()
+    assert told == ["calls"]
+    assert budget.used["calls"] == 2
+
+
+def test_tokens_and_money_count_when_a_call_ends() -> None:
+    budget = Budget(tokens=100, usd=1.0)
+    budget.start_call()
+    budget.end_call(tokens=60, usd=0.2)
+    budget.start_call()
+    assert budget.reached is None
+    budget.end_call(tokens=40, usd=None)
+    assert budget.reached == "tokens"
+    assert budget.unpriced_calls == 1
+    assert budget.used["usd"] == pytest.approx(0.2)
+
+
+def test_time_runs_from_the_start() -> None:
+    now = [0.0]
+    budget = Budget(seconds=60, clock=lambda: now[0])
+    now[0] = 100
+    budget.start()
+    now[0] = 159
+    budget.start_call()
+    now[0] = 160
+    with pytest.raises(BudgetExhausted, match="60 seconds"):
+        budget.start_call()
+
+
+def test_the_time_is_over_also_where_another_limit_was_reached_before() -> None:
+    now = [0.0]
+    budget = Budget(calls=1, seconds=60, clock=lambda: now[0])
+    budget.start_call()
+    assert (budget.reached, budget.is_time_over) == ("calls", False)
+    now[0] = 60.0
+    assert (budget.reached, budget.is_time_over) == ("calls", True)
+    assert not Budget(calls=1).is_time_over
+
+
+def test_a_listener_that_comes_late_is_told_at_once() -> None:
+    budget = Budget(calls=1)
+    budget.start_call()
+    assert budget.reached == "calls"
+    told: list[str] = []
+    budget.listen(told.append)
+    assert told == ["calls"]
+
+
+def test_threads_share_it_exactly() -> None:
+    budget = Budget(calls=1000)
+    started: list[int] = []
+
+    def work() -> None:
+        count = 0
+        try:
+            while True:
+                budget.start_call()
+                count += 1
+        except BudgetExhausted:
+            started.append(count)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(started) == 1000
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"dollars": 5}, "no limit 'dollars'; it has: usd, tokens, calls, seconds"),
+        ({"usd": -1}, "usd is -1"),
+        ({"calls": True}, "calls is True"),
+        (5, "budget is a int"),
+    ],
+)
+def test_a_wrong_budget_is_named(spec: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Budget.of(spec)
+
+
+def test_a_budget_says_how_it_stands() -> None:
+    budget = Budget(usd=5, calls=10)
+    budget.start_call()
+    budget.end_call(usd=0.5)
+    assert budget.in_words() == "budget: 0.5 of 5 usd, 1 of 10 calls"
+    assert Budget.of(None) is None
+    assert Budget.of(budget) is budget
+
+
+async def test_the_proxy_refuses_calls_beyond_it_and_no_client_tries_again(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, budget={"tokens": 10})
+    agent = Agent(http, proxy, attempt)
+    for _ in range(2):
+        async with agent.chat() as response:
+            assert response.status == 200
+    async with agent.chat() as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (402, "budget_exhausted")
+    assert response.headers["x-should-retry"] == "false"
+    assert "18 tokens by now" in error["message"]
+    assert len(engine.received) == 2
+    assert proxy.budget is not None
+    assert proxy.budget.reached == "tokens"
+    assert (await agent.spans())[-1].attributes["error.type"] == "budget_exhausted"
+
+
+PRICES = {"input_cost_per_token": 1.0, "output_cost_per_token": 100.0}
+
+
+async def test_a_stream_that_the_agent_breaks_off_costs_what_came_of_it(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 10_000})
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    response = await agent.chat(stream=True).__aenter__()
+    await response.content.readuntil(b"\n\n")
+    response.close()
+    span = await agent.span()
+    assert span.attributes["error.type"] == "client_disconnected"
+    assert span.attributes["gen_ai.usage.cost"] == len(render([{"role": "user", "content": "hi"}]))
+    assert proxy.budget is not None
+    assert (proxy.budget.used["usd"], proxy.budget.unpriced_calls) == (7.0, 0)
+
+
+def test_a_call_of_which_no_tokens_are_known_has_no_price() -> None:
+    replica = Replica("m", "m", OpenAIBackend("http://a:1/v1"), input_price=1.0, output_price=2.0)
+    assert replica.cost(None, None) is None
+    assert replica.cost(3, None) is None
+    assert replica.cost(3, 1) == 5.0
+    free = Replica("m", "m", OpenAIBackend("http://a:1/v1"), input_price=0.0, output_price=0.0)
+    assert free.cost(None, None) == 0.0
+
+
+async def test_a_call_that_reached_no_backend_is_not_one_without_a_price(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"usd": 5}, num_retries=0)
+    agent = Agent(http, proxy, attempt)
+    engine.faults = [400]
+    for model in ("none", "small"):
+        async with agent.chat(model=model) as response:
+            assert response.status in (404, 400)
+    await engine.stop()
+    async with agent.chat() as response:
+        assert response.status == 503
+    assert proxy.budget is not None
+    assert (proxy.budget.unpriced_calls, proxy.budget.used["usd"]) == (0, 0)
+
+
+async def test_a_call_that_the_agent_gave_up_counts_by_an_estimate(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, params=PRICES, budget={"tokens": 10_000})
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    async with aiohttp.ClientSession() as own:
+        agent.http = own
+        call = asyncio.create_task(agent.chat().__aenter__())
+        await engine.began.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    await asyncio.wait_for(engine.cancelled.wait(), 5)
+    span = await agent.span()
+    sent = len(json.dumps({"model": "small", "messages": [{"role": "user", "content": "hi"}]}))
+    assert proxy.budget is not None
+    assert proxy.budget.used["tokens"] == math.ceil(sent / 4)
+    assert proxy.budget.used["usd"] == math.ceil(sent / 4)
+    assert proxy.budget.unpriced_calls == 0
+    assert "gen_ai.usage.cost" not in span.attributes
+    assert "gen_ai.usage.input_tokens" not in span.attributes
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "spent"),
+    [
+        (Answer(input_tokens=3, output_tokens=5), None, (3, 5)),
+        (Answer(input_tokens=3, output_tokens=0), None, (3, 0)),
+        (Answer(), None, (25, 0)),
+        (Answer(choices=[AnswerChoice("x" * 9)]), None, (25, 3)),
+        (Answer(choices=[AnswerChoice("x" * 9, token_ids=[1, 2]), AnswerChoice("xx")]), None, (25, 3)),
+        (Answer(prompt_token_ids=[1], choices=[AnswerChoice("x" * 9, token_ids=[1, 2])]), None, (1, 2)),
+        (Answer(choices=[AnswerChoice(reasoning="x" * 4, tool_calls=[tool_call("{}  ")])]), None, (25, 2)),
+        (Answer(choices=[AnswerChoice(tool_calls=[{"type": "custom", "custom": {"input": "x" * 9}}])]), None, (25, 3)),
+        (Answer(choices=[AnswerChoice("x" * 4, tool_calls=[{"type": "other"}])]), None, (25, 1)),
+        # Anthropic's streams tell of few tokens when they begin, and of all when they end.
+        (Answer(input_tokens=3, output_tokens=1, choices=[AnswerChoice("x" * 40)]), "client_disconnected", (3, 10)),
+        (Answer(input_tokens=3, output_tokens=1, choices=[AnswerChoice("x" * 40)]), None, (3, 1)),
+    ],
+)
+def test_what_nobody_told_is_estimated_and_nothing_else(
+    answer: Answer, error: str | None, spent: tuple[int, int]
+) -> None:
+    record = CallRecord(Owner(None, "r", "a"), DIALECTS["/chat/completions"], {}, 0.0, body_bytes=99, answer=answer)
+    record.error_kind = error
+    assert record.spent() == spent
+
+
+async def test_what_passes_through_counts_as_a_call_without_a_price(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(
+        engine, params=PRICES, budget={"usd": 5, "calls": 2}, num_retries=0, allow_paths=["images"]
+    )
+    agent = Agent(http, proxy, attempt)
+    async with agent.post("/images/generations") as response:
+        assert response.status == 201
+    await engine.stop()
+    async with agent.post("/images/generations") as response:
+        assert response.status == 503
+    async with agent.post("/images/generations") as response:
+        assert response.status == 402
+    assert proxy.budget is not None
+    assert (proxy.budget.used["calls"], proxy.budget.unpriced_calls) == (2, 1)
+    assert (await proxy.status())["calls"] == 3
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/images/generations"])
+async def test_a_call_that_ends_before_another_try_costs_nothing(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any, path: str
+) -> None:
+    budget = Budget(tokens=10_000)
+    options = {"first_retry_seconds": 30, "flush_grace_seconds": 0, "allow_paths": ["images"]}
+    proxy = await make_proxy(engine, params=PRICES, budget=budget, **options)
+    await engine.stop()
+    call = asyncio.create_task(Agent(http, proxy, attempt).post(path, messages=[]).__aenter__())
+    async with asyncio.timeout(5):
+        while (await proxy.status())["replicas"][0]["is_up"]:  # noqa: ASYNC110  # nobody is told of it
+            await asyncio.sleep(0.001)
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+    assert (await (await call).json())["error"]["code"] == "call_aborted"
+    assert (budget.used["calls"], budget.used["tokens"], budget.used["usd"], budget.unpriced_calls) == (1, 0, 0, 0)

@@ -1,0 +1,415 @@
+"""What is recorded of a call, and that the adapters make of it what an algorithm learns from."""
+
+import json
+from typing import Any
+
+import pytest
+from lightning_proxy import parts
+from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.sse import ServerEvent
+from lightning_proxy.testing import FakeEngine, render, tokens_of
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.adapter import (
+    LlmProxyTraceToTriplet,
+    TracerTraceToTriplet,
+    TraceToMessages,
+    TraceToTrajectories,
+    read_model_calls,
+)
+from lightning_core.adapter.usage import read_usage
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import AttemptedRollout, Span
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1,"b":2}'}}
+TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
+USER = {"role": "user", "content": "hi"}
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+async def ask(agent: Agent, stream: bool, messages: list[Any], path: str = "/chat/completions", **more: Any) -> None:
+    async with agent.post(path, messages=messages, stream=stream, **more) as response:
+        assert response.status == 200, await response.text()
+        await response.read()
+
+
+async def reward(store: InMemoryLightningStore, agent: Agent, value: float) -> None:
+    attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+    attempt = agent.rollout.attempt
+    await store.add_span(
+        Span.from_attributes(attributes=attributes, rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id)
+    )
+
+
+@both_ways
+async def test_a_span_follows_the_genai_conventions(agent: Agent, stream: bool) -> None:
+    await ask(agent, stream, [USER], temperature=0.5, max_tokens=9, stop="x", seed=1, n=1)
+    span = await agent.span()
+    attributes = span.attributes
+    assert span.name == "chat small"
+    assert span.status.status_code == "OK"
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.request.model"] == attributes["gen_ai.response.model"] == "small"
+    assert attributes["gen_ai.request.temperature"] == 0.5
+    assert attributes["gen_ai.request.max_tokens"] == 9
+    assert attributes["gen_ai.request.stop_sequences"] == ["x"]
+    assert attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    assert attributes["gen_ai.response.id"] == "chatcmpl-1"
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (7, 2)
+    assert attributes["prompt_token_ids"] == tokens_of(render([USER]))
+    assert attributes["response_token_ids"] == tokens_of("ok")
+    assert attributes["response_logprobs"] == [-0.111, -0.107]
+    assert json.loads(attributes["gen_ai.input.messages"]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "hi"}]}
+    ]
+    assert ("gen_ai.response.time_to_first_chunk" in attributes) == stream
+
+
+@both_ways
+async def test_triplets_and_rewards_come_out(agent: Agent, stream: bool, store: InMemoryLightningStore) -> None:
+    await ask(agent, stream, [USER])
+    await reward(store, agent, 0.5)
+    spans = await agent.spans()
+    for adapter in (TracerTraceToTriplet(), LlmProxyTraceToTriplet()):
+        (triplet,) = adapter.adapt(spans)
+        assert triplet.prompt["token_ids"] == tokens_of(render([USER]))
+        assert triplet.response["token_ids"] == tokens_of("ok")
+        assert triplet.reward == 0.5
+    assert read_usage(spans).output_tokens == 2
+
+
+@both_ways
+async def test_a_conversation_is_one_trajectory(
+    agent: Agent, engine: FakeEngine, stream: bool, store: InMemoryLightningStore
+) -> None:
+    engine.replies = ["one", "two"]
+    await ask(agent, stream, [USER])
+    await ask(agent, stream, [USER, {"role": "assistant", "content": "one"}, {"role": "user", "content": "go"}])
+    await reward(store, agent, 1.0)
+    found = TraceToTrajectories().adapt(await agent.spans())
+    (row,) = found.rows
+    assert found.refused == ()
+    assert row.response_ids == tokens_of("one\nu:go\na:two")
+    assert row.mask == [1, 1, 1, *[0] * 8, 1, 1, 1]
+    assert [number for number in row.logprobs if number is not None] == [-code / 1000 for code in tokens_of("onetwo")]
+
+
+@both_ways
+async def test_tool_calls_and_results_come_out_as_they_were(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = [{"tool_calls": [CALL]}, "3"]
+    await ask(agent, stream, [USER], tools=[TOOL])
+    said = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]
+    said.append({"role": "tool", "tool_call_id": "call_1", "content": "3"})
+    await ask(agent, stream, said, tools=[TOOL])
+    first, second = TraceToMessages().adapt(await agent.spans())
+    assert first["messages"] == said[:2]
+    assert second["messages"] == [*said, {"role": "assistant", "content": "3"}]
+    assert second["tools"] == [TOOL]
+
+
+@both_ways
+async def test_several_choices_are_one_call(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = ["a", "bc"]
+    await ask(agent, stream, [USER], n=2)
+    (call,) = read_model_calls(await agent.spans())
+    assert [choice.token_ids for choice in call.choices] == [[97], [98, 99]]
+    assert [choice.logprobs for choice in call.choices] == [[-0.097], [-0.098, -0.099]]
+    assert [answer["content"] for answer in call.answers] == ["a", "bc"]
+    assert len(TraceToTrajectories().adapt(await agent.spans()).rows) == 2
+
+
+@both_ways
+async def test_images_of_a_prompt_are_recorded(agent: Agent, stream: bool) -> None:
+    urls = ["https://example.org/cat.png", "data:image/png;base64,iVBORw0KGgo="]
+    content: list[dict[str, Any]] = [{"type": "text", "text": "what?"}]
+    content += [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    await ask(agent, stream, [{"role": "user", "content": content}])
+    spans = await agent.spans()
+    assert TracerTraceToTriplet().adapt(spans)[0].prompt["image_urls"] == urls
+    assert TraceToMessages().adapt(spans)[0]["messages"][0] == {"role": "user", "content": content}
+
+
+@both_ways
+async def test_completions_have_tokens_too(agent: Agent, stream: bool) -> None:
+    async with agent.post("/completions", prompt="abc", stream=stream) as response:
+        text = await response.text()
+    assert "token_ids" not in text
+    (call,) = read_model_calls(await agent.spans())
+    assert call.prompt_token_ids == tokens_of("abc")
+    assert call.response_token_ids == tokens_of("ok")
+    assert call.logprobs == [-0.111, -0.107]
+    assert (await agent.span()).attributes["gen_ai.operation.name"] == "text_completion"
+
+
+@both_ways
+async def test_calls_of_the_responses_api_are_recorded_without_tokens(agent: Agent, stream: bool) -> None:
+    given = [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
+    async with agent.post("/responses", input=given, instructions="Be kind.", stream=stream) as response:
+        await response.read()
+    spans = await agent.spans()
+    assert TraceToMessages().adapt(spans)[0]["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        USER,
+        {"role": "assistant", "content": "ok"},
+    ]
+    assert spans[0].attributes["gen_ai.usage.output_tokens"] == 2
+    assert spans[0].attributes["agentlightning.has_token_ids"] is False
+    assert TraceToTrajectories().adapt(spans).lacks_token_ids
+
+
+@both_ways
+async def test_calls_of_anthropics_api_are_recorded(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = [{"content": "Let me add.", "tool_calls": [CALL]}]
+    said = [
+        {"role": "user", "content": "1+2?"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "3"}]},
+    ]
+    tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
+    await ask(agent, stream, said, "/messages", system="Be kind.", tools=[tool], max_tokens=10)
+    (conversation,) = TraceToMessages().adapt(await agent.spans())
+    roles = [message["role"] for message in conversation["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant"]
+    assert conversation["messages"][3] == {"role": "tool", "content": "3", "tool_call_id": "t1"}
+    answer = conversation["messages"][-1]
+    assert answer["content"] == "Let me add."
+    assert json.loads(answer["tool_calls"][0]["function"]["arguments"]) == {"a": 1, "b": 2}
+    assert conversation["tools"] == [TOOL]
+    attributes = (await agent.span()).attributes
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (9, 4)
+
+
+async def test_a_call_that_an_instrumentor_recorded_too_counts_once(
+    agent: Agent, store: InMemoryLightningStore
+) -> None:
+    await ask(agent, False, [USER])
+    (own,) = await agent.spans()
+    other = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "hi", "gen_ai.response.id": "chatcmpl-1"}
+    await store.add_span(
+        Span.from_attributes(name="openai.chat", attributes=other, rollout_id=own.rollout_id, attempt_id=own.attempt_id)
+    )
+    spans = await agent.spans()
+    assert len(spans) == 2
+    (call,) = read_model_calls(spans)
+    assert call.response_token_ids == tokens_of("ok")
+
+
+async def test_calls_are_ordered_by_when_they_began(agent: Agent, engine: FakeEngine) -> None:
+    import asyncio
+
+    engine.replies = ["slow", "quick"]
+    engine.hold = asyncio.Event()
+    slow = asyncio.create_task(ask(agent, False, [{"role": "user", "content": "first"}]))
+    await engine.began.wait()
+    engine.hold, hold = None, engine.hold
+    await ask(agent, False, [{"role": "user", "content": "second"}])
+    hold.set()
+    await slow
+    first, second = await agent.spans()
+    assert "first" in first.attributes["gen_ai.input.messages"]
+    assert "second" in second.attributes["gen_ai.input.messages"]
+
+
+async def test_what_was_said_can_be_left_out(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, capture_content=False, capture_tokens=False)
+    agent = Agent(http, proxy, attempt)
+    async with agent.chat("my secret", tools=[TOOL]) as response:
+        assert response.status == 200
+    span = await agent.span()
+    assert "my secret" not in span.model_dump_json()
+    assert not {"gen_ai.tool.definitions", "prompt_token_ids", "response_token_ids"} & set(span.attributes)
+    assert span.attributes["gen_ai.usage.input_tokens"] > 0
+
+
+async def test_what_was_said_can_be_redacted(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, caplog: pytest.LogCaptureFixture
+) -> None:
+    def redact(what: str, value: Any) -> Any:
+        if what == "output":
+            raise RuntimeError("cannot")
+        return json.loads(json.dumps(value).replace("secret", "***"))
+
+    agent = Agent(http, await make_proxy(engine, redact=redact), attempt)
+    async with agent.chat("my secret") as response:
+        assert response.status == 200
+    attributes = (await agent.span()).attributes
+    assert "my ***" in attributes["gen_ai.input.messages"]
+    assert "gen_ai.output.messages" not in attributes
+    assert "lightning.redaction_failed what=output" in caplog.text
+
+
+async def test_a_call_carries_the_version_of_the_weights_and_its_price(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, params={"input_cost_per_token": 0.5, "output_cost_per_token": 2.0})
+    agent = Agent(http, proxy, attempt)
+    proxy.set_weight_version(3)
+    async with agent.chat() as response:
+        assert response.status == 200
+    span = await agent.span()
+    assert span.attributes["agentlightning.weight_version"] == "3"
+    assert read_usage([span]).cost == 7 * 0.5 + 2 * 2.0
+
+
+async def test_half_a_surrogate_pair_does_no_harm(agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = ["a\ud83d"]
+    async with agent.chat() as response:
+        assert response.status == 200
+        assert (await response.json())["choices"][0]["message"]["content"] == "a\ud83d"
+
+
+@both_ways
+async def test_tokens_of_anthropics_cache_count(
+    make_proxy: Any, attempt: AttemptedRollout, http: Any, stream: bool
+) -> None:
+    cache = {"cache_read_input_tokens": 50_000, "cache_creation_input_tokens": 1000}
+    dialect = DIALECTS["/messages"]
+    if stream:
+        assembler = dialect.assembler()
+        for fields in (
+            {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 1, **cache}}},
+            {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 4, "output_tokens": 9}},
+            {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 10}},
+        ):
+            assembler.feed(ServerEvent(b"", "", b""), fields)
+        answer = assembler.finish()
+    else:
+        answer = dialect.read({"content": [], "usage": {"input_tokens": 4, "output_tokens": 10, **cache}})
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (51_004, 10, 50_000)
+
+
+@pytest.mark.parametrize("logprobs", [0, 2])
+async def test_completions_have_the_logprobs_that_the_agent_asked_for(
+    agent: Agent, engine: FakeEngine, logprobs: int
+) -> None:
+    async with agent.post("/completions", prompt="abc", logprobs=logprobs) as response:
+        assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.111, -0.107]
+    assert engine.received[0].fields["logprobs"] == logprobs
+
+
+FUNCTION_CALL = {"name": "add", "arguments": '{"a": 1,"b":2}'}
+AS_PART = {"type": "tool_call", "id": None, **FUNCTION_CALL}
+
+
+async def test_functions_from_before_tools_are_recorded_as_tools(agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = [{"function_call": FUNCTION_CALL}]
+    function = {"name": "add", "parameters": {"type": "object"}}
+    said = [
+        USER,
+        {"role": "assistant", "content": None, "function_call": FUNCTION_CALL},
+        {"role": "function", "name": "add", "content": "3"},
+    ]
+    await ask(agent, False, said, functions=[function])
+    span = await agent.span()
+    recorded = json.loads(span.attributes["gen_ai.input.messages"])
+    assert recorded[1:] == [
+        {"role": "assistant", "parts": [AS_PART]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": None, "response": "3"}], "name": "add"},
+    ]
+    assert json.loads(span.attributes["gen_ai.output.messages"])[0]["parts"] == [AS_PART]
+    assert json.loads(span.attributes["gen_ai.tool.definitions"]) == [{"type": "function", "function": function}]
+    answer = TraceToMessages().adapt([span])[0]["messages"][-1]
+    assert answer["tool_calls"][0]["function"] == FUNCTION_CALL
+
+
+def test_a_streamed_function_call_is_put_together() -> None:
+    assembler = DIALECTS["/chat/completions"].assembler()
+    for piece in ({"name": "add", "arguments": ""}, {"arguments": '{"a": 1,'}, {"arguments": '"b":2}'}):
+        delta = {"function_call": piece, "tool_calls": None}
+        assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": delta}]})
+    (choice,) = assembler.finish().choices
+    assert choice.tool_calls == [{"id": None, "type": "function", "function": FUNCTION_CALL}]
+
+
+CUSTOM_CALL = {"id": "call_1", "type": "custom", "custom": {"name": "sh", "input": "ls -l"}}
+CUSTOM_PART = {"type": "tool_call", "id": "call_1", "name": "sh", "arguments": "ls -l"}
+
+
+async def test_calls_of_tools_that_are_no_functions_are_recorded(agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = [{"tool_calls": [CUSTOM_CALL]}]
+    await ask(agent, False, [USER, {"role": "assistant", "content": None, "tool_calls": [CUSTOM_CALL]}])
+    attributes = (await agent.span()).attributes
+    assert json.loads(attributes["gen_ai.input.messages"])[1]["parts"] == [CUSTOM_PART]
+    assert json.loads(attributes["gen_ai.output.messages"])[0]["parts"] == [CUSTOM_PART]
+
+
+def test_a_streamed_call_of_a_tool_that_is_no_function_is_put_together() -> None:
+    assembler = DIALECTS["/chat/completions"].assembler()
+    begun = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "sh", "input": ""}}
+    for call in (begun, {"index": 0, "custom": {"input": "ls"}}, {"index": 0, "custom": {"input": " -l"}}):
+        assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
+    assert parts.of_choices(assembler.finish())[0]["parts"] == [CUSTOM_PART]
+
+
+def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> None:
+    dialect = DIALECTS["/responses"]
+    item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "sh", "input": "ls -l"}
+    answer = dialect.read({"status": "completed", "output": [item]})
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert parts.of_choices(answer)[0]["parts"] == [CUSTOM_PART]
+    result = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "a.txt"}
+    assert dialect.messages({"input": [item, result]}) == [
+        {"role": "assistant", "parts": [CUSTOM_PART]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": "a.txt"}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [(None, None), ({}, None), ({"message": None, "code": 0}, None), ({"message": "full"}, "full"), ("x", "x")],
+)
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+def test_a_stream_has_failed_where_its_error_says_something(path: str, error: Any, failure: str | None) -> None:
+    assembler = DIALECTS[path].assembler()
+    choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
+    assembler.feed(ServerEvent(b"", "", b""), {"choices": [choice], "error": error})
+    assembler.feed(ServerEvent(b"", "", b""), {"choices": [], "error": None})
+    assert assembler.finish().failure == failure
+
+
+async def test_what_cannot_be_written_down_is_not_recorded_and_the_attempt_ends(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine, redact=lambda what, value: object()), attempt)
+    await ask(agent, False, [USER])
+    span = await agent.span()
+    assert span.status.status_code == "OK"
+    assert "gen_ai.input.messages" not in span.attributes
+
+
+async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(answer: Any) -> Any:
+        raise RuntimeError("what is this?")
+
+    monkeypatch.setattr("lightning_proxy.parts.of_choices", fail)
+    await ask(agent, False, [USER])
+    span = await agent.span()
+    assert span.status.status_code == "ERROR"
+    assert (span.name, span.attributes["gen_ai.request.model"]) == ("chat small", "small")
+    assert span.attributes["error.type"] == "not_recorded"
+    assert span.status.description == "the call could not be recorded: RuntimeError; the proxy's log says why"
+    assert "lightning.call_not_recorded" in caplog.text
+    assert "what is this?" in caplog.text
+
+
+@pytest.mark.parametrize(("path", "operation"), [("/chat/completions", "chat"), ("/completions", "text_completion")])
+async def test_a_call_of_which_nobody_says_the_model_is_named_by_its_operation(
+    make_proxy: MakeProxy, attempt: AttemptedRollout, http: Any, path: str, operation: str
+) -> None:
+    agent = Agent(http, await make_proxy(), attempt)  # no model to go to
+    async with agent.post(path, model=None, messages=[USER]) as response:
+        assert response.status == 503
+    span = await agent.span()
+    assert span.name == operation
+    assert "gen_ai.request.model" not in span.attributes
+
+
+def test_an_event_whose_type_is_no_text_is_passed_over() -> None:
+    assembler = DIALECTS["/responses"].assembler()
+    assembler.feed(ServerEvent(b"", "", b""), {"type": ["response.completed"]})
+    assert not assembler.is_complete

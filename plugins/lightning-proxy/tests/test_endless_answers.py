@@ -1,0 +1,68 @@
+"""A backend whose answer does not end costs a proxy neither its memory nor an agent its time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.types import AttemptedRollout
+
+
+class Endless(FakeEngine):
+    """Answers until its client goes away."""
+
+    status = 200
+    piece = b"x" * 10_000
+    content_type = "application/json"
+    pause_seconds = 0.0
+
+    async def _fail(self, request: web.Request, fields: object, fault: object) -> web.StreamResponse | None:
+        response = web.StreamResponse(status=self.status, headers={"content-type": self.content_type})
+        await response.prepare(request)
+        while True:
+            await response.write(self.piece)
+            await asyncio.sleep(self.pause_seconds)
+
+
+@pytest.fixture
+async def endless() -> AsyncIterator[Endless]:
+    async with Endless() as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("status", [200, 400, 503])
+async def test_an_answer_over_the_limit_is_broken_off(
+    make_proxy: MakeProxy, endless: Endless, attempt: AttemptedRollout, http: aiohttp.ClientSession, status: int
+) -> None:
+    endless.status = status
+    agent = Agent(http, await make_proxy(endless, params={"max_answer_bytes": 100_000}), attempt)
+    async with agent.chat() as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (502, "backend_broke")
+    assert "more than 100000 bytes; max_answer_bytes sets the limit" in answer["error"]["message"]
+    await asyncio.wait_for(endless.cancelled.wait(), 5)
+    assert len(endless.received) == 1
+
+
+async def test_an_answer_within_the_limit_is_whole(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: aiohttp.ClientSession
+) -> None:
+    engine.replies = ["x" * 300_000]
+    agent = Agent(http, await make_proxy(engine), attempt)
+    async with agent.chat() as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == "x" * 300_000
+
+
+async def test_a_stream_of_comments_is_one_that_does_not_go_on(
+    make_proxy: MakeProxy, endless: Endless, attempt: AttemptedRollout, http: aiohttp.ClientSession
+) -> None:
+    endless.content_type, endless.piece, endless.pause_seconds = "text/event-stream", b": wait\n\n", 0.02
+    agent = Agent(http, await make_proxy(endless, params={"stream_timeout": 0.2}), attempt)
+    async with agent.chat(stream=True) as response:
+        text = await response.text()
+    assert "backend_timeout" in text
+    assert "did not go on with its answer within 0.2 s" in text

@@ -1,0 +1,318 @@
+"""Whatever goes wrong, the agent gets an answer that it understands, and the call is recorded as what it was."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.adapter import TraceToTrajectories
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import AttemptedRollout
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        ("garbage", 502, "backend_garbage"),
+        (400, 400, 400),
+        (500, 500, 500),
+    ],
+)
+async def test_a_backend_that_fails_is_told_of_once(
+    agent: Agent, engine: FakeEngine, fault: Any, status: int, code: Any
+) -> None:
+    engine.faults = [fault]
+    async with agent.chat() as response:
+        answer = await response.json()
+    assert (response.status, answer["error"]["code"]) == (status, code)
+    assert len(engine.received) == 1
+    span = await agent.span()
+    assert span.status.status_code == "ERROR"
+    assert span.attributes["error.type"]
+    assert TraceToTrajectories().adapt([span]).refused[0].reason == "failed"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/messages", "/responses", "/embeddings"])
+@pytest.mark.parametrize("error", [{"message": "no provider is left", "code": 502}, "no provider is left"], ids=type)
+async def test_an_error_of_status_200_is_a_call_that_failed(
+    agent: Agent, engine: FakeEngine, path: str, error: Any
+) -> None:
+    async def refuse(*_: Any) -> Any:
+        return web.json_response({"error": error})
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
+        assert (response.status, await response.json()) == (200, {"error": error})
+    span = await agent.span()
+    assert span.attributes["error.type"] == "backend_error"
+    assert span.status.description == "no provider is left"
+    assert (await agent.proxy.status())["failed"] == 1
+
+
+async def test_a_backend_that_never_answers_is_a_timeout(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, params={"timeout": 0.05}), attempt)
+    engine.faults = ["never"]
+    async with agent.chat() as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (504, "backend_timeout")
+    assert response.headers["x-should-retry"] == "false"
+    assert "did not answer within 0.05 s" in error["message"]
+    await asyncio.wait_for(engine.cancelled.wait(), 5)
+    assert (await agent.span()).attributes["error.type"] == "backend_timeout"
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("dies_mid_stream", "broke off its answer"),
+        ("ends_early", "ended its stream before the answer was complete"),
+    ],
+)
+async def test_a_stream_that_breaks_off_says_so_to_the_agent(
+    agent: Agent, engine: FakeEngine, fault: Any, said: str
+) -> None:
+    engine.faults = [fault]
+    async with agent.chat(stream=True) as response:
+        text = await response.text()
+    assert response.status == 200
+    last = json.loads(text.strip().split("\n\n")[-1].removeprefix("data: "))
+    assert last["error"]["code"] == "backend_broke"
+    assert said in last["error"]["message"]
+    assert "[DONE]" not in text
+    span = await agent.span()
+    assert span.attributes["error.type"] == "backend_broke"
+    assert span.attributes["response_token_ids"] == [111]
+    assert len(engine.received) == 1
+
+
+async def test_a_stream_of_garbage_is_an_error(agent: Agent, engine: FakeEngine) -> None:
+    engine.faults = ["garbage_stream"]
+    async with agent.chat(stream=True) as response:
+        text = await response.text()
+    assert "backend_broke" in text
+    assert (await agent.span()).status.status_code == "ERROR"
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+@pytest.mark.parametrize(("asked", "error"), [(1, None), (2, "backend_broke")])
+async def test_a_stream_that_ends_after_one_of_two_answers_broke_off(
+    agent: Agent, engine: FakeEngine, path: str, asked: int, error: str | None
+) -> None:
+    async def answer(request: web.Request, *_: Any) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
+        await response.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+        return response
+
+    engine._fail = answer  # type: ignore[method-assign]
+    said = {"prompt": "hi", "messages": [{"role": "user", "content": "hi"}]}
+    async with agent.post(path, stream=True, n=asked, **said) as response:
+        text = await response.text()
+    assert ("ended its stream before the answer was complete" in text) == (error is not None)
+    assert (await agent.span()).attributes.get("error.type") == error
+
+
+async def test_a_backend_that_is_not_there_is_tried_again(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    await engine.stop()
+    async with agent.chat() as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (503, "backend_unavailable")
+    assert response.headers["retry-after"] == "1"
+    await engine.start()
+    async with agent.chat() as response:
+        assert response.status == 200
+    failed, good = await agent.spans()
+    assert failed.attributes["agentlightning.tries"] == 3
+    assert good.status.status_code == "OK"
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_what_may_go_better_is_tried_again_and_recorded_once(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, status: int
+) -> None:
+    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    engine.faults = [status, "dies"]
+    async with agent.chat() as response:
+        assert response.status == 200
+    assert len(engine.received) == 3
+    assert (await agent.span()).attributes["agentlightning.tries"] == 3
+
+
+async def test_the_last_answer_of_a_backend_that_refuses_is_the_agents(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, num_retries=1), attempt)
+    engine.faults, engine.retry_after = [429, 429], "0"
+    async with agent.chat() as response:
+        assert response.status == 429
+        assert response.headers["retry-after"] == "0"
+        assert (await response.json())["error"]["message"] == "told to answer 429"
+    assert len(engine.received) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_agent_that_hangs_up_cancels_the_backends_call(agent: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.hold = asyncio.Event()
+    async with aiohttp.ClientSession() as own:
+        agent.http = own
+        call = asyncio.create_task(_read(agent, stream))
+        await engine.began.wait()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    if stream:  # a server notices with the next piece
+        engine.hold.set()
+    await asyncio.wait_for(engine.cancelled.wait(), 5) if not stream else None
+    span = await agent.span()
+    assert span.attributes["error.type"] == "client_disconnected"
+    assert (await agent.proxy.status())["in_flight"] == 0
+
+
+async def _read(agent: Agent, stream: bool) -> None:
+    async with agent.chat(stream=stream) as response:
+        await response.read()
+
+
+async def test_the_end_of_an_attempt_cuts_off_what_is_under_way(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, flush_grace_seconds=0.01)
+    agent = Agent(http, proxy, attempt)
+    engine.hold = asyncio.Event()
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+    response = await call
+    assert response.status == 503
+    assert "the attempt has ended" in (await response.json())["error"]["message"]
+    assert (await agent.span()).attributes["error.type"] == "call_aborted"
+    async with agent.chat() as refused:
+        assert refused.status == 403
+        assert "has ended" in (await refused.json())["error"]["message"]
+
+
+async def test_keys_in_a_backends_errors_are_hidden(agent: Agent, engine: FakeEngine) -> None:
+    async def refuse(request: Any, fields: Any, fault: Any) -> Any:
+        error = {"message": "Incorrect API key provided: sk-abcdefghijklmnop", "type": "x"}
+        return web.json_response({"error": error}, status=401)
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    async with agent.chat() as response:
+        assert response.status == 401
+    assert "sk-abc" not in (await agent.span()).model_dump_json()
+
+
+@pytest.mark.slow
+async def test_five_thousand_calls_at_once_all_come_back_and_are_recorded_once(
+    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    proxy = await make_proxy(engine, max_concurrent_calls=256)
+    rollouts = [await store.start_rollout({}) for _ in range(50)]
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=100)) as http:
+        agents = [Agent(http, proxy, rollout) for rollout in rollouts]
+
+        async def one(agent: Agent) -> int:
+            async with agent.chat() as response:
+                await response.read()
+                return int(response.status)
+
+        statuses = await asyncio.gather(*(one(agents[number % 50]) for number in range(5000)))
+        assert set(statuses) == {200}
+        assert engine.most_open_calls <= 256
+        for agent in agents:
+            spans = await agent.spans()
+            assert len(spans) == 100
+            assert len({span.attributes["gen_ai.response.id"] for span in spans}) == 100
+            assert {span.rollout_id for span in spans} == {agent.rollout.rollout_id}
+
+
+@pytest.mark.slow
+async def test_a_thousand_streams_are_open_at_once(
+    make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    proxy = await make_proxy(engine)
+    rollout = await store.start_rollout({})
+    engine.hold = asyncio.Event()
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=100)) as http:
+        agent = Agent(http, proxy, rollout)
+        firsts = 0
+        all_begun = asyncio.Event()
+
+        async def one() -> bytes:
+            nonlocal firsts
+            async with agent.chat(stream=True) as response:
+                await response.content.readuntil(b"\n\n")
+                firsts += 1
+                if firsts == 1000:
+                    all_begun.set()
+                rest: bytes = await response.content.read()
+                return rest
+
+        streams = [asyncio.create_task(one()) for _ in range(1000)]
+        await asyncio.wait_for(all_begun.wait(), 60)
+        assert engine.open_calls == 1000
+        engine.hold.set()
+        assert all(rest.endswith(b"data: [DONE]\n\n") for rest in await asyncio.gather(*streams))
+        assert len(await agent.spans()) == 1000
+
+
+async def test_a_slow_reader_slows_only_itself_and_is_not_read_ahead_without_limit(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine), attempt)
+    engine.replies = ["x" * 200_000, "ok"]
+    slow = await agent.chat(stream=True).__aenter__()  # reads nothing but the beginning
+    await slow.content.readuntil(b"\n\n")
+    for _ in range(5):
+        async with agent.chat() as quick:
+            assert quick.status == 200
+    assert engine.pieces_written < 200_000
+    slow.close()
+    spans = await agent.spans()
+    assert [span.status.status_code for span in spans] == ["ERROR", *["OK"] * 5]
+
+
+async def test_the_end_of_an_attempt_cuts_off_what_passes_through(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine, flush_grace_seconds=0.01, allow_paths=["audio"])
+    agent = Agent(http, proxy, attempt)
+    began = asyncio.Event()
+
+    async def never(request: Any) -> Any:
+        began.set()
+        await asyncio.Event().wait()
+
+    with_this = engine._runner
+    assert with_this is not None
+    route = next(route for route in with_this.app.router.routes() if route.method == "*")
+    route._handler = never
+    call = asyncio.create_task(agent.post("/audio/speech").__aenter__())
+    await began.wait()
+    await proxy.flush(attempt.rollout_id, attempt.attempt.attempt_id)
+    response = await asyncio.wait_for(call, 5)
+    assert response.status == 503
+    assert "the attempt has ended" in (await response.json())["error"]["message"]
+    assert not await agent.spans()
+
+
+@pytest.mark.parametrize("asked", ["nan", "-1", "0"])
+async def test_a_pause_that_a_backend_asks_for_and_that_is_none_is_the_usual_one(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, asked: str
+) -> None:
+    agent = Agent(http, await make_proxy(engine, first_retry_seconds=0.001), attempt)
+    engine.faults, engine.retry_after = [429], asked
+    async with asyncio.timeout(5), agent.chat() as response:
+        assert response.status == 200

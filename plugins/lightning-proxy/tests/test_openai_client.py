@@ -1,0 +1,81 @@
+"""OpenAI's client, unchanged, sync and async, against the proxy in a thread of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.adapter import TraceToMessages
+from lightning_core.types import AttemptedRollout
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+USER: Any = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+async def proxy(make_proxy: MakeProxy, engine: FakeEngine) -> LLMProxy:
+    return await make_proxy(engine, launch_mode="thread")
+
+
+@pytest.fixture
+async def client(agent: Agent) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def test_it_calls_streams_and_uses_tools(client: openai.AsyncOpenAI, agent: Agent, engine: FakeEngine) -> None:
+    engine.replies = ["one", "two", {"tool_calls": [CALL]}]
+    whole = await client.chat.completions.create(model="small", messages=USER)
+    assert whole.choices[0].message.content == "one"
+    text = ""
+    async for chunk in await client.chat.completions.create(model="small", messages=USER, stream=True):
+        text += chunk.choices[0].delta.content or ""
+    assert text == "two"
+    called = await client.chat.completions.create(model="small", messages=USER)
+    assert called.choices[0].message.tool_calls[0].function.name == "add"  # type: ignore[index,union-attr]
+    assert len(TraceToMessages().adapt(await agent.spans())) == 3
+
+
+async def test_it_reads_responses_whole_and_streamed(client: openai.AsyncOpenAI) -> None:
+    assert (await client.responses.create(model="small", input="hi")).output_text == "ok"
+    stream = await client.responses.create(model="small", input="hi", stream=True)
+    kinds = [event.type async for event in stream]
+    assert kinds[-1] == "response.completed"
+
+
+async def test_its_errors_are_its_own(client: openai.AsyncOpenAI, engine: FakeEngine) -> None:
+    with pytest.raises(openai.NotFoundError, match="no model named 'none'"):
+        await client.chat.completions.create(model="none", messages=USER)
+    engine.faults = ["dies_mid_stream"]
+    stream = await client.chat.completions.create(model="small", messages=USER, stream=True)
+    with pytest.raises(openai.APIError, match="broke off its answer"):
+        _ = [chunk async for chunk in stream]
+    engine.faults = ["garbage"]
+    with pytest.raises(openai.InternalServerError, match="answered no JSON object"):
+        await client.chat.completions.create(model="small", messages=USER)
+
+
+async def test_it_does_not_try_again_when_the_budget_is_used_up(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, budget={"calls": 1})
+    agent = Agent(http, proxy, attempt)
+    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=2) as client:
+        await client.chat.completions.create(model="small", messages=USER)
+        with pytest.raises(openai.APIStatusError, match="budget of 1 calls is used up"):
+            await client.chat.completions.create(model="small", messages=USER)
+    assert (await proxy.status())["calls"] == 2
+
+
+async def test_the_sync_client_works_beside_a_loop_that_is_blocked(agent: Agent) -> None:
+    # The proxy has a thread of its own; the engine has not, so it is called from another one.
+    def call() -> str | None:
+        with openai.OpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
+            return client.chat.completions.create(model="small", messages=USER).choices[0].message.content
+
+    assert await asyncio.to_thread(call) == "ok"

@@ -1,0 +1,290 @@
+"""An agent reaches what the proxy records and charges, and what belongs to its own attempt; an option opens more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy, model
+from yarl import URL
+
+from lightning_core.budget import Budget
+from lightning_core.errors import ConfigError
+from lightning_core.types import AttemptedRollout
+
+CLOSED = [
+    ("POST", "/messages/batches"),
+    ("GET", "/messages/batches/msgbatch_1"),
+    ("GET", "/chat/completions"),
+    ("GET", "/chat/completions/chatcmpl-1"),
+    ("DELETE", "/chat/completions/chatcmpl-1"),
+    ("POST", "/chat/completions/batch"),
+    ("GET", "/messages"),
+    ("POST", "/responses/compact"),
+    ("GET", "/responses"),
+    ("POST", "/realtime/client_secrets"),
+    ("POST", "/videos"),
+    ("POST", "/audio/speech"),
+    ("POST", "/rerank"),
+    ("POST", "/conversations"),
+    ("POST", "/load_lora_adapter"),
+    ("POST", "//Files"),
+    ("POST", "/%66iles"),
+    ("GET", "/files/file-1/content"),
+    ("DELETE", "/models/ft:gpt"),
+    ("POST", "/models"),
+    ("PATCH", "/anything"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+@pytest.mark.parametrize("key", ["", "secret"])
+async def test_a_path_that_is_not_known_is_refused_and_the_answer_names_the_option(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, method: str, path: str, key: str
+) -> None:
+    proxy = await make_proxy(engine, key=key)
+    ids = attempt.rollout_id, attempt.attempt.attempt_id
+    url = URL(f"{proxy.url}/rollout/{ids[0]}/attempt/{ids[1]}/v1{path}", encoded=True)
+    headers = {"authorization": f"Bearer {proxy.attempt_key(*ids)}"}
+    async with http.request(method, url, headers=headers, json={"model": "small"}) as response:
+        answer = await response.json()
+    assert response.status == 403
+    assert "not_allowed" in str(answer)
+    assert "allow_paths" in answer["error"]["message"]
+    assert (answer.get("type") == "error") == path.startswith("/messages")  # as Anthropic's API has errors
+    assert engine.received == []
+
+
+@pytest.mark.parametrize(("method", "path"), CLOSED)
+@pytest.mark.parametrize("is_of_attempt", [False, True], ids=["alone", "attempt"])
+async def test_the_key_of_the_proxy_opens_every_path(
+    http: Any,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    attempt: AttemptedRollout,
+    method: str,
+    path: str,
+    is_of_attempt: bool,
+) -> None:
+    proxy = await make_proxy(engine, key="secret")
+    base = f"/rollout/{attempt.rollout_id}/attempt/{attempt.attempt.attempt_id}" if is_of_attempt else ""
+    url = URL(f"{proxy.url}{base}/v1{path}", encoded=True)
+    async with http.request(method, url, headers={"authorization": "Bearer secret"}) as response:
+        assert response.status == 201
+    assert len(engine.received) == 1
+
+
+async def test_the_backend_is_managed_in_a_pause_and_whatever_the_budget_is(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine
+) -> None:
+    budget = Budget(calls=1)
+    proxy = await make_proxy(engine, key="secret", budget=budget)
+    await proxy.pause()
+    url = f"{proxy.url}/v1/load_lora_adapter"
+    for _ in range(2):
+        async with asyncio.timeout(20), http.post(url, headers={"authorization": "Bearer secret"}) as response:
+            assert response.status == 201
+    assert budget.used["calls"] == 0
+
+
+async def test_the_option_opens_a_path_and_what_is_below_it(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, allow_paths=["audio", "POST rerank"]), attempt)
+    asked = [("POST", "/audio/speech"), ("GET", "/audio"), ("POST", "/rerank"), ("GET", "/rerank"), ("POST", "/audio2")]
+    statuses = []
+    for method, path in asked:
+        async with http.request(method, f"{agent.base}{path}") as response:
+            statuses.append(response.status)
+    assert statuses == [201, 201, 201, 403, 403]
+
+
+async def test_the_config_of_a_proxy_opens_paths_too(make_proxy: MakeProxy, engine: FakeEngine) -> None:
+    from lightning_proxy.option_types import check_options
+
+    check_options({"allow_paths": ["audio"]})
+    with pytest.raises(ConfigError, match="allow_paths is 'audio'; it is a list of texts"):
+        check_options({"allow_paths": "audio"})
+
+
+@pytest.mark.parametrize("path", ["*", "", "/v1/audio", "audio/*", "post audio", "audio/../files", "PSOT audio"])
+def test_a_path_to_open_that_is_not_one_is_an_error(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"allow_paths has .*'audio/speech' or 'POST audio/speech'"):
+        LLMProxy(allow_unattributed=True, allow_paths=[path])
+
+
+@pytest.mark.parametrize("path", ["/messages/count_tokens", "/responses/input_tokens"])
+async def test_counting_tokens_is_no_call_for_a_budget(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
+) -> None:
+    budget = Budget(calls=1)
+    agent = Agent(http, await make_proxy(engine, budget=budget), attempt)
+    for _ in range(2):
+        async with agent.post(path, input="hi") as response:
+            assert response.status == 201
+    assert (budget.used["calls"], budget.unpriced_calls) == (0, 0)
+
+
+# What was stored
+
+
+async def respond(agent: Agent, **fields: Any) -> str:
+    async with agent.post("/responses", **{"input": "hi", **fields}) as response:
+        assert response.status == 200
+        if not fields.get("stream"):
+            return str((await response.json())["id"])
+        text = await response.text()
+        return text.partition('"id": "')[2].partition('"')[0]
+
+
+OF_RESPONSE = [
+    ("GET", "/responses/{}"),
+    ("GET", "/responses/{}/input_items"),
+    ("POST", "/responses/{}/cancel"),
+    ("DELETE", "/responses/{}"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), OF_RESPONSE)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_an_attempt_stored_is_its_own_and_is_free(
+    http: Any,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    attempt: AttemptedRollout,
+    method: str,
+    path: str,
+    stream: bool,
+) -> None:
+    budget = Budget(calls=1)
+    proxy = await make_proxy(engine, budget=budget)
+    agent = Agent(http, proxy, attempt)
+    response_id = await respond(agent, stream=stream)
+    before = (budget.used["calls"], budget.unpriced_calls)
+    async with http.request(method, f"{agent.base}{path.format(response_id)}?include=x") as response:
+        assert response.status == 201
+    assert engine.received[-1].path == f"/v1{path.format(response_id)}?include=x"
+    assert (budget.used["calls"], budget.unpriced_calls) == before
+
+    assert proxy.store is not None
+    other = Agent(http, proxy, await proxy.store.start_rollout({}))
+    async with http.request(method, f"{other.base}{path.format(response_id)}") as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (404, "response_not_found")
+    assert len(engine.received) == 2
+
+
+async def test_an_attempt_goes_on_from_its_own_response_alone(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine)
+    agent = Agent(http, proxy, attempt)
+    response_id = await respond(agent)
+    await respond(agent, previous_response_id=response_id)
+    assert proxy.store is not None
+    other = Agent(http, proxy, await proxy.store.start_rollout({}))
+    async with other.post("/responses", input="hi", previous_response_id=response_id) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (400, "previous_response_not_found")
+    assert len(engine.received) == 2
+
+
+@pytest.mark.parametrize("fields", [{"background": True}, {"conversation": "conv_1"}, {"conversation": {"id": "c"}}])
+async def test_what_would_be_fetched_later_or_belongs_to_the_account_is_refused(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, fields: dict[str, Any]
+) -> None:
+    agent = Agent(http, await make_proxy(engine), attempt)
+    async with agent.post("/responses", input="hi", **fields) as response:
+        error = (await response.json())["error"]
+    assert response.status == 403
+    assert next(iter(fields)) in error["message"]
+    assert "allow_paths" in error["message"]
+    opened = Agent(http, await make_proxy(engine, allow_paths=["responses", "conversations"]), attempt)
+    await respond(opened, **fields)
+
+
+async def test_of_two_models_a_stored_response_is_asked_of_the_backend_that_has_it(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    async with FakeEngine() as second:
+        entries = [model(engine, "small", api_key="one"), model(second, "large", api_key="two")]
+        proxy = await make_proxy(model_list=entries, workers=1)
+        agent = Agent(http, proxy, attempt)
+        response_id = await respond(agent, model="large")
+        async with http.get(f"{agent.base}/responses/{response_id}") as response:
+            assert response.status == 201
+        proxy.update_model_list(entries[1:])
+        async with http.get(f"{agent.base}/responses/{response_id}") as response:
+            assert response.status == 201
+        proxy.update_model_list(entries[:1])
+        async with http.get(f"{agent.base}/responses/{response_id}") as response:
+            assert response.status == 404
+        assert [received.headers["Authorization"] for received in second.received] == ["Bearer two"] * 3
+    assert engine.received == []
+
+
+async def test_a_backend_that_leaves_the_model_list_meanwhile_is_not_asked(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    proxy = await make_proxy(engine)
+    agent = Agent(http, proxy, attempt)
+    response_id = await respond(agent)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        async with agent.chat():  # which the proxy has read after the head of this call
+            proxy.update_model_list([])
+        yield b"}"
+
+    async with http.post(f"{agent.base}/responses/{response_id}/cancel", data=body()) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (404, "response_not_found")
+    assert len(engine.received) == 2
+
+
+async def test_of_two_replicas_a_conversation_goes_on_at_that_which_has_it(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    async with FakeEngine() as second:
+        second._number = 100  # so that its ids are others
+        proxy = await make_proxy(engine, second, num_retries=1, first_retry_seconds=0)
+        agent = Agent(http, proxy, attempt)
+        response_id = await respond(agent)
+        has_it, has_not = (engine, second) if engine.received else (second, engine)
+        has_it.faults = [429]
+        await respond(agent)  # which moves the attempt
+        assert has_not.received
+        await respond(agent, previous_response_id=response_id)
+        assert has_it.received[-1].fields["previous_response_id"] == response_id
+
+
+# What cannot be placed
+
+
+async def test_a_call_that_names_no_model_is_refused_where_there_are_several(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    async with FakeEngine() as second:
+        entries = [model(engine, "small"), model(second, "large")]
+        agent = Agent(http, await make_proxy(model_list=entries, allow_paths=["audio"]), attempt)
+        async with agent.chat(model=None) as response:
+            assert response.status == 400
+            assert "small, large" in (await response.json())["error"]["message"]
+        for data in ({"model": "small"}, b"\x00"):
+            async with http.post(f"{agent.base}/audio/transcriptions", data=data) as response:
+                assert (response.status, (await response.json())["error"]["code"]) == (400, "no_model")
+        async with agent.post("/audio/speech", model="large") as response:
+            assert response.status == 201
+        assert len(second.received) == 1
+    assert engine.received == []
+
+
+async def test_of_several_backends_none_is_managed_by_chance(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine
+) -> None:
+    async with FakeEngine() as second:
+        proxy = await make_proxy(engine, second, key="secret")
+        headers = {"authorization": "Bearer secret"}
+        async with http.post(f"{proxy.url}/v1/load_lora_adapter", headers=headers) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (400, "no_model")
+        assert engine.received == second.received == []

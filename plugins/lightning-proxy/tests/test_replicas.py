@@ -1,0 +1,308 @@
+"""Replicas of one model: an attempt stays on one, new ones go to the least loaded, dead ones are left out."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from lightning_proxy.backend import Backend
+from lightning_proxy.model_list import Replica, make_replicas
+from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.refusals import Refused
+from lightning_proxy.replicas import Replicas
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy, model
+
+from lightning_core.errors import ConfigError, InvalidComponent, UnknownComponent
+from lightning_core.registry import Registry, default_registry
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
+
+
+@pytest.fixture
+async def second() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
+
+
+async def test_calls_of_an_attempt_stay_on_one_and_attempts_are_spread(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine, second)
+    where = []
+    for _ in range(4):
+        agent = Agent(http, proxy, await store.start_rollout({}))
+        for _ in range(3):
+            async with agent.chat() as response:
+                assert response.status == 200
+        addresses = {span.attributes["server.address"] for span in await agent.spans()}
+        assert len(addresses) == 1
+        where += addresses
+    assert sorted(Counter(where).values()) == [2, 2]
+
+
+async def test_another_replica_answers_at_once_when_one_dies(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine, second)
+    await engine.stop()
+    for _ in range(4):
+        async with Agent(http, proxy, await store.start_rollout({})).chat() as response:
+            assert response.status == 200
+    assert len(second.received) == 4
+
+
+async def test_a_new_list_takes_effect_while_calls_are_under_way(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine)
+    agent = Agent(http, proxy, await store.start_rollout({}))
+    engine.hold = asyncio.Event()
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await engine.began.wait()
+    proxy.update_model_list([model(second)])
+    async with agent.chat() as response:
+        assert response.status == 200
+    engine.hold.set()
+    assert (await call).status == 200
+    assert [len(each.received) for each in (engine, second)] == [1, 1]
+    with pytest.raises(ConfigError, match="no model_name"):
+        proxy.update_model_list([{}])
+    async with agent.chat() as response:
+        assert response.status == 200
+
+
+class TestHealth:
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        return FakeClock()
+
+    @pytest.fixture
+    def replicas(self, clock: FakeClock) -> Replicas:
+        replicas = Replicas(clock, lambda _: None)
+        replicas.replace([_replica("a"), _replica("b")])
+        return replicas
+
+    async def test_a_dead_one_is_tried_by_one_call_after_a_while(self, replicas: Replicas, clock: FakeClock) -> None:
+        a, b = replicas.all
+        replicas.failed(a, "it broke", is_dead=True)
+        assert {replicas.choose("m", None) for _ in range(3)} == {b}
+        await clock.advance(1.0)
+        b.in_flight = 5
+        trial = replicas.choose("m", None)
+        assert trial is a
+        assert replicas.begin_trial(a)
+        assert replicas.choose("m", None) is b  # one call is enough to find out
+        replicas.failed(a, "it broke", is_dead=True, was_trial=True)
+        await clock.advance(1.9)
+        assert replicas.choose("m", None) is b
+        await clock.advance(0.2)
+        assert replicas.choose("m", None) is a
+        replicas.went_well(a)
+        assert a.down_until == 0
+
+    async def test_calls_that_fail_in_one_outage_say_the_same(self, replicas: Replicas, clock: FakeClock) -> None:
+        a, _ = replicas.all
+        for _ in range(20):
+            replicas.failed(a, "it broke", is_dead=True)
+        await clock.advance(1.0)
+        assert replicas.begin_trial(a)
+        for _ in range(20):  # of before
+            replicas.failed(a, "it broke", is_dead=True)
+        assert a.is_on_trial
+        replicas.failed(a, "it broke", is_dead=True, was_trial=True)
+        assert a.down_until == clock.now() + 2
+
+    async def test_each_trial_that_fails_makes_the_next_pause_twice_as_long(
+        self, replicas: Replicas, clock: FakeClock
+    ) -> None:
+        a, _ = replicas.all
+        replicas.failed(a, "it broke", is_dead=True)
+        pauses = []
+        for _ in range(7):
+            pauses.append(a.down_until - clock.now())
+            await clock.advance(pauses[-1])
+            replicas.failed(a, "it broke", is_dead=False, was_trial=replicas.begin_trial(a))
+        assert pauses == [1, 2, 4, 8, 16, 30, 30]
+        replicas.went_well(a)
+        replicas.failed(a, "it broke", is_dead=True)
+        assert a.down_until == clock.now() + 1
+
+    async def test_a_call_to_a_dead_one_before_its_time_is_no_trial(self, replicas: Replicas) -> None:
+        a, _ = replicas.all
+        assert not replicas.begin_trial(a)
+        replicas.failed(a, "it broke", is_dead=True)
+        assert not replicas.begin_trial(a)
+
+    async def test_it_takes_three_errors_of_the_server_in_a_row(self, replicas: Replicas) -> None:
+        a, b = replicas.all
+        for _ in range(2):
+            replicas.failed(a, "it broke", is_dead=False)
+        assert not a.down_until
+        replicas.went_well(a)
+        for _ in range(3):
+            replicas.failed(a, "it broke", is_dead=False)
+        assert replicas.choose("m", None) is b
+
+    async def test_where_all_are_dead_the_one_that_comes_back_first_is_tried(
+        self, replicas: Replicas, clock: FakeClock
+    ) -> None:
+        a, b = replicas.all
+        replicas.failed(a, "it broke", is_dead=True)
+        await clock.advance(0.5)
+        replicas.failed(b, "it broke", is_dead=True)
+        assert replicas.choose("m", None) is a
+
+    async def test_an_attempt_leaves_a_dead_one_and_then_stays_where_it_is(
+        self, replicas: Replicas, clock: FakeClock
+    ) -> None:
+        first = replicas.choose("m", "at-1")
+        replicas.failed(first, "it broke", is_dead=True)
+        other = replicas.choose("m", "at-1")
+        assert other is not first
+        await clock.advance(60)
+        assert replicas.choose("m", "at-1") is other
+
+    async def test_an_unknown_model_is_an_error_with_those_there_are(self, replicas: Replicas) -> None:
+        with pytest.raises(Refused, match="no model named 'n'; there are: m"):
+            replicas.choose("n", None)
+
+
+def _replica(base: str) -> Replica:
+    return Replica("m", "m", OpenAIBackend(f"http://{base}:1/v1"))
+
+
+class TestModelList:
+    def test_litellms_names_of_providers_lead_to_the_openai_backend(self) -> None:
+        params = [
+            {"model": "hosted_vllm/org/name", "api_base": "http://a:1/v1"},
+            {"model": "openai/name", "api_key": "sk-1"},
+            {"model": "org/name", "api_base": "http://a:1/v1"},
+        ]
+        entries = [{"model_name": "m", "litellm_params": each} for each in params]
+        replicas = make_replicas(entries, default_registry())
+        assert [replica.model for replica in replicas] == ["org/name", "name", "org/name"]
+        assert [replica.backend.address for replica in replicas] == ["a:1", "api.openai.com", "a:1"]
+        assert [replica.backend.gives_tokens for replica in replicas] == [None, False, None]
+
+    @pytest.mark.parametrize(
+        "params",
+        [
+            {"model": "anthropic/claude"},
+            {"model": "anthropic/claude", "api_base": "http://a:1"},
+            {"model": "azure/gpt-4o", "api_base": "https://a.openai.azure.com", "api_key": "x"},
+        ],
+    )
+    def test_other_providers_need_litellm(self, params: dict[str, Any]) -> None:
+        with pytest.raises(UnknownComponent, match="lightning-litellm"):
+            make_replicas([{"model_name": "m", "litellm_params": params}], Registry(()))
+
+    def test_what_the_openai_backend_does_not_take_is_said_to_be_litellms(self) -> None:
+        entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": "http://a:1", "rpm": 10}}
+        with pytest.raises(
+            InvalidComponent,
+            match=r"model_list\[0\] \(m\): .* no option 'rpm'; .*backend: litellm`, in its option `params`",
+        ):
+            make_replicas([entry], default_registry())
+
+    def test_cached_tokens_have_their_price(self) -> None:
+        prices = {"input_cost_per_token": 2.0, "output_cost_per_token": 8.0, "cache_read_input_token_cost": 0.5}
+        entries = [
+            {"model_name": "m", "litellm_params": {"api_base": "http://a:1", **prices}},
+            {"model_name": "m", "litellm_params": {"api_base": "http://a:1"}, "model_info": prices},
+        ]
+        for replica in make_replicas(entries, default_registry()):
+            assert replica.cost(10, 1, 4) == 6 * 2.0 + 4 * 0.5 + 8.0
+            assert replica.cost(10, 1, None) == 28.0
+
+    def test_a_backend_may_be_an_instance(self) -> None:
+        backend: Backend = OpenAIBackend("http://a:1/v1")
+        (replica,) = make_replicas([{"model_name": "m", "backend": backend}], default_registry())
+        assert replica.backend is backend
+        assert not replica.is_owned
+
+    def test_what_has_not_changed_is_kept(self) -> None:
+        entries = [{"model_name": "m", "litellm_params": {"model": "m", "api_base": f"http://{n}:1"}} for n in "ab"]
+        first = make_replicas(entries, default_registry())
+        second = make_replicas([entries[1]], default_registry(), first)
+        assert second == [first[1]]
+
+    @pytest.mark.parametrize(
+        ("entry", "message"),
+        [
+            ({"model_name": "m", "litelm_params": {}}, "has no field 'litelm_params'"),
+            ({"model_name": "m", "litellm_params": []}, "litellm_params is a list"),
+            (
+                {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "input_cost_per_token": "free"}},
+                "input_cost_per_token is 'free'",
+            ),
+            (
+                {"model_name": "*", "litellm_params": {"model": "openai/*", "api_base": "http://a:1"}},
+                "'\\*' stands for no",
+            ),
+            (
+                {"model_name": "m", "litellm_params": {"model": "openai/*", "api_base": "http://a:1"}},
+                "'\\*' stands for no",
+            ),
+        ],
+    )
+    def test_a_wrong_entry_is_named(self, entry: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            make_replicas([entry], default_registry())
+
+    def test_a_variable_that_is_not_set_is_named(self) -> None:
+        entry = {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "api_key": "os.environ/NO_SUCH_KEY"}}
+        with pytest.raises(ConfigError, match="NO_SUCH_KEY, which is not set"):
+            make_replicas([entry], default_registry())
+
+
+async def test_one_whose_streams_always_break_is_left_out(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    proxy = await make_proxy(engine, second, clock=FakeClock())
+    engine.faults = ["dies_mid_stream"] * 20
+    broken = 0
+    for _ in range(20):
+        async with Agent(http, proxy, await store.start_rollout({})).chat(stream=True) as response:
+            broken += "backend_broke" in await response.text()
+    assert broken == 3
+    assert [replica["is_up"] for replica in (await proxy.status())["replicas"]] == [False, True]
+
+
+async def test_an_outage_of_a_moment_leaves_a_busy_one_out_for_a_moment(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    clock = FakeClock()
+    proxy = await make_proxy(engine, second, clock=clock)
+    agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(20)]
+
+    async def call(agent: Agent) -> int:
+        async with agent.chat() as response:
+            return int(response.status)
+
+    assert await asyncio.gather(*map(call, agents)) == [200] * 20
+    await engine.stop()
+    assert await asyncio.gather(*map(call, agents)) == [200] * 20
+    await engine.start()
+    await clock.advance(1.0)
+    engine.received.clear()
+    assert await call(Agent(http, proxy, await store.start_rollout({}))) == 200
+    assert len(engine.received) == 1
+
+
+async def test_one_whose_error_was_an_agents_last_answer_is_tried_again(
+    make_proxy: MakeProxy, engine: FakeEngine, second: FakeEngine, store: InMemoryLightningStore, http: Any
+) -> None:
+    clock = FakeClock()
+    proxy = await make_proxy(engine, second, clock=clock, num_retries=0)
+    agent = Agent(http, proxy, await store.start_rollout({}))
+    engine.faults = [503] * 3
+    for _ in range(3):
+        async with agent.chat() as response:
+            assert response.status == 503
+    await clock.advance(30)
+    for _ in range(2):
+        async with Agent(http, proxy, await store.start_rollout({})).chat() as response:
+            assert response.status == 200
+    assert [len(each.received) for each in (engine, second)] == [4, 1]

@@ -1,0 +1,151 @@
+"""No key is recorded, and no agent is told the backend's; what is not to be recorded is not in errors, either."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from lightning_proxy import LLMProxy
+from lightning_proxy.model_list import Replica
+from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.spans import without_keys_of
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.types import AttemptedRollout, Span
+
+KEY = "backend-secret-0123456789"
+OTHER = "hdr-secret-0123456789"
+DIARY = "my private diary"
+
+
+def refusing(engine: FakeEngine, message: str, *, status: int = 400, code: Any = "bad_request") -> None:
+    """Let the engine refuse all calls in these words."""
+
+    async def refuse(request: Any, fields: Any, fault: Any) -> web.Response:
+        return web.json_response({"error": {"message": message, "code": code}}, status=status)
+
+    engine._fail = refuse  # type: ignore[method-assign]
+
+
+async def refused(agent: Agent) -> tuple[str, Span]:
+    """What an agent is told that is refused, and what is recorded of it."""
+    async with agent.chat(DIARY) as response:
+        assert response.status == 400
+        return await response.text(), await agent.span()
+
+
+@pytest.mark.parametrize("options", [{"capture_content": False}, {"redact": lambda what, value: "redacted"}])
+async def test_what_a_backend_says_of_a_request_is_content(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, options: dict[str, Any]
+) -> None:
+    agent = Agent(http, await make_proxy(engine, **options), attempt)
+    refusing(engine, f"wrong: {DIARY}")
+    told, span = await refused(agent)
+    assert DIARY in told
+    assert DIARY not in span.model_dump_json()
+    address = engine.url.split("/")[2]
+    assert span.status.description == f"{address}: 400 (bad_request); what it said is not recorded"
+    assert span.attributes["error.type"] == "400"
+
+
+async def test_a_code_that_is_no_name_is_content(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, capture_content=False), attempt)
+    refusing(engine, "no", code=DIARY)
+    _, span = await refused(agent)
+    assert DIARY not in span.model_dump_json()
+
+
+async def test_garbage_is_content(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, capture_content=False), attempt)
+    engine.faults = ["garbage"]
+    async with agent.chat() as response:
+        assert "it works" in await response.text()
+    description = (await agent.span()).status.description or ""
+    assert "it works" not in description
+    assert "backend_garbage" in description
+
+
+async def test_of_an_error_two_thousand_characters_are_recorded(agent: Agent, engine: FakeEngine) -> None:
+    refusing(engine, "x" * 1_000_000)
+    told, span = await refused(agent)
+    assert len(told) > 1_000_000
+    assert span.status.description == "x" * 2_000
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/audio/speech"])
+async def test_the_keys_of_a_backend_are_in_no_error(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
+) -> None:
+    proxy = await make_proxy(engine, params={"api_key": KEY, "headers": {"x-extra": OTHER}}, allow_paths=["audio"])
+    agent = Agent(http, proxy, attempt)
+
+    async def refuse(request: web.Request, *_: Any) -> web.Response:
+        message = f"wrong: {request.headers['x-api-key']}, {request.headers['x-extra']}; the model is fine"
+        return web.json_response({"error": {"message": message}}, status=401)
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    assert engine._runner is not None
+    next(route for route in engine._runner.app.router.routes() if route.method == "*")._handler = refuse
+    async with agent.post(path, messages=[]) as response:
+        assert response.status == 401
+        assert (await response.json())["error"]["message"] == "wrong: ***, ***; the model is fine"
+    for span in await agent.spans():
+        assert span.status.description == "wrong: ***, ***; the model is fine"
+
+
+async def test_the_keys_of_a_backend_are_not_recorded_of_a_stream_that_fails(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    agent = Agent(http, await make_proxy(engine, params={"api_key": KEY}), attempt)
+
+    async def failing(*_: Any) -> Any:
+        yield {"error": {"message": f"not with {KEY}"}}
+
+    engine._chat_chunks = failing  # type: ignore[method-assign]
+    async with agent.chat(stream=True) as response:
+        await response.read()
+    assert (await agent.span()).status.description == "not with ***"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"litellm_params": {"api_key": KEY}}, "***!"),
+        ({"litellm_params": {"api_key": "os.environ/ENGINE_KEY"}}, "***!"),
+        ({"litellm_params": {}, "backend": {"name": "openai", "api_key": KEY}}, "***!"),
+        ({"litellm_params": {}}, "***!"),
+        ({"litellm_params": {"api_base": "http://a:1/v1"}}, f"{KEY}!"),
+        ({"litellm_params": {"api_key": "back"}}, f"{KEY}!"),
+        ({"litellm_params": {"api_key": "os.environ/NOT_SET"}}, f"{KEY}!"),
+    ],
+)
+def test_the_keys_are_those_of_the_entry_wherever_they_are_kept(
+    entry: Mapping[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    replica = Replica("m", "m", OpenAIBackend("http://a:1/v1"), spec=entry)
+    assert without_keys_of(replica, f"{KEY}!".encode()) == said.encode()
+
+
+@pytest.mark.parametrize("redact", [None, lambda what, value: value])
+async def test_the_key_of_an_attempt_is_not_recorded_with_what_is_said(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, redact: Any
+) -> None:
+    proxy: LLMProxy = await make_proxy(engine, key="secret", redact=redact, capture_tokens=False)
+    key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
+    engine.replies = [f"so it is\n{key}"]
+    agent = Agent(http, proxy, attempt)
+    tool = {"type": "function", "function": {"name": "call", "description": f"key={key}"}}
+    async with agent.chat(f"env:\n{key}\n", tools=[tool], headers={"authorization": f"Bearer {key}"}) as response:
+        assert key in (await response.json())["choices"][0]["message"]["content"]
+    span = await agent.span()
+    assert str(key) not in span.model_dump_json()
+    assert r"env:\nagl-at-***\n" in span.attributes["gen_ai.input.messages"]
+    assert r"so it is\nagl-at-***" in span.attributes["gen_ai.output.messages"]
+    assert "key=agl-at-***" in span.attributes["gen_ai.tool.definitions"]

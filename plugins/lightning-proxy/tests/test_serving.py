@@ -1,0 +1,379 @@
+"""What agents get: the answer of the backend, as it gave it, in any of the APIs."""
+
+import asyncio
+import io
+import json
+import threading
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy, model
+from yarl import URL
+
+from lightning_core.errors import ConfigError
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import AttemptedRollout, ProxyLLM
+
+
+async def events_of(response: aiohttp.ClientResponse) -> list[dict[str, Any]]:
+    text = await response.text()
+    return [json.loads(line[6:]) for line in text.split("\n") if line.startswith("data: {")]
+
+
+async def test_a_chat_call_is_answered_without_what_the_agent_did_not_ask_for(agent: Agent, engine: FakeEngine) -> None:
+    async with agent.chat() as response:
+        answer = await response.json()
+    assert response.status == 200
+    message = answer["choices"][0]["message"]
+    assert (message["role"], message["content"]) == ("assistant", "ok")
+    assert answer["choices"][0]["logprobs"] is None
+    assert "token_ids" not in answer["choices"][0]
+    assert "prompt_token_ids" not in answer
+    sent = engine.received[0].fields
+    assert sent["return_token_ids"] is True
+    assert sent["logprobs"] is True
+
+
+async def test_what_the_agent_asked_for_stays_in_its_answer(agent: Agent) -> None:
+    async with agent.chat(return_token_ids=True, logprobs=True) as response:
+        answer = await response.json()
+    assert answer["prompt_token_ids"]
+    assert answer["choices"][0]["token_ids"] == [111, 107]
+    assert [entry["token"] for entry in answer["choices"][0]["logprobs"]["content"]] == ["o", "k"]
+
+
+async def test_an_agent_that_switches_logprobs_off_sees_none(agent: Agent) -> None:
+    async with agent.chat(logprobs=False, return_token_ids=False) as response:
+        answer = await response.json()
+    assert answer["choices"][0]["logprobs"] is None
+    assert (await agent.span()).attributes["response_logprobs"] == [-0.111, -0.107]
+
+
+async def test_bytes_are_untouched_where_nothing_is_added(
+    http: aiohttp.ClientSession, agent: Agent, engine: FakeEngine
+) -> None:
+    body = (
+        b'{ "model":"small",  "return_token_ids":true, "logprobs" : true,'
+        b'"messages":[{"role":"user","content":"\\u00fc"}]}'
+    )
+    async with http.post(f"{agent.base}/chat/completions", data=body) as response:
+        assert response.status == 200
+    assert engine.received[0].body == body
+
+
+async def test_a_stream_comes_while_the_backend_still_writes_it(agent: Agent, engine: FakeEngine) -> None:
+    engine.hold = asyncio.Event()
+    async with agent.chat(stream=True) as response:
+        first = await response.content.readuntil(b"\n\n")
+        assert json.loads(first[6:])["choices"][0]["delta"]["role"] == "assistant"
+        assert engine.open_calls == 1
+        engine.hold.set()
+        rest = await response.content.read()
+    assert rest.endswith(b"data: [DONE]\n\n")
+    assert b"token_ids" not in first + rest
+    assert b'"usage"' not in first + rest
+
+
+async def test_a_stream_has_the_usage_that_the_agent_asked_for(agent: Agent) -> None:
+    async with agent.chat(stream=True, stream_options={"include_usage": True}) as response:
+        events = await events_of(response)
+    assert events[-1]["usage"]["prompt_tokens"] == 7
+    assert events[-1]["choices"] == []
+
+
+async def test_a_backend_that_refuses_to_give_tokens_is_asked_without(agent: Agent, engine: FakeEngine) -> None:
+    engine.faults = ["rejects_fields", None]
+    async with agent.chat() as response:
+        assert response.status == 200
+    assert ["return_token_ids" in received.fields for received in engine.received] == [True, False]
+    assert (await agent.spans())[0].attributes["agentlightning.has_token_ids"] is False
+
+
+async def test_completions_embeddings_responses_and_messages_are_served(agent: Agent) -> None:
+    async with agent.post("/completions", prompt="abc") as response:
+        assert (await response.json())["choices"][0]["text"] == "ok"
+    async with agent.post("/embeddings", input="abc") as response:
+        assert (await response.json())["data"][0]["embedding"] == [0.5, -0.5]
+    async with agent.post("/responses", input="abc") as response:
+        assert (await response.json())["output"][0]["content"][0]["text"] == "ok"
+    async with agent.post("/messages", messages=[{"role": "user", "content": "abc"}], max_tokens=5) as response:
+        assert (await response.json())["content"] == [{"type": "text", "text": "ok"}]
+
+
+@pytest.mark.parametrize("path", ["/responses", "/messages"])
+async def test_streams_of_named_events_pass_as_they_are(agent: Agent, path: str) -> None:
+    async with agent.post(path, input="a", messages=[{"role": "user", "content": "a"}], stream=True) as response:
+        text = await response.text()
+    assert text.startswith("event: ")
+    assert '"type": "response.completed"' in text or '"type": "message_stop"' in text
+
+
+async def test_what_the_option_opens_passes_through_untouched(
+    make_proxy: MakeProxy, attempt: AttemptedRollout, http: aiohttp.ClientSession, engine: FakeEngine
+) -> None:
+    agent = Agent(http, await make_proxy(engine, allow_paths=["audio"]), attempt)
+    async with http.post(URL(f"{agent.base}/audio/speech%20x?voice=a%2Fb", encoded=True), data=b"\x00\xff") as response:
+        assert response.status == 201
+        assert await response.read() == b"\x00\xff"
+        assert response.headers["content-type"] == "application/octet-stream"
+    assert engine.received[0].path == "/v1/audio/speech%20x?voice=a%2Fb"
+
+
+async def test_the_models_are_those_of_the_list(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
+    proxy = await make_proxy(engine)
+    async with http.get(f"{proxy.url}/v1/models") as response:
+        assert [entry["id"] for entry in (await response.json())["data"]] == ["small"]
+    async with http.get(f"{proxy.url}/v1/models/other") as response:
+        assert response.status == 404
+    async with http.get(f"{proxy.url}/health") as response:
+        assert response.status == 200
+
+
+async def test_the_model_is_named_as_the_backend_knows_it(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
+    proxy = await make_proxy(allow_unattributed=True)
+    entry = model(engine)
+    entry["litellm_params"]["model"] = "openai/org/real-name"
+    proxy.update_model_list([entry])
+    async with http.post(f"{proxy.url}/v1/chat/completions", json={"model": "small", "messages": []}) as response:
+        assert response.status == 200
+    assert engine.received[0].fields["model"] == "org/real-name"
+
+
+async def test_a_key_of_the_backend_is_sent_and_the_agents_is_not(
+    make_proxy: MakeProxy, engine: FakeEngine, http: Any, attempt: AttemptedRollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-of-the-engine")
+    proxy = await make_proxy(engine, params={"api_key": "os.environ/ENGINE_KEY"})
+    agent = Agent(http, proxy, attempt)
+    async with agent.chat(headers={"authorization": "Bearer agents-own", "cookie": "a=b"}) as response:
+        assert response.status == 200
+    headers = {name.lower(): value for name, value in engine.received[0].headers.items()}
+    assert headers["authorization"] == "Bearer sk-of-the-engine"
+    assert "cookie" not in headers
+    assert "sk-of-the-engine" not in (await agent.span()).model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "invalid_json"),
+        (b"[]", 400, "invalid_json"),
+        (b'{"model": "smal", "messages": []}', 404, "model_not_found"),
+    ],
+)
+async def test_a_wrong_request_gets_openais_error(agent: Agent, http: Any, body: bytes, status: int, code: str) -> None:
+    async with http.post(f"{agent.base}/chat/completions", data=body) as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (status, code)
+    assert set(error) == {"message", "type", "param", "code"}
+    if code == "model_not_found":
+        assert "Did you mean 'small'?" in error["message"]
+
+
+async def test_a_wrong_request_gets_anthropics_error_from_its_api(agent: Agent) -> None:
+    async with agent.post("/messages", model="none", messages=[]) as response:
+        answer = await response.json()
+    assert answer["type"] == "error"
+    assert answer["error"]["type"] == "not_found_error"
+
+
+async def test_a_prompt_of_ten_megabytes_goes_through(agent: Agent, engine: FakeEngine, http: Any) -> None:
+    body = io.BytesIO(json.dumps({"model": "small", "input": "x" * 10_000_000}).encode())
+    async with http.post(f"{agent.base}/embeddings", data=body) as response:
+        assert response.status == 200
+    assert len(engine.received[0].body) > 10_000_000
+
+
+async def test_a_body_over_the_limit_is_refused_in_words(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
+    proxy = await make_proxy(engine, allow_unattributed=True, max_body_bytes=1000)
+    async with http.post(f"{proxy.url}/v1/chat/completions", data=b"x" * 1001) as response:
+        assert response.status == 413
+        assert "larger than 1000 bytes" in (await response.json())["error"]["message"]
+
+
+async def test_the_resource_is_that_of_agentlightning(make_proxy: MakeProxy, engine: FakeEngine) -> None:
+    proxy = await make_proxy(engine)
+    general = proxy.as_resource()
+    assert isinstance(general, ProxyLLM)
+    assert general.model == "small"
+    assert proxy.as_resource("r", "a").endpoint == general.get_base_url("r", "a")
+    assert general.get_base_url("r", "a") == f"{proxy.url}/rollout/r/attempt/a/v1"
+    with pytest.raises(ValueError, match="go together"):
+        proxy.as_resource("r")
+    proxy.update_model_list([])
+    with pytest.raises(ValueError, match="say which model"):
+        proxy.as_resource()
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_it_runs_in_a_thread_of_its_own_and_starts_again_on_its_port(
+    engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    rollout = await store.start_rollout({})
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="")
+    async with aiohttp.ClientSession() as http:
+        await proxy.start()
+        port = proxy.port
+        async with Agent(http, proxy, rollout).chat() as response:
+            assert response.status == 200
+        await proxy.restart()
+        assert proxy.port == port
+        agent = Agent(http, proxy, rollout)
+        async with agent.chat() as response:
+            assert response.status == 200
+        assert len(await agent.spans()) == 2
+        await proxy.stop()
+    assert not proxy.is_running()
+
+
+async def test_what_cannot_be_served_is_said_at_once(store: InMemoryLightningStore, engine: FakeEngine) -> None:
+    with pytest.raises(ConfigError, match=r"0\.0\.0\.0 can be reached from other machines, so the proxy needs a key"):
+        LLMProxy(host="0.0.0.0", key="")
+    with pytest.raises(ConfigError, match="no option 'max_calls'"):
+        LLMProxy(max_calls=1)
+    with pytest.raises(ConfigError, match="has no store"):
+        await LLMProxy(key="").start()
+    with pytest.raises(ConfigError, match=r"model_list\[0\] has no model_name"):
+        await LLMProxy(store=store, key="", model_list=[{"litellm_params": {}}]).start()
+    with pytest.raises(ConfigError, match="api_base is 'nowhere'"):
+        await LLMProxy(
+            store=store, key="", model_list=[{"model_name": "a", "litellm_params": {"api_base": "nowhere"}}]
+        ).start()
+
+
+async def test_only_what_a_backend_refuses_is_left_out(agent: Agent, engine: FakeEngine) -> None:
+    real = engine._fail
+
+    async def refuse(request: Any, fields: Any, fault: Any) -> Any:
+        if "stream_options" in fields:
+            return web.json_response({"error": {"message": "extra fields not permitted: stream_options"}}, status=422)
+        return await real(request, fields, fault)
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    for text in "abc":
+        async with agent.chat(text, stream=True) as response:
+            assert (await response.text()).endswith("data: [DONE]\n\n")
+    assert ["stream_options" in received.fields for received in engine.received] == [True, False, True, False, False]
+    assert all(span.attributes["agentlightning.has_token_ids"] for span in await agent.spans())
+
+
+async def test_a_request_that_is_wrong_itself_does_not_end_the_asking_for_tokens(
+    agent: Agent, engine: FakeEngine
+) -> None:
+    real = engine._fail
+
+    async def refuse(request: Any, fields: Any, fault: Any) -> Any:
+        if not fields.get("messages"):  # vLLM's words repeat the request, and so name the fields that were added
+            message = f"1 validation error: {{'loc': ('body', 'messages'), 'msg': 'Field required', 'input': {fields}}}"
+            return web.json_response({"error": {"message": message, "type": "Bad Request"}}, status=400)
+        return await real(request, fields, fault)
+
+    engine._fail = refuse  # type: ignore[method-assign]
+    async with agent.chat(messages=[]) as response:
+        assert response.status == 400
+    async with agent.chat() as response:
+        assert response.status == 200
+    assert (await agent.spans())[-1].attributes["agentlightning.has_token_ids"] is True
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ch%61t/completions",
+        "/chat%2Fcompletions",
+        "//chat/completions",
+        "/chat/completions/",
+        "/%76%31/chat/completions",
+    ],
+)
+async def test_a_call_is_recorded_however_its_path_is_written(
+    agent: Agent, http: aiohttp.ClientSession, engine: FakeEngine, path: str
+) -> None:
+    body = {"model": "small", "messages": [{"role": "user", "content": "hi"}]}
+    async with http.post(URL(f"{agent.base}{path}", encoded=True), json=body) as response:
+        assert response.status == 200
+    assert [received.path for received in engine.received] == ["/v1/chat/completions"]
+    assert (await agent.span()).attributes["response_token_ids"] == [111, 107]
+
+
+async def test_a_path_that_goes_up_is_refused(agent: Agent, http: aiohttp.ClientSession, engine: FakeEngine) -> None:
+    url = URL(f"{agent.base}/x/%2e%2e/chat/completions", encoded=True)
+    async with http.post(url, json={"model": "small", "messages": []}) as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (404, "unknown_path")
+    assert not engine.received
+
+
+async def test_a_model_is_found_by_a_name_with_a_slash(make_proxy: MakeProxy, engine: FakeEngine, http: Any) -> None:
+    proxy = await make_proxy()
+    proxy.update_model_list([model(engine, "org/name")])
+    async with http.get(URL(f"{proxy.url}/v1/models/org%2Fname", encoded=True)) as response:
+        assert (await response.json())["id"] == "org/name"
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_start_that_is_cancelled_leaves_nothing_running(
+    engine: FakeEngine, store: InMemoryLightningStore, workers: int
+) -> None:
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="", workers=workers)
+    make, is_at_it, may_go_on = proxy._make, threading.Event(), threading.Event()
+
+    def slowly(store: Any) -> Any:
+        is_at_it.set()
+        assert may_go_on.wait(10)
+        return make(store)
+
+    proxy._make = slowly  # type: ignore[method-assign]
+    starting = asyncio.create_task(proxy.start())
+    assert await asyncio.to_thread(is_at_it.wait, 10)
+    starting.cancel()
+    await asyncio.sleep(0)
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not proxy.is_running()
+
+
+async def test_two_starts_at_once_are_one(engine: FakeEngine, store: InMemoryLightningStore) -> None:
+    made = []
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="", launch_mode="asyncio")
+    make = proxy._make
+    proxy._make = lambda store: made.append(1) or make(store)  # type: ignore[method-assign, func-returns-value]
+    await asyncio.gather(proxy.start(), proxy.start())
+    await proxy.stop()
+    assert len(made) == 1
+
+
+@pytest.mark.usefixtures("nothing_left_running")
+async def test_a_stop_that_is_cancelled_comes_to_its_end(
+    engine: FakeEngine, store: InMemoryLightningStore, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="")
+    await proxy.start()
+    running = proxy._running
+    assert running is not None
+    assert running._thread is not None
+    engine.hold = asyncio.Event()
+    call = asyncio.create_task(Agent(http, proxy, attempt).chat().__aenter__())
+    await engine.began.wait()
+    stopping = asyncio.create_task(proxy.stop())
+    await asyncio.sleep(0.05)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    engine.hold.set()
+    assert (await call).status == 200
+    await asyncio.to_thread(running._thread.join)
+    assert running._thread._closed.exception() is None
+    assert len(await store.query_spans(attempt.rollout_id)) == 1
+
+
+@pytest.mark.parametrize("value", ["a", "ä", "€"])
+async def test_a_header_comes_as_the_backend_wrote_it(agent: Agent, engine: FakeEngine, value: str) -> None:
+    engine.faults, engine.retry_after = [400], value
+    async with agent.chat() as response:
+        assert (response.status, response.headers["retry-after"]) == (400, value)

@@ -1,0 +1,252 @@
+"""While the store is out of reach, agents go on, and not one call is lost, doubled or put elsewhere."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from lightning_proxy import outbox
+from lightning_proxy.steering import CallsLost
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.errors import InvalidRequest, StoreUnavailable
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing import FakeClock
+from lightning_core.types import Rollout, Span
+
+
+class Unreliable(InMemoryLightningStore):
+    """A store that is out of reach while `is_away` says so."""
+
+    is_away = False
+    loses_answers = False
+    tries = 0
+    batches: Sequence[int] = ()
+    """How many spans came together."""
+
+    def _check(self) -> None:
+        self.tries += 1
+        if self.is_away:
+            raise StoreUnavailable("the store is away")
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        self._check()
+        return await super().get_rollout_by_id(rollout_id)
+
+    async def get_many_span_sequence_ids(self, rollout_attempt_ids: Sequence[tuple[str, str]]) -> Sequence[int]:
+        self._check()
+        return await super().get_many_span_sequence_ids(rollout_attempt_ids)
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        self._check()
+        self.batches = [*self.batches, len(spans)]
+        stored = await super().add_many_spans(spans)
+        if self.loses_answers:
+            self.loses_answers = False
+            raise StoreUnavailable("the answer was lost")
+        return stored
+
+
+@pytest.fixture
+def store() -> Unreliable:
+    return Unreliable()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+async def say(agent: Agent, text: str) -> int:
+    async with agent.chat(text) as response:
+        await response.read()
+        return int(response.status)
+
+
+async def test_calls_of_ten_seconds_without_a_store_are_there_when_it_is_back(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+) -> None:
+    proxy = await make_proxy(engine, clock=clock)
+    agents = [Agent(http, proxy, await store.start_rollout({})) for _ in range(3)]
+    for agent in agents:
+        assert await say(agent, "before") == 200
+        await agent.spans()
+    store.is_away = True
+    for second in range(10):
+        for number, agent in enumerate(agents):
+            assert await say(agent, f"{number} at {second}") == 200
+        await clock.advance(1.0)
+    assert (await proxy.status())["unsent_spans"] == 30
+    store.is_away = False
+    await clock.advance(10.0)
+    for number, agent in enumerate(agents):
+        spans = await agent.spans()
+        said = [span.attributes["gen_ai.input.messages"] for span in spans]
+        assert len(spans) == 11
+        assert len({span.span_id for span in spans}) == 11
+        for second, text in enumerate(said[1:]):
+            assert f'"{number} at {second}"' in text
+    assert (await proxy.status())["unsent_spans"] == 0
+
+
+async def test_what_was_sent_twice_is_there_once(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+    store.loses_answers = True
+    assert await say(agent, "once") == 200
+    flushing = asyncio.create_task(agent.spans())
+    await clock.until_waiting(2)
+    await clock.advance(1)
+    assert len(await flushing) == 1
+
+
+async def test_the_end_of_an_attempt_waits_for_the_store_and_says_when_it_does_not_come(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+) -> None:
+    proxy = await make_proxy(engine, clock=clock)
+    rollout = await store.start_rollout({})
+    agent = Agent(http, proxy, rollout)
+    assert await say(agent, "x") == 200
+    store.is_away = True
+    flushing = asyncio.create_task(proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id))
+    await clock.until_waiting(2)
+    await clock.advance(31)
+    with pytest.raises(StoreUnavailable, match="did not take 1 model calls of attempt"):
+        await flushing
+    store.is_away = False
+    await clock.advance(10)
+    assert len(await store.query_spans(rollout.rollout_id)) == 1
+
+
+async def test_no_call_begins_when_too_much_has_piled_up(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+) -> None:
+    proxy = await make_proxy(engine, clock=clock, max_unsent_spans=2)
+    agent = Agent(http, proxy, await store.start_rollout({}))
+    assert await say(agent, "x") == 200
+    await agent.spans()
+    store.is_away = True
+    assert [await say(agent, "y") for _ in range(3)] == [200, 200, 503]
+    async with agent.chat() as response:
+        assert (await response.json())["error"]["code"] == "store_behind"
+        assert response.headers["retry-after"] == "2"
+    store.is_away = False
+    sending = asyncio.create_task(agent.spans())
+    await clock.advance(10)
+    assert len(await sending) == 3
+    assert await say(agent, "z") == 200
+
+
+async def test_an_attempt_that_nobody_can_vouch_for_is_told_to_come_back(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
+    store.is_away = True
+    async with agent.chat() as response:
+        assert response.status == 503
+        assert (await response.json())["error"]["code"] == "store_unavailable"
+
+
+async def test_a_rollout_that_was_deleted_takes_no_other_with_it(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, clock: FakeClock, http: Any
+) -> None:
+    proxy = await make_proxy(engine, clock=clock)
+    gone, stays = [await store.start_rollout({}) for _ in range(2)]
+    agents = [Agent(http, proxy, rollout) for rollout in (gone, stays)]
+    for agent in agents:
+        assert await say(agent, "x") == 200
+        await agent.spans()
+    store.is_away = True
+    for agent in agents:
+        assert await say(agent, "y") == 200
+    store.is_away = False
+    await store.update_rollout(gone.rollout_id, status="cancelled")
+    await store.delete_rollouts([gone.rollout_id])
+    await clock.advance(10)
+    await proxy.flush(gone.rollout_id, gone.attempt.attempt_id)
+    assert len(await agents[1].spans()) == 2
+    assert (await proxy.status())["lost_spans"] == 1
+
+
+class Strict(Unreliable):
+    """A store that refuses spans which say that they are bad, and with them the batch that they come in."""
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        self._check()
+        if any("bad" in span.attributes["gen_ai.input.messages"] for span in spans):
+            raise InvalidRequest("this cannot be kept")
+        return await super().add_many_spans(spans)
+
+
+async def test_a_span_that_the_store_refuses_takes_no_other_with_it_and_the_end_of_its_attempt_says_so(
+    make_proxy: MakeProxy, engine: FakeEngine, clock: FakeClock, http: Any
+) -> None:
+    store = Strict()
+    proxy = await make_proxy(engine, store=store, clock=clock)
+    unlucky, lucky = [Agent(http, proxy, await store.start_rollout({})) for _ in range(2)]
+    for agent in (unlucky, lucky):
+        assert await say(agent, "before") == 200
+        await agent.spans()
+    store.is_away = True
+    for agent, text in ((lucky, "one"), (unlucky, "two"), (unlucky, "bad"), (unlucky, "three"), (lucky, "four")):
+        assert await say(agent, text) == 200
+    store.is_away = False
+    await clock.advance(10)
+    assert len(await lucky.spans()) == 3
+    with pytest.raises(CallsLost, match="could not be stored: this cannot be kept"):
+        await unlucky.spans()
+    assert len(await store.query_spans(unlucky.rollout.rollout_id)) == 3
+    assert (await proxy.status())["lost_spans"] == 1
+
+
+async def test_half_a_character_in_a_request_is_no_reason_not_to_record_it(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
+    half = "\ud83d"
+    async with agent.chat(stop=[half]) as response:
+        assert response.status == 200
+    async with agent.chat(model=half) as response:
+        assert response.status == 404
+    for span in await agent.spans():
+        assert span.model_dump_json().encode()
+
+
+async def test_a_look_at_an_attempt_that_goes_on_does_not_cut_off_its_calls(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Unreliable, http: Any
+) -> None:
+    agent = Agent(http, await make_proxy(engine, flush_grace_seconds=0.01), await store.start_rollout({}))
+    assert await say(agent, "before") == 200
+    engine.hold = asyncio.Event()
+    engine.began.clear()
+    call = asyncio.create_task(say(agent, "x"))
+    await engine.began.wait()
+    assert len(await agent.spans()) == 1
+    engine.hold.set()
+    assert await call == 200
+    assert len(await agent.spans()) == 2
+
+
+async def test_large_spans_go_in_several_batches(
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    store: Unreliable,
+    clock: FakeClock,
+    http: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "_BATCH_BYTES", 100_000)  # the engine answers with five bytes for each of a prompt
+    agent = Agent(http, await make_proxy(engine, clock=clock), await store.start_rollout({}))
+    assert await say(agent, "before") == 200
+    await agent.spans()
+    store.is_away = True
+    assert await say(agent, "tried, and again") == 200
+    await clock.until_waiting()
+    for size in (7_500, 7_500, 7_500, 22_000, 10):
+        assert await say(agent, "x" * size) == 200
+    store.is_away, store.batches = False, []
+    await clock.advance(10)
+    assert len(await agent.spans()) == 7
+    assert store.batches == [1, 2, 1, 1, 1]

@@ -1,0 +1,655 @@
+"""A model of tokens in the process: prompts go on with the very tokens that were sampled."""
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import given, strategies
+from lightning_proxy.tokens import Generated, TokensBackend, parse_hermes
+from lightning_proxy.tokens.prompts import Conversations, TextStream
+from lightning_proxy.tokens.shapes import TextBefore, start_of
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.adapter import TraceToMessages, TraceToTrajectories, read_model_calls
+from lightning_core.errors import ConfigError
+from lightning_core.types import AttemptedRollout
+
+END = 1
+PAIR = 2
+"""One token for `ab`, which the tokenizer itself never uses: text alone does not lead back to it."""
+
+
+USER = [{"role": "user", "content": "hi"}]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+
+
+class Letters:
+    """A tokenizer with a token for each character, and one for the end of a turn."""
+
+    eos_token_id = END
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        lines = []
+        for message in conversation:
+            calls = "".join(
+                f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in message.get("tool_calls") or ()
+            )
+            lines.append(f"{message['role'][0]}:{message['content']}{calls}\x01\n")
+        tools = f"T{len(options['tools'])}\n" if options["tools"] else ""
+        return tools + "".join(lines) + ("a:" if options["add_generation_prompt"] else "")
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        text = "".join("ab" if token == PAIR else chr(token) for token in token_ids)
+        return text.replace("\x01", "") if skip_special_tokens else text
+
+
+class Engine:
+    """Says what it is told to."""
+
+    def __init__(self, *answers: list[int] | str) -> None:
+        self.answers = list(answers)
+        self.prompts: list[list[int]] = []
+        self.sampling: list[Mapping[str, Any]] = []
+        self.ids: list[str] = []
+        self.failure: Exception | None = None
+
+    async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+        if self.failure is not None:
+            raise self.failure
+        self.prompts.append(prompt_ids)
+        self.sampling.append(sampling)
+        self.ids.append(request_id)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        ids = answer if isinstance(answer, list) else [*map(ord, answer), END]
+        return Generated(ids, [-token / 1000 for token in ids], "stop" if ids[-1] == END else "length")
+
+
+class StreamingEngine(Engine):
+    async def stream(
+        self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str
+    ) -> AsyncIterator[Generated]:
+        whole = await self.generate(prompt_ids, sampling, request_id=request_id)
+        for place, token in enumerate(whole.token_ids):
+            is_last = place + 1 == len(whole.token_ids)
+            yield Generated([token], [-token / 1000], whole.finish_reason if is_last else None)
+
+
+Start = Any
+
+
+@pytest.fixture
+def start(make_proxy: MakeProxy, http: Any, attempt: AttemptedRollout) -> Start:
+    async def start(engine: Engine, tokenizer: Letters | None = None, **options: Any) -> Agent:
+        proxy = await make_proxy()
+        backend = TokensBackend(engine, tokenizer or Letters(), **options)
+        proxy.update_model_list([{"model_name": "small", "backend": backend}])
+        return Agent(http, proxy, attempt)
+
+    return start
+
+
+async def converse(agent: Agent, turns: int, stream: bool, **more: Any) -> list[dict[str, Any]]:
+    """Talk as a client does that sends back the messages that it got."""
+    base = agent.base
+    client = openai.AsyncOpenAI(base_url=base, api_key="none", max_retries=0)
+    said: list[Any] = []
+    try:
+        for turn in range(turns):
+            said.append({"role": "user", "content": f"q{turn}"})
+            if not stream:
+                answer = await client.chat.completions.create(model="small", messages=said, **more)
+                message: dict[str, Any] = answer.choices[0].message.model_dump()
+            else:
+                text, calls = "", []
+                async for chunk in await client.chat.completions.create(
+                    model="small", messages=said, stream=True, **more
+                ):
+                    text += chunk.choices[0].delta.content or ""
+                    calls += [call.model_dump() for call in chunk.choices[0].delta.tool_calls or ()]
+                message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+            said.append(message)
+    finally:
+        await client.close()
+    return said
+
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+engines = pytest.mark.parametrize("engine_type", [Engine, StreamingEngine])
+
+
+@both_ways
+@engines
+async def test_a_conversation_goes_on_with_the_tokens_that_were_sampled(
+    start: Start, stream: bool, engine_type: type[Engine]
+) -> None:
+    engine = engine_type([PAIR, ord("c"), END], [PAIR, END], "end")
+    agent = await start(engine)
+    said = await converse(agent, 3, stream)
+    assert [message["content"] for message in said[1::2]] == ["abc", "ab", "end"]
+    first, second, third = engine.prompts
+    assert second[: len(first) + 3] == [*first, PAIR, ord("c"), END]
+    assert third[: len(second) + 2] == [*second, PAIR, END]
+    assert second[len(first) + 3 :] == [ord(character) for character in "\nu:q1\x01\na:"]
+    found = TraceToTrajectories().adapt(await agent.spans())
+    assert found.refused == ()
+    (row,) = found.rows
+    assert row.prompt_ids == first
+    assert sum(row.mask) == 3 + 2 + 4
+    assert set(engine.ids) == {agent.rollout.attempt.attempt_id}
+
+
+async def test_an_answer_that_was_cut_off_goes_on_with_the_templates_end(start: Start) -> None:
+    engine = Engine([ord("x"), ord("y")], "ok")
+    await converse(await start(engine), 2, False)
+    first, second = engine.prompts
+    assert second == [*first, ord("x"), ord("y"), *map(ord, "\x01\nu:q1\x01\na:")]
+
+
+async def test_a_history_that_was_edited_is_rendered_anew(start: Start) -> None:
+    engine = Engine([PAIR, END], "ok")
+    agent = await start(engine)
+    async with agent.chat("one") as response:
+        assert response.status == 200
+    said = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "other"},
+        {"role": "user", "content": "x"},
+    ]
+    async with agent.post("/chat/completions", messages=said) as response:
+        assert response.status == 200
+    assert PAIR not in engine.prompts[1]
+
+
+@both_ways
+async def test_tool_calls_are_found_and_continued_exactly(start: Start, stream: bool) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    call = '<tool_call>{"name":  "add", "arguments": {"x":1}}</tool_call>'
+    engine = StreamingEngine(f"Let me see. {call}", "3")
+    agent = await start(engine)
+    said = await converse(agent, 1, stream, tools=[tool])
+    answer = said[1]
+    assert answer["content"] == "Let me see."
+    assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"x": 1}'}
+    said.append({"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "3"})
+    async with agent.post("/chat/completions", messages=said, tools=[tool]) as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == "3"
+    assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
+    assert call in Letters().decode(engine.prompts[1], skip_special_tokens=False)
+    spans = await agent.spans()
+    assert len(TraceToTrajectories().adapt(spans).rows) == 1
+    assert read_model_calls(spans)[0].finish_reason == "tool_calls"
+    assert TraceToMessages().adapt(spans)[1]["messages"][-1]["content"] == "3"
+
+
+CALL = '<tool_call>{"name": "add", "arguments": {"x":1,"y":"ü"}}</tool_call>'
+
+
+class Strict(Letters):
+    """Takes a tool's result behind a call only, as the template of gpt-oss does."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        for before, message in itertools.pairwise(conversation):
+            if "tool_calls" in before and not before["tool_calls"]:
+                raise ValueError("there is no tool call")
+            if message["role"] == "tool" and not before.get("tool_calls"):
+                raise ValueError("there was no previous assistant message with a tool call")
+        return super().apply_chat_template(conversation, **options)
+
+
+@pytest.mark.parametrize("tokenizer", [Letters(), Strict()], ids=["lenient", "strict"])
+async def test_a_tools_result_goes_on_with_the_tokens_of_its_call(start: Start, tokenizer: Letters) -> None:
+    engine = Engine(CALL, "3", "ok")
+    agent = await start(engine, tokenizer)
+    said = await converse(agent, 1, False, tools=TOOLS)
+    said.append({"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "3"})
+    said = [*said, (await chat(agent, said))["message"], {"role": "user", "content": "x"}]
+    await chat(agent, said)
+    first, second, third = (tokenizer.decode(prompt, skip_special_tokens=False) for prompt in engine.prompts)
+    assert second == f"{first}{CALL}\x01\nt:3\x01\na:"
+    assert third == f"{second}3\x01\nu:x\x01\na:"
+
+
+async def test_a_call_that_was_cut_off_is_rendered_anew_where_the_template_wants_it(start: Start) -> None:
+    engine = Engine([*map(ord, CALL)], "ok")
+    agent = await start(engine, Strict())
+    said = await converse(agent, 1, False, tools=TOOLS)
+    said.append({"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "3"})
+    await chat(agent, said)
+    assert CALL not in Letters().decode(engine.prompts[1], skip_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"x": 1, "y": "\\u00fc"}', '{"y":"ü","x":1}', {"x": 1, "y": "ü"}], ids=["spaces", "order", "object"]
+)
+async def test_a_history_that_says_the_same_in_another_form_is_continued(start: Start, arguments: Any) -> None:
+    engine = Engine([PAIR, *map(ord, CALL), END], "ok")
+    agent = await start(engine)
+    said = await converse(agent, 1, False, tools=TOOLS)
+    call = said[1]["tool_calls"][0]
+    call["function"]["arguments"] = arguments
+    said[0]["content"] = [{"type": "text", "text": said[0]["content"]}]
+    said[1]["content"] = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    await chat(agent, [*said, {"role": "tool", "tool_call_id": call["id"], "content": "3"}])
+    assert PAIR in engine.prompts[1]
+
+
+async def test_other_arguments_are_another_history(start: Start) -> None:
+    engine = Engine([PAIR, *map(ord, CALL), END], "ok")
+    agent = await start(engine)
+    said = await converse(agent, 1, False, tools=TOOLS)
+    said[1]["tool_calls"][0]["function"]["arguments"] = '{"x":2,"y":"ü"}'
+    await chat(agent, [*said, {"role": "tool", "tool_call_id": "1", "content": "3"}])
+    assert PAIR not in engine.prompts[1]
+
+
+async def chat(agent: Agent, said: list[dict[str, Any]]) -> dict[str, Any]:
+    """Go on with a conversation; return the answer's only choice."""
+    async with agent.post("/chat/completions", messages=said, tools=TOOLS) as response:
+        answer = await response.json()
+    assert response.status == 200, answer
+    return dict(answer["choices"][0])
+
+
+@pytest.mark.parametrize(
+    ("sampled", "content"),
+    [
+        (f"Let me see. {CALL}", ["Let", " me", " see."]),
+        (f" {CALL}{CALL}", []),
+        ("a < b <tool_calls>", ["a", " < b", " <tool_calls>"]),
+        ("a <tool_call>{", ["a", " <tool_call>{"]),
+    ],
+)
+async def test_text_is_streamed_until_it_may_be_a_tool_call(start: Start, sampled: str, content: list[str]) -> None:
+    class Words(StreamingEngine):
+        async def stream(self, *_: Any, **__: Any) -> AsyncIterator[Generated]:
+            words = sampled.replace(" ", "\0 ").split("\0")
+            for place, word in enumerate(words):
+                yield Generated([*map(ord, word)], None, None if place + 1 < len(words) else "stop")
+
+    async with (await start(Words("x"))).chat(stream=True, tools=TOOLS) as response:
+        events = [json.loads(line[6:]) for line in (await response.text()).split("\n\n")[:-2]]
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert [delta["content"] for delta in deltas if delta.get("content")] == content
+    assert sum(len(delta.get("tool_calls", ())) for delta in deltas) == sampled.count("</tool_call>")
+
+
+async def test_text_comes_at_the_end_where_nobody_knows_how_a_tool_call_begins(start: Start) -> None:
+    agent = await start(StreamingEngine("a b c"), tool_parser=lambda text: (text.upper(), []))
+    async with agent.chat(stream=True, tools=TOOLS) as response:
+        text = await response.text()
+    assert text.count('"content":"A B C"') == 1
+    assert '"content":"a' not in text
+
+
+@given(
+    strategies.lists(
+        strategies.sampled_from(["<tool_call>", CALL, "</tool_call>", "<", "tool", "_call>", " ", "\n", "a"]),
+        max_size=8,
+    )
+)
+def test_what_is_streamed_before_tool_calls_is_what_the_parser_leaves(pieces: list[str]) -> None:
+    before = TextBefore(start_of(parse_hermes))
+    told = "".join(before.feed(piece) for piece in pieces)
+    content, _ = parse_hermes("".join(pieces))
+    assert before.told == len(told)
+    assert content.startswith(told)
+
+
+@pytest.mark.parametrize("long", ["messages", "prompt", "answer"])
+async def test_other_calls_go_on_while_a_long_one_is_made_tokens_of(start: Start, long: str) -> None:
+    began, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    class Slow(Letters):
+        def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+            self.wait(len(text))
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+        def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+            self.wait(len(token_ids))
+            return super().decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+        def wait(self, length: int) -> None:
+            if length > 10_000:
+                loop.call_soon_threadsafe(began.set)
+                assert may_end.wait(5), "nothing else went on meanwhile"
+
+    text = "a" * 20_000
+    agent = await start(Engine(text if long == "answer" else "ok", "ok"), Slow())
+    said: dict[str, Any] = {"prompt": text} if long == "prompt" else {"messages": USER}
+    if long == "messages":
+        said = {"messages": [{"role": "user", "content": text}]}
+    path = "/completions" if long == "prompt" else "/chat/completions"
+    slow = asyncio.create_task(agent.post(path, **said).__aenter__())
+    await began.wait()
+    async with agent.chat() as response:
+        assert response.status == 200
+    may_end.set()
+    async with await slow as response:
+        assert response.status == 200
+
+
+async def test_several_choices_and_sampling_parameters(start: Start) -> None:
+    engine = Engine("a", "b")
+    agent = await start(engine)
+    async with agent.chat(n=2, temperature=0.5, max_completion_tokens=7, user="me") as response:
+        answer = await response.json()
+    assert [choice["message"]["content"] for choice in answer["choices"]] == ["a", "b"]
+    assert engine.sampling[0] == {"temperature": 0.5, "max_tokens": 7}
+    (call,) = read_model_calls(await agent.spans())
+    assert [choice.token_ids for choice in call.choices] == [[97, 1], [98, 1]]
+    assert call.choices[0].logprobs == [-0.097, -0.001]
+
+
+@both_ways
+async def test_completions_take_text_and_tokens(start: Start, stream: bool) -> None:
+    engine = Engine("ok")
+    agent = await start(engine)
+    for prompt in ("abc", [97, 98, 99]):
+        async with agent.post("/completions", prompt=prompt, stream=stream) as response:
+            assert response.status == 200
+            await response.read()
+    assert engine.prompts == [[97, 98, 99]] * 2
+    for call in read_model_calls(await agent.spans()):
+        assert (call.prompt_token_ids, call.response_token_ids) == ([97, 98, 99], [111, 107, 1])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status"),
+    [
+        ("/embeddings", {"input": "x"}, 404),
+        ("/chat/completions", {"messages": "hi"}, 400),
+        ("/chat/completions", {"messages": [], "n": 0}, 400),
+        ("/completions", {"prompt": ["a", "b"]}, 400),
+        ("/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
+    ],
+)
+async def test_what_it_cannot_do_is_an_error_of_the_api(
+    start: Start, path: str, fields: dict[str, Any], status: int
+) -> None:
+    agent = await start(Engine("x"))
+    async with agent.post(path, **fields) as response:
+        assert response.status == status
+        assert (await response.json())["error"]["message"]
+
+
+async def refused(agent: Agent, path: str = "/chat/completions", **fields: Any) -> dict[str, Any]:
+    """Make a call that is to be refused; return the error, as OpenAI's API has it."""
+    said = {"prompt": "a"} if path == "/completions" else {"messages": USER}
+    async with agent.post(path, **{**said, **fields}) as response:
+        answer = await response.json()
+    assert response.status == 400, answer
+    assert sorted(answer["error"]) == ["code", "message", "param", "type"]
+    assert answer["error"]["type"] == "invalid_request_error"
+    return dict(answer["error"])
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("value", [0, -1, "many", 1.5, True])
+async def test_a_length_that_no_answer_can_have_is_refused(start: Start, name: str, value: Any) -> None:
+    engine = Engine("x")
+    error = await refused(await start(engine), **{name: value})
+    assert (error["param"], error["code"]) == (name, "invalid_request")
+    assert error["message"] == f"{name} is {value!r}; it is a whole number from 1 on"
+    assert engine.prompts == []
+
+
+async def test_two_lengths_that_differ_are_refused(start: Start) -> None:
+    error = await refused(await start(Engine("x")), max_tokens=1, max_completion_tokens=2)
+    assert "max_tokens is 1, and max_completion_tokens 2" in error["message"]
+
+
+@both_ways
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+async def test_what_goes_beyond_the_context_is_refused(start: Start, path: str, stream: bool) -> None:
+    class Short(Engine):
+        max_context_tokens = 12
+
+    agent = await start(Short("x"))
+    said: dict[str, Any] = {"prompt": "u:hi.\na:"} if path == "/completions" else {"messages": USER}  # 8 tokens
+    error = await refused(agent, path, stream=stream, max_tokens=5, **said)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+    expected = "this model sees 12 tokens at most, and the prompt has 8; max_tokens is 5, ask for 4 at most"
+    assert error["message"] == expected
+    async with agent.post(path, stream=stream, max_tokens=4, **said) as response:
+        assert response.status == 200
+    long = {"prompt": "a" * 12} if path == "/completions" else {"messages": [{"role": "user", "content": "a" * 12}]}
+    error = await refused(agent, path, stream=stream, **long)
+    assert (error["code"], error["param"]) == ("context_length_exceeded", next(iter(long)))
+    assert error["message"].endswith("; make it shorter")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}},
+        {"logit_bias": {"50": 1}},
+        {"top_logprobs": 2, "logprobs": True},
+        {"tools": TOOLS, "tool_choice": "required"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}},
+        {"tools": TOOLS, "parallel_tool_calls": False},
+        {"functions": [{"name": "add"}]},
+        {"reasoning_effort": "low"},
+        {"modalities": ["text", "audio"]},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"guided_regex": "a+"},
+        {"max_output_tokens": 3},
+        {"temprature": 0.5},
+        {"stream_options": {"continuous_usage_stats": True}},
+    ],
+    ids=str,
+)
+async def test_what_it_cannot_honour_is_refused_by_its_name(start: Start, fields: dict[str, Any]) -> None:
+    engine = Engine("x")
+    error = await refused(await start(engine), **fields)
+    assert error["code"] == "unsupported_parameter"
+    assert error["param"].partition(".")[0] in fields
+    assert error["message"].startswith(f"{error['param']} is ")
+    assert engine.prompts == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"echo": True}, {"suffix": "b"}, {"best_of": 2}, {"logprobs": 5}, {"tools": TOOLS}, {"messages": USER}]
+)
+async def test_completions_are_refused_what_they_would_lose(start: Start, fields: dict[str, Any]) -> None:
+    error = await refused(await start(Engine("x")), "/completions", **fields)
+    assert (error["code"], error["param"]) == ("unsupported_parameter", next(iter(fields)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("temperature", -1, "temperature is -1; it is a number from 0 on"),
+        ("temperature", "hot", "temperature is 'hot'; it is a number from 0 on"),
+        ("top_p", 0, "top_p is 0; it is a number above 0, and at most 1"),
+        ("top_k", 1.5, "top_k is 1.5; it is a whole number from 1 on, or -1 or 0 for all tokens"),
+        ("presence_penalty", 3, "presence_penalty is 3; it is a number from -2 to 2"),
+        ("seed", "a", "seed is 'a'; it is a whole number"),
+        ("stop", [1], "stop is [1]; it is a text, or a list of texts"),
+        ("stop_token_ids", ["a"], "stop_token_ids is ['a']; it is a list of token ids"),
+        ("ignore_eos", 1, "ignore_eos is 1; it is true or false"),
+        ("stream", "yes", "stream is 'yes'; it is true or false"),
+        ("n", 200, "n is 200; it is a whole number from 1 to 128"),
+        ("n", "2", "n is '2'; it is a whole number from 1 to 128"),
+        ("tools", {}, "tools is {}; it is a list of objects"),
+        ("tool_choice", "any", "tool_choice is 'any'; it is 'auto' or 'none'"),
+        ("messages", "hi", "messages is missing, or no list of messages"),
+    ],
+)
+async def test_a_value_that_a_parameter_cannot_have_is_named(start: Start, name: str, value: Any, message: str) -> None:
+    error = await refused(await start(Engine("x")), **{name: value})
+    assert (error["param"], error["code"], error["message"]) == (name, "invalid_request", message)
+
+
+async def test_what_changes_nothing_is_taken(start: Start) -> None:
+    engine = Engine("x")
+    agent = await start(engine)
+    async with agent.chat(
+        user="me",
+        metadata={"a": "b"},
+        store=True,
+        service_tier="auto",
+        response_format={"type": "text"},
+        logit_bias={},
+        parallel_tool_calls=True,
+        tool_choice="auto",
+        top_logprobs=0,
+        reasoning_effort=None,
+        stop=None,
+    ) as response:
+        assert response.status == 200, await response.text()
+    async with agent.post("/completions", prompt="a", echo=False, suffix="", best_of=1) as response:
+        assert response.status == 200, await response.text()
+    assert engine.sampling == [{}, {}]
+
+
+async def test_what_the_engine_honours_reaches_it(start: Start) -> None:
+    engine = Engine("x")
+    asked = {
+        "temperature": 0,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.1,
+        "max_tokens": 3,
+        "stop": ["END"],
+        "stop_token_ids": [5],
+        "seed": 7,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+    }
+    async with (await start(engine)).chat(**asked) as response:
+        assert response.status == 200, await response.text()
+    assert engine.sampling == [asked]
+
+
+async def test_answers_of_one_seed_are_not_all_the_same(start: Start) -> None:
+    engine = Engine("a", "b", "c")
+    async with (await start(engine)).chat(n=3, seed=7) as response:
+        assert response.status == 200
+    assert [sampling["seed"] for sampling in engine.sampling] == [7, 8, 9]
+
+
+@both_ways
+async def test_an_engine_that_fails_is_told_of(start: Start, stream: bool) -> None:
+    engine = Engine("x")
+    engine.failure = RuntimeError("out of memory")
+    agent = await start(engine)
+    async with agent.chat(stream=stream) as response:
+        assert "out of memory" in await response.text()
+    assert (await agent.span()).attributes["error.type"] == "backend_broke"
+
+
+async def test_an_agent_that_hangs_up_stops_the_sampling(start: Start) -> None:
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    class Endless(Engine):
+        async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+            raise AssertionError
+
+    agent = await start(Endless("x"))
+    call = asyncio.create_task(agent.chat().__aenter__())
+    await began.wait()
+    call.cancel()
+    await asyncio.wait_for(stopped.wait(), 5)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    known = Conversations(max_tokens=100, max_per_attempt=2)
+    message = {"role": "assistant", "content": "x"}
+    for number in range(5):
+        known.remember("at-1", None, [{"role": "user", "content": str(number)}, message], [0] * 10)
+    assert known.tokens == 20
+    for number in range(20):
+        known.remember(f"at-{number}", None, [message], [0] * 10)
+    assert known.tokens <= 100
+    assert known.find("at-1", None, [message]) is None
+    assert known.find("at-19", None, [message, message]) is not None
+
+
+def test_a_character_of_several_tokens_comes_whole() -> None:
+    class Bytes(Letters):
+        def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+            return bytes(token_ids).decode("utf-8", "replace")
+
+    stream = TextStream(Bytes())
+    pieces = [stream.feed([byte], is_last=False) for byte in "aü€".encode()]
+    assert pieces == ["a", "", "ü", "", "", "€"]
+    assert stream.feed([0xE2], is_last=True) == "\ufffd"
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["none", "<tool_call>{</tool_call>", '<tool_call>{"a": 1}</tool_call>', f"<tool_call>{DEEP}</tool_call>"],
+    ids=["none", "broken", "nameless", "deep"],
+)
+def test_what_is_no_tool_call_stays_text(text: str) -> None:
+    assert parse_hermes(text) == (text, [])
+
+
+async def test_arguments_that_are_nested_too_deep_go_to_the_template_as_they_are(start: Start) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": DEEP}}
+    said = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, *USER]
+    engine = Engine("ok")
+    await chat(await start(engine), said)
+    assert DEEP in Letters().decode(engine.prompts[0], skip_special_tokens=False)
+
+
+@both_ways
+async def test_a_tool_parser_that_fails_loses_nothing(
+    start: Start, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(text: str) -> Any:
+        raise RuntimeError("what is this?")
+
+    agent = await start(StreamingEngine("a b"), tool_parser=fail)
+    assert (await converse(agent, 1, stream, tools=TOOLS))[1]["content"] == "a b"
+    (call,) = read_model_calls(await agent.spans())
+    assert call.response_token_ids == [*map(ord, "a b"), END]
+    assert call.finish_reason == "stop"
+    assert "lightning.tool_parser_failed" in caplog.text
+
+
+def test_a_wrong_engine_or_parser_is_named() -> None:
+    with pytest.raises(ConfigError, match="has no method `generate`"):
+        TokensBackend(object(), Letters())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tool_parser is 'x'"):
+        TokensBackend(Engine("x"), Letters(), tool_parser="x")
+
+
+async def test_a_conversation_that_the_template_refuses_is_a_wrong_request(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> str:
+        raise ValueError("Conversation roles must alternate user/assistant")
+
+    monkeypatch.setattr(Letters, "apply_chat_template", refuse)
+    agent = await start(Engine("x"))
+    async with agent.chat() as response:
+        error = (await response.json())["error"]
+    assert (response.status, error["code"]) == (400, "invalid_request")
+    assert "Conversation roles must alternate" in error["message"]
+
+
+async def test_no_logprobs_besides_are_logprobs_too(start: Start) -> None:
+    agent = await start(Engine("x"))
+    async with agent.post("/completions", prompt="a", logprobs=0) as response:
+        assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.12, -0.001]

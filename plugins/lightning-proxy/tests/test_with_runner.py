@@ -1,0 +1,228 @@
+"""A rollout is never reported finished before the spans of its calls are in."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from lightning_proxy import LLMProxy
+from lightning_proxy.remote import flush_calls
+from lightning_proxy.testing import FakeEngine
+from lightning_proxy.tokens import Generated, TokensBackend
+from proxy_fixtures import Agent, MakeProxy, model
+from test_tokens import Letters
+
+from lightning_core.adapter import TraceToTrajectories
+from lightning_core.agent import rollout
+from lightning_core.errors import ConfigError, Fault
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.tracer import OtelTracer
+from lightning_core.trainer import Trainer
+from lightning_core.types import LLM, Attempt, AttemptedRollout, ProxyLLM, Span
+
+
+class Ordered(InMemoryLightningStore):
+    """Says in which order spans and outcomes came, and takes its time for spans."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.events += [span.name for span in spans]
+        return await super().add_many_spans(spans)
+
+    async def update_attempt(self, *args: Any, **kwargs: Any) -> Attempt:
+        attempt = await super().update_attempt(*args, **kwargs)
+        if attempt.status == "succeeded":
+            self.events.append("succeeded")
+        return attempt
+
+
+@pytest.fixture
+def store() -> Ordered:
+    return Ordered()
+
+
+async def test_the_end_of_an_attempt_waits_for_its_calls(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Ordered
+) -> None:
+    proxy = await make_proxy(engine)
+
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        client = openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none")
+        async with client:
+            for number in range(3):
+                said: Any = [{"role": "user", "content": f"{task} {number}"}]
+                answer = await client.chat.completions.create(model=llm.model, messages=said)
+                assert answer.choices[0].message.content == "ok"
+            stream = await client.chat.completions.create(model=llm.model, messages=said, stream=True)
+            async for chunk in stream:
+                if chunk.choices[0].finish_reason:
+                    break  # hangs up before the last event
+        return 1.0
+
+    await store.add_resources({"main_llm": proxy.as_resource()})
+    ids = [(await store.enqueue_rollout(f"task {number}")).rollout_id for number in range(3)]
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=3)
+    with runner.run_context(agent=agent, store=store, hooks=[proxy]):
+        await runner.iter()
+    for place, event in enumerate(store.events):
+        if event == "succeeded":
+            so_far = store.events[:place]
+            assert so_far.count("chat small") == 4 * (so_far.count("succeeded") + 1)
+    for rollout_id in ids:
+        found = TraceToTrajectories().adapt(list(await store.query_spans(rollout_id)))
+        assert found.final_reward == 1.0
+        assert len(found.rows) >= 3
+
+
+async def test_as_a_plugin_it_runs_while_a_run_does(engine: FakeEngine, store: Ordered) -> None:
+    proxy = LLMProxy(model_list=[model(engine)], store=store, key="")
+
+    @rollout
+    async def agent(task: Any, rollout: AttemptedRollout) -> float:
+        llm = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id)
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key="none") as client:
+            said: Any = [{"role": "user", "content": str(task)}]
+            answer = await client.chat.completions.create(model=llm.model, messages=said)
+        return float(answer.choices[0].message.content == "ok")
+
+    trainer = Trainer(algorithm="baseline", store=store, hooks=[proxy], n_runners=2)
+    result = await trainer.fit_async(agent, train_dataset=["a", "b", "c"])
+    assert result.status == "succeeded"
+    assert not proxy.is_running()
+    assert store.events.count("chat small") == result.rollouts.succeeded == 3
+
+
+async def test_a_runner_elsewhere_asks_the_proxy_over_http(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Ordered, attempt: AttemptedRollout, http: Any
+) -> None:
+    proxy = await make_proxy(engine, key="secret")
+    agent = Agent(http, proxy, attempt)
+    key = proxy.attempt_key(attempt.rollout_id, attempt.attempt.attempt_id)
+    async with agent.chat(headers={"authorization": f"Bearer {key}"}) as response:
+        assert response.status == 200
+    assert await flush_calls([proxy.as_resource()], attempt, key=key)
+    assert (await store.statistics())["total_spans"] == 1
+    async with agent.chat(headers={"authorization": f"Bearer {key}"}) as response:
+        assert response.status == 403
+    assert not await flush_calls([LLM(endpoint="http://127.0.0.1:1", model="m")], attempt)
+    with pytest.raises(Fault, match="has not stored all calls of the attempt: the proxy wants a key"):
+        await flush_calls([proxy.as_resource()], attempt)
+
+
+async def test_a_proxy_that_is_gone_is_a_fault(attempt: AttemptedRollout) -> None:
+    with pytest.raises(Fault, match=r"the model proxy at http://127\.0\.0\.1:1/v1 is out of reach"):
+        await flush_calls([ProxyLLM(endpoint="http://127.0.0.1:1/v1", model="m")], attempt)
+
+
+async def test_what_stands_before_a_proxy_may_answer_in_its_own_words(attempt: AttemptedRollout) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"error": "upstream is gone"}, status=502)
+
+    app = web.Application()
+    app.router.add_post("/{rest:.*}", refuse)
+    async with TestServer(app) as server:
+        with pytest.raises(Fault, match="has not stored all calls of the attempt: upstream is gone"):
+            await flush_calls([ProxyLLM(endpoint=str(server.make_url("/v1")), model="m")], attempt)
+
+
+def test_a_proxy_is_given_in_any_of_its_forms(store: Ordered) -> None:
+    assert LLMProxy.of(None) is None
+    assert LLMProxy.of(False) is None
+    proxy = LLMProxy.of(True, store=store, key="")
+    assert proxy is not None
+    assert proxy.store is store
+    assert LLMProxy.of(proxy) is proxy
+    entry = {"model_name": "m", "litellm_params": {}}
+    made = LLMProxy.of({"model_list": [entry], "port": 5}, store=store, key="", port=6)
+    assert made is not None
+    assert (made.models(), made.port) == (["m"], 5)
+    with pytest.raises(ConfigError, match="llm_proxy is a int"):
+        LLMProxy.of(5)
+    with pytest.raises(ConfigError, match="no option 'modelist'"):
+        LLMProxy.of({"modelist": []})
+
+
+class Dying:
+    """Answers once, and is dead from then on."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def generate(self, prompt_ids: list[int], sampling: Any, *, request_id: str) -> Generated:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("the process that generates has died")
+        return Generated([ord("a")])
+
+
+@pytest.mark.parametrize("bears_it", [False, True])
+async def test_a_model_that_dies_is_no_failure_of_the_agent(
+    make_proxy: MakeProxy, store: Ordered, bears_it: bool
+) -> None:
+    proxy = await make_proxy()
+    proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(Dying(), Letters())}])
+
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            said: Any = [{"role": "user", "content": "x"}]
+            await client.chat.completions.create(model=llm.model, messages=said)
+            try:
+                await client.chat.completions.create(model=llm.model, messages=said)
+            except openai.InternalServerError:
+                if not bears_it:
+                    raise
+        return 1.0
+
+    await store.add_resources({"main_llm": proxy.as_resource()})
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert isinstance(found, AttemptedRollout)
+    if bears_it:
+        assert found.status == "succeeded"
+        return
+    assert found.status == "requeuing"
+    assert found.attempt.metadata is not None
+    assert "the process that generates has died" in found.attempt.metadata["fault"]
+
+
+async def test_an_agent_that_fails_after_its_model_was_back_has_failed(
+    make_proxy: MakeProxy, engine: FakeEngine, store: Ordered
+) -> None:
+    proxy = await make_proxy()
+    backend = TokensBackend(Dying(), Letters())
+    proxy.update_model_list([model(engine), {"model_name": "dying", "backend": backend}])
+
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            said: Any = [{"role": "user", "content": "x"}]
+            await client.chat.completions.create(model="dying", messages=said)
+            with pytest.raises(openai.InternalServerError):
+                await client.chat.completions.create(model="dying", messages=said)
+            await client.chat.completions.create(model="small", messages=said)
+        raise ValueError("its own")
+
+    await store.add_resources({"main_llm": proxy.as_resource(model="small")})
+    queued = await store.enqueue_rollout("task")
+    runner = LitAgentRunner(OtelTracer(instrument=()), max_rollouts=1)
+    with runner.run_context(agent=agent, store=store):
+        await runner.iter()
+    found = await store.get_rollout_by_id(queued.rollout_id)
+    assert isinstance(found, AttemptedRollout)
+    assert found.status == "failed"
+    assert found.attempt.metadata is not None
+    assert found.attempt.metadata["failure"] == {"type": "ValueError", "message": "its own"}

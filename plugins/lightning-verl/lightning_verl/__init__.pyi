@@ -1,0 +1,27 @@
+from .algorithm import (
+    GRPO as GRPO,
+    PPO as PPO,
+    RLOO as RLOO,
+    VERL as VERL,
+)
+from .daemon import (
+    AgentModeDaemon as AgentModeDaemon,
+)
+from .learning import (
+    get_left_padded_ids_and_attention_mask as get_left_padded_ids_and_attention_mask,
+    get_right_padded_ids_and_attention_mask as get_right_padded_ids_and_attention_mask,
+)
+from .trainer import (
+    AgentLightningTrainer as AgentLightningTrainer,
+)
+
+__all__ = [
+    "GRPO",
+    "PPO",
+    "RLOO",
+    "VERL",
+    "AgentLightningTrainer",
+    "AgentModeDaemon",
+    "get_left_padded_ids_and_attention_mask",
+    "get_right_padded_ids_and_attention_mask",
+]
