@@ -13,7 +13,7 @@ from lightning_core.cli.console import show_warnings, verbose_option
 from lightning_core.cli.display import Display, announce, reporting
 from lightning_core.cli.runs import runs_dir_option, runs_root, with_runs_dir
 from lightning_core.cli.summary import more_budget, print_summary, result_record, write_result
-from lightning_core.config import Job, resolved_values
+from lightning_core.config import Job, default_values, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
 from lightning_core.logs.secrets import without_secrets
@@ -43,6 +43,7 @@ def job_origin(config_file: Path, job: Job, overrides: Iterable[str]) -> Origin:
         config_file=config_file,
         overrides=[_without_secret(each) for each in overrides],
         config=config,
+        defaults=default_values(job),
         seed=algorithm.get("seed"),
         data_files=_data_files(job, config_file.resolve().parent),
     )

@@ -32,6 +32,19 @@ def test_values_of_the_config_are_told_with_their_place(
     assert changes_since(origin(config=before), origin(config=now)) == changes
 
 
+def test_an_option_that_a_newer_version_adds_is_not_a_change_at_its_default() -> None:
+    defaults = {"stops": True, "store": {"check": True, "path": "a.db"}}
+    before = origin(config={"store": {"path": "b.db"}})
+    for now, changes in [
+        ({"stops": True, "store": {"check": True, "path": "b.db"}}, []),
+        (
+            {"stops": False, "store": {"check": False, "path": "b.db"}},
+            ["store.check True → False", "stops True → False"],
+        ),
+    ]:
+        assert changes_since(before, origin(config=now, defaults=defaults)) == changes
+
+
 def test_files_are_compared_by_what_is_in_them(tmp_path: Path) -> None:
     same, changed, gone = (tmp_path / name for name in ("same.py", "changed.py", "gone.py"))
     for file in (same, changed, gone):

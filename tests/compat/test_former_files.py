@@ -1,0 +1,94 @@
+"""Run folders, SQLite files and config files of earlier versions open as they did: `fixtures/make.py` made these."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core.testing import FakeClock
+from lightning_core.types import EnqueueRolloutRequest
+from tests.compat.fixtures.make import records
+
+lightning_sqlite = pytest.importorskip("lightning_sqlite")
+
+FIRST = Path(__file__).with_name("fixtures") / "first"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files, as if this machine had made them."""
+    folder = tmp_path_factory.mktemp("first") / "first"
+    shutil.copytree(FIRST, folder)
+    for file in [*folder.rglob("manifest.json"), folder / "expected.json"]:
+        text = file.read_text(encoding="utf-8")
+        file.write_text(
+            text.replace("@FOLDER@", str(folder)).replace("@PYTHON@", platform.python_version()), encoding="utf-8"
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> Any:
+    return json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+
+
+def agl(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_core", *arguments],
+        cwd=folder,
+        env={**os.environ, "AGL_RUNS_DIR": str(folder / "runs")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_config_file_means_what_it_meant(folder: Path, expected: Any) -> None:
+    # A later version may add options; none of the former ones is gone, or has another default.
+    now = agl(folder, "train", "full.toml", "--dry-run").splitlines()
+    assert [line for line in expected["config"].splitlines() if line not in now] == []
+
+
+async def test_sqlite_file_has_the_records_that_it_had(folder: Path, expected: Any) -> None:
+    at_the_time = FakeClock(expected["store"]["workers"][0]["last_heartbeat_time"])
+    file = Path(expected["runs"][0]["folder"], "store.db")
+    store = lightning_sqlite.SqliteLightningStore(file, run_id="run-0000000000000001", clock=at_the_time)
+    try:
+        assert await records(store) == expected["store"]
+        asked = [EnqueueRolloutRequest(input=each["input"]) for each in expected["store"]["rollouts"]]
+        repeated = await store.enqueue_many_rollouts(asked, request_id="step/3")
+        assert [each.rollout_id for each in repeated] == [each["rollout_id"] for each in expected["store"]["rollouts"]]
+        claimed = [await store.dequeue_rollout("worker-0") for _ in range(3)]
+        assert [each and each.input["task"] for each in claimed] == [3, 1, None]
+    finally:
+        await store.aclose()
+
+
+def test_runs_are_listed_and_shown_as_they_were(folder: Path, expected: Any) -> None:
+    finished, killed = expected["runs"]
+    assert json.loads(agl(folder, "runs", "--json")) == [finished, killed]
+    manifest = json.loads(Path(finished["folder"], "manifest.json").read_text())
+    shown = json.loads(agl(folder, "runs", "show", "--json", finished["id"]))
+    assert shown == {"standing": "succeeded", **manifest}
+    assert agl(folder, "runs", "show", killed["id"]).startswith(f"{killed['id']}  killed\n")
+
+
+def test_run_that_was_killed_goes_on_where_it_was(folder: Path, expected: Any) -> None:
+    finished, killed = expected["runs"]
+    agl(folder, "resume", killed["id"])  # of the same code and config: it takes no --force
+    resumed, whole = (json.loads(Path(each["folder"], "manifest.json").read_text()) for each in (killed, finished))
+    assert resumed["outcome"] == "succeeded"
+    # The attempt that was cut off is the one that is retried.
+    assert resumed["result"]["rollouts"] == {**whole["result"]["rollouts"], "retried": 1}
+    assert resumed["result"]["comparison"] == whole["result"]["comparison"]
+    assert [each["changes"] for each in resumed["resumed"]] == [[]]
