@@ -18,7 +18,7 @@ LOWEST_VENV := .venv-lowest
 LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo http mongo proxy sqlite)
 LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer types test_plugins.py) \
 	$(addprefix plugins/lightning-,apo/tests/test_endpoint.py mongo/tests/test_values.py sqlite/tests/test_values.py \
-	$(addprefix http/tests/test_,heads.py otlp.py server.py) \
+	$(addprefix http/tests/test_,otlp.py server.py) \
 	$(addprefix proxy/tests/test_,capture.py faults.py openai_client.py replicas.py serving.py))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -3,6 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from lightning_core.types import Span
@@ -41,53 +42,24 @@ def shortest_enclosing(intervals: Sequence[Interval]) -> list[int | None]:
     """
     order = sorted(range(len(intervals)), key=lambda place: (intervals[place][0], -intervals[place][1], place))
     found: list[int | None] = [None] * len(intervals)
-    ends = sorted({end for _, end in intervals})
-    tree = _SuffixMinimum(len(ends))
-    equal: list[int] = []
-    for number, place in enumerate(order):
-        start, end = intervals[place]
-        if equal and intervals[equal[0]] != (start, end):
-            _enter(tree, ends, equal, intervals)
-            equal = []
-        # In this order whatever encloses an interval has come before it, and only its equals are longer by nothing.
-        best = tree.best_from(bisect_left(ends, end))
-        found[place] = best[1] if best is not None else None
-        following = order[number + 1] if number + 1 < len(order) else None
-        if following is not None and intervals[following][0] <= end:
-            equal.append(place)
+    # Of what has begun: ends in ascending order, and for each the shortest that ends there or later. What is neither
+    # shorter nor ends later than another is left out, so the first entry at an end or after it is the answer.
+    ends: list[float] = []
+    shortest: list[_Best] = []
+    for (start, end), equal in groupby(order, key=lambda place: intervals[place]):
+        places = list(equal)  # equal intervals do not enclose each other
+        at = bisect_left(ends, end)
+        for place in places:
+            found[place] = shortest[at][1] if at < len(ends) else None
+        entry = (end - start, places[0])
+        if at < len(ends) and shortest[at] <= entry:
+            continue
+        first = at
+        while first and shortest[first - 1] >= entry:
+            first -= 1
+        last = at + (at < len(ends) and ends[at] == end)
+        ends[first:last], shortest[first:last] = [end], [entry]
     return found
-
-
-def _enter(tree: "_SuffixMinimum", ends: Sequence[float], places: Sequence[int], intervals: Sequence[Interval]) -> None:
-    for place in places:
-        start, end = intervals[place]
-        tree.enter(bisect_left(ends, end), (end - start, place))
-
-
-class _SuffixMinimum:
-    """The least of what was entered at a position or after it (a Fenwick tree)."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._least: list[_Best | None] = [None] * (size + 1)
-
-    def enter(self, position: int, value: _Best) -> None:
-        node = self._size - position
-        while node <= self._size:
-            least = self._least[node]
-            if least is None or value < least:
-                self._least[node] = value
-            node += node & -node
-
-    def best_from(self, position: int) -> _Best | None:
-        node = self._size - position
-        best: _Best | None = None
-        while node > 0:
-            least = self._least[node]
-            if least is not None and (best is None or least < best):
-                best = least
-            node -= node & -node
-        return best
 
 
 _AGENT_NAME_ATTRIBUTES = (

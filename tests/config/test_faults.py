@@ -80,11 +80,11 @@ def test_faults_of_keys_and_of_options_are_told_at_once_in_the_order_of_the_file
     assert [line.split(": ")[0] for line in fault(folder, text)] == [f"config.yaml:{line}" for line in (4, 5, 6, 7)]
 
 
-def test_toml_is_told_with_its_line_as_well(folder: Path) -> None:
+def test_what_is_wrong_in_toml_is_told_with_its_key(folder: Path) -> None:
     text = 'agent = "my_agent:solve"\nalgorithm = "baseline"\nn_runner = 4\n[rollout_config]\nmax_attempts = "two"\n'
     assert fault(folder, text, "config.toml") == [
-        "config.toml:3: unknown key 'n_runner'. Did you mean 'n_runners'?",
-        "config.toml:5: rollout_config.max_attempts is 'two': it has to be a whole number",
+        "config.toml: rollout_config.max_attempts is 'two': it has to be a whole number",
+        "config.toml: unknown key 'n_runner'. Did you mean 'n_runners'?",
     ]
 
 
