@@ -225,4 +225,5 @@ async def test_an_agent_that_fails_after_its_model_was_back_has_failed(
     assert isinstance(found, AttemptedRollout)
     assert found.status == "failed"
     assert found.attempt.metadata is not None
-    assert found.attempt.metadata["failure"] == {"type": "ValueError", "message": "its own"}
+    failure = found.attempt.metadata["failure"]
+    assert (failure["type"], failure["message"]) == ("ValueError", "its own")
