@@ -6,7 +6,7 @@ PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(addprefix plugins/lightning-,agentops apo http litellm mongo proxy sqlite weave)
+PLUGINS := $(filter-out %-verl,$(sort $(wildcard plugins/lightning-*)))
 MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl

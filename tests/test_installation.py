@@ -75,6 +75,17 @@ def test_the_installed_core_is_the_one_of_this_checkout() -> None:
     assert Path(lightning_core.__file__).parent == CHECKOUT / "lightning_core"
 
 
+def test_the_lists_that_take_no_globs_name_every_plugin() -> None:
+    tools = read_project(CHECKOUT / "pyproject.toml")["tool"]
+    forbidden = tools["importlinter"]["contracts"][1]["forbidden_modules"]
+    folders = {path.parent.name for path in PLUGIN_PROJECTS}
+    packages = {name.replace("-", "_") for name in folders}
+
+    assert packages == set(tools["importlinter"]["root_packages"]) - {"lightning_core"}
+    assert packages == {name for name in forbidden if name.startswith("lightning_")}
+    assert folders == {Path(each).name for each in tools["mypy"]["mypy_path"] if "/plugins/" in each}
+
+
 @pytest.mark.parametrize("path", PLUGIN_PROJECTS, ids=lambda path: path.parent.name)
 def test_a_plugin_requires_a_core_that_only_this_project_has(path: Path) -> None:
     requirements = map(Requirement, read_project(path)["project"]["dependencies"])
