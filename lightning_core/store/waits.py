@@ -60,8 +60,9 @@ class Standstill:
     slept, a blocked loop). When it goes on, all leases may be overdue at once. So nobody is lost to silence before
     that silence has lasted for a whole term that this process has seen.
 
-    That it stood still is noticed in two ways: everybody who planned to look at the deadlines is late; or, where
-    nobody planned to, a worker that is late itself is the first to call for the length of a lease.
+    That it stood still is noticed in two ways: somebody who planned to look at the deadlines is late, and no one else
+    has looked since that look was due; or, where no one planned to, a worker that is late itself is the first to call
+    for the length of a lease.
 
     Time is measured by the monotonic clock. Where the wall clock is set, the times of what runs are moved with it.
 
@@ -103,7 +104,7 @@ class Standstill:
             if abs(jump) > _SET_SECONDS:
                 self._set_by += jump
                 self._begin(now)
-            elif self._plans and max(self._plans.values()) < now - self._bearable_seconds:
+            elif any(self._looked_at <= due < now - self._bearable_seconds for due in self._plans.values()):
                 self._begin(now)
 
     def looked(self, *, late_sign: bool) -> None:

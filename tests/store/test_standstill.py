@@ -131,3 +131,20 @@ async def test_what_was_written_ahead_of_a_clock_that_is_set_back_is_not_held(cl
     assert await rollout_status(after, lost.rollout_id) == "preparing"
     await clock.advance(LEASE_SECONDS)
     assert await rollout_status(after, lost.rollout_id) == "requeuing"
+
+
+async def test_a_far_deadline_of_another_run_does_not_hide_a_standstill(
+    store: InMemoryLightningStore, clock: FakeClock
+) -> None:
+    alive = await leased(store, "w-1")
+    other = store.for_run("another")
+    slow = await other.start_rollout("slow", config=RolloutConfig(timeout_seconds=HOUR))
+    waiter = asyncio.create_task(other.wait_for_rollouts(rollout_ids=[slow.rollout_id], timeout=None))
+    await soon(clock.until_waiting())
+    async with somebody_waiting(store, clock):
+        await clock.stand_still(LEASE_SECONDS + 1)
+        await store.query_rollouts()
+        assert await attempt_statuses(store, alive.rollout_id) == ["preparing"]
+    waiter.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiter

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lightning_core.errors import AccessDenied, ConfigError
+from lightning_core.errors import AccessDenied, ConfigError, InvalidRequest
 from lightning_core.reported import as_reported
 from lightning_core.types import Span
+from lightning_core.types.span import MAX_SEQUENCE_ID
 
 _ATTEMPT_KEY = "agl-at-"
 _END = b"\0"
@@ -59,8 +60,24 @@ class Identity:
         return self.role > Role.ATTEMPT or (rollout_id, attempt_id) == (self.rollout_id, self.attempt_id)
 
     def mark(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Return spans that the caller sends: as reported where it has the key of an attempt, else as they are."""
-        return spans if self.role > Role.ATTEMPT else [as_reported(span) for span in spans]
+        """Return spans that the caller sends: as reported where it has the key of an attempt, else as they are.
+
+        Raises:
+            InvalidRequest: When an attempt's key comes with a sequence id after which few are left.
+        """
+        if self.role > Role.ATTEMPT:
+            return spans
+        largest = max((span.sequence_id for span in spans), default=0)
+        if largest > MAX_REPORTED_ID:
+            raise InvalidRequest(
+                f"sequence_id is {largest}; with an attempt's key it is at most {MAX_REPORTED_ID}, or 0 to have the "
+                "store number the span"
+            )
+        return [as_reported(span) for span in spans]
+
+
+MAX_REPORTED_ID = MAX_SEQUENCE_ID // 16
+"""The largest sequence id that an attempt's key may give: the store has to have numbers for the spans after it."""
 
 
 class Unauthorized(AccessDenied):

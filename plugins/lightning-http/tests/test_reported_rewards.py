@@ -11,6 +11,7 @@ from lightning_core.adapter import TraceToTrajectories
 from lightning_core.agent import rollout
 from lightning_core.algorithm import run_batch
 from lightning_core.emitter import emit_reward, find_final_reward, find_reward_spans, get_reward_value
+from lightning_core.errors import InvalidRequest
 from lightning_core.runner import LitAgentRunner
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.tracer import OtelTracer
@@ -176,3 +177,13 @@ def test_rewards_of_single_calls_are_the_runners_alone_where_it_recorded_one() -
     reported.attributes["agentlightning.reported"] = "live"
     (row,) = TraceToTrajectories().adapt(trace.spans).rows
     assert row.rewards == (None, 0.1)
+
+
+async def test_no_sequence_id_of_an_agents_key_leaves_the_attempt_without_numbers(
+    agent: LightningStoreClient, runner: LightningStoreClient, claimed: AttemptedRollout
+) -> None:
+    with pytest.raises(InvalidRequest, match="sequence_id is 4503599627370496; with an attempt's key it is at most"):
+        await agent.add_span(reward_span(claimed, 1.0, sequence_id=2**52))
+    await agent.add_span(reward_span(claimed, 1.0, sequence_id=2**48))
+    number = await runner.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id)
+    assert await runner.add_span(reward_span(claimed, 2.0, sequence_id=number)) is not None
