@@ -118,7 +118,8 @@ def test_traceback_is_a_field_of_json_and_follows_a_key_value_line() -> None:
     ("text", "shown"),
     [
         ("Authorization: Bearer abc.def-123", "Authorization: *** ***"),
-        ("sent Bearer abcdef123456 to it", "sent Bearer *** to it"),
+        ("{'authorization': 'Basic abcdef123456'}", "{'authorization': '*** ***'}"),
+        ("a basic understanding of bearer instruments", "a basic understanding of bearer instruments"),
         ("key sk-proj-abcdefghijklmnop1234 refused", "key sk-*** refused"),
         ("postgres://me:secret@db:5432/x", "postgres://***@db:5432/x"),
         ('{"api_key": "abc123", "n": 1}', '{"api_key": "***", "n": 1}'),
@@ -130,7 +131,20 @@ def test_traceback_is_a_field_of_json_and_follows_a_key_value_line() -> None:
         ("ghp_1234567890abcdefghijklmnopqrstuvwxyz", "ghp_***"),
         ("github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz", "github_pat_***"),
         ("xoxb-1234567890-abcdefghij", "xoxb-***"),
-        ("hf_abcdefghijklmnopqrstuvwxyz", "hf_***"),
+        ("hf_abcdefghijklmnopqrstuvwxyz123456", "hf_***"),
+        ("hf-internal-testing/tiny-random-gpt2", "hf-internal-testing/tiny-random-gpt2"),
+        ("see task-sk-learn-pipelines-2, sk-learn-v2", "see task-sk-learn-pipelines-2, sk-learn-v2"),
+        ("use sk-or-another-library-of-tools", "use sk-or-another-library-of-tools"),
+        (r"\nsk-ant-api03-abcdefghijklmnop", r"\nsk-***"),
+        ("sk_live_abcdefghij1234567", "sk_live_***"),
+        ("gsk_abcdefghij1234567, xai-abcdefghij1234567", "gsk_***, xai-***"),
+        ("glpat-abcdefghij1234567890 nvapi-abcdefghij_1234567890", "glpat-*** nvapi-***"),
+        ("GET /v1?key=abc&n=1&token=def#top", "GET /v1?key=***&n=1&token=***#top"),
+        (
+            "got -----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY----- instead",
+            "got -----BEGIN RSA PRIVATE KEY-----*** instead",
+        ),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEow", "-----BEGIN PRIVATE KEY-----***"),
         ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w!", "got eyJ***!"),
         ("prompt_key: question", "prompt_key: question"),
         ("5 tokens of task-1 at http://h:80/v1", "5 tokens of task-1 at http://h:80/v1"),
@@ -170,6 +184,18 @@ def test_key_of_an_attempt_is_not_shown() -> None:
             dict.fromkeys(("key", "private_key", "auth-token"), "***"),
         ),
         ({"prompt_key": "question", "keys": 2, "n_tokens": 3}, {"prompt_key": "question", "keys": 2, "n_tokens": 3}),
+        (
+            {"api_keys": ["abc"], "auth": {"user": "abc"}, "cookies": {"session": "abc"}, "cookie": "abc"},
+            {"api_keys": ["***"], "auth": "***", "cookies": "***", "cookie": "***"},
+        ),
+        (
+            dict.fromkeys(("bearer", "pwd", "passphrase", "jwt", "private_key_pem", "client_secret", "id_jwt"), "abc"),
+            dict.fromkeys(("bearer", "pwd", "passphrase", "jwt", "private_key_pem", "client_secret", "id_jwt"), "***"),
+        ),
+        ({"tokens": 5, "author": "me", "auth": False}, {"tokens": 5, "author": "me", "auth": False}),
+        ({"api_base": "https://h/v1?api_key=abc&n=1"}, {"api_base": "https://h/v1?api_key=***&n=1"}),
+        ({"model": "sk-proj-abcdefghijklmnop1234"}, {"model": "sk-proj-abcdefghijklmnop1234"}),  # not by its looks
+        ({"api_key": "os.environ/MODEL_KEY"}, {"api_key": "os.environ/MODEL_KEY"}),
     ],
 )
 def test_what_a_record_keeps_has_no_secrets(value: Any, shown: Any) -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from lightning_core.adapter.usage import Usage
-from lightning_core.logs.secrets import hide_keys
+from lightning_core.logs.secrets import hide_in_prompt, hide_keys, hide_keys_in
 
 
 def plain_console() -> Console:
@@ -36,9 +36,16 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 def visible(text: str) -> str:
     r"""Return a text without secrets, and without what a terminal would obey: that is escaped, as in `\x1b`."""
-    from lightning_core.logs.secrets import hide_keys  # late: commands that show no such text start fast
+    return _escaped(hide_keys(text))
 
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), hide_keys(text))
+
+def visible_prompt(text: str) -> str:
+    """Return a prompt as `visible` does a text; only secrets of the config and of resources are hidden in it."""
+    return _escaped(hide_in_prompt(text))
+
+
+def _escaped(text: str) -> str:
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def shortened(value: Any, limit: int) -> str:
@@ -157,19 +164,21 @@ def _close(stream: TextIO) -> None:
 
 def plain(value: Any) -> Any:
     """Copy a value into what JSON has, without keys; numbers that are not finite become null, other objects text."""
-    if isinstance(value, str):
-        return hide_keys(value)
-    if value is None or isinstance(value, bool | int):
+    return hide_keys_in(_as_json(value))
+
+
+def _as_json(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, BaseModel):
-        return plain(value.model_dump())
+        return _as_json(value.model_dump())
     if isinstance(value, Mapping):
-        return {hide_keys(str(key)): plain(item) for key, item in value.items()}
+        return {hide_keys(str(key)): _as_json(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [plain(item) for item in value]
-    return hide_keys(repr(value))
+        return [_as_json(item) for item in value]
+    return repr(value)
 
 
 verbose_option = click.option(

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.console import seconds, shortened, visible
+from lightning_core.cli.console import seconds, shortened, visible_prompt
 from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
 from lightning_core.errors import ConfigError, RunFolderError
 from lightning_core.runs.folder import RunFolder, Standing, runs_in
@@ -192,7 +192,7 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         if isinstance(resource, PromptTemplate):
             console.print()
             console.print(Text(name, style="bold"), ", the best found:", sep="")
-            console.print(visible(resource.template))
+            console.print(visible_prompt(resource.template))
     failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.get("succeeded")
     if run.standing not in ("running", "succeeded") and not failed_from_the_start:
         from lightning_core.cli.train import hidden_keys  # late: it takes all of the config with it

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.console import metric_words, plain, shortened, usage_words, visible
+from lightning_core.cli.console import metric_words, plain, shortened, usage_words, visible, visible_prompt
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
 from lightning_core.runs.recording import resources_record
@@ -190,17 +190,17 @@ def _print_prompt(console: Console, name: str, before: Resource | None, best: Pr
     console.print()
     if before == best:
         console.print(Text(name, style="bold"), " (unchanged)", sep="")
-        console.print(visible(best.template))
+        console.print(visible_prompt(best.template))
     elif isinstance(before, PromptTemplate):
         console.print(Text(name, style="bold"), ", the best found (+), against the first (-):", sep="")
         if before.engine != best.engine:
             console.print(f"engine {before.engine} → {best.engine}")
         for mark, line in prompt_diff(before.template, best.template):
-            line = visible(line)
+            line = visible_prompt(line)
             console.print(Text(f"{mark} {line}" if line else mark.rstrip(), style=_STYLES[mark]))
     else:
         console.print(Text(name, style="bold"), ", the best found:", sep="")
-        console.print(visible(best.template))
+        console.print(visible_prompt(best.template))
 
 
 def _counts(result: FitResult) -> str:

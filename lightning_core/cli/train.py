@@ -16,7 +16,7 @@ from lightning_core.cli.summary import more_budget, print_summary, result_record
 from lightning_core.config import Job, default_values, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
-from lightning_core.logs.secrets import without_secrets
+from lightning_core.logs.secrets import hide_keys_in, without_secrets
 from lightning_core.runs import FitResult
 from lightning_core.runs.manifest import Origin, describe_origin
 from lightning_core.store import InMemoryLightningStore
@@ -92,7 +92,9 @@ def _without_secret(override: str) -> str:
     first, *below = key.split(".")
     for name in reversed(below):  # where it stands may say what it is: below `headers`, or in a program's environment
         value = {name: value}
-    return override if without_secrets(first, value) == value else f"{key}={HIDDEN}"
+    shown = without_secrets(first, value)
+    shown = shown if first == "initial_resources" else hide_keys_in(shown)  # a prompt may have what looks like a key
+    return override if shown == value else f"{key}={HIDDEN}"
 
 
 def _data_files(job: Job, folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """What is wrong with the values of a config file, in words for whoever wrote it."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -14,6 +14,9 @@ from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, PromptTemplate, ProxyLLM, RolloutConfig
 
 _RESOURCES = {kind.model_fields["resource_type"].default: kind for kind in (LLM, ProxyLLM, PromptTemplate)}
+
+_MASKED = re.compile(r"\*{3}|\w+://\S*\*{3}\S*")
+"""A secret, or a URL with one, that is not shown."""
 
 
 def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
@@ -45,6 +48,26 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
         case _:
             words = wanted(fault)
     return f"{where}: {name} is {shown(name, fault['input'])}: {words}"
+
+
+def hidden_values(file: ConfigFile) -> list[str]:
+    """Say which values are missing because `***` stands in their place, as in what a dry run prints."""
+
+    def walk(place: Place, value: Any) -> Iterator[Place]:
+        if isinstance(value, dict | list):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from walk((*place, key), item)
+        elif isinstance(value, str) and _MASKED.fullmatch(value):
+            yield place
+
+    def words(place: Place) -> str:
+        name = ".".join(map(str, place))
+        return (
+            f"{file.where(place)}: {name} has '***' in place of a secret; set it, as in --set {name}=VALUE, or remove "
+            "it where the environment has it"
+        )
+
+    return [words(place) for place in walk((), {k: v for k, v in file.values.items() if k not in DATASETS})]
 
 
 def in_order(file: ConfigFile, faults: Iterable[str]) -> list[str]:

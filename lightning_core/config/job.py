@@ -24,7 +24,7 @@ from lightning_core.config.components import (
     search_first,
 )
 from lightning_core.config.datasets import Hub, load_dataset
-from lightning_core.config.faults import explain, in_order
+from lightning_core.config.faults import explain, hidden_values, in_order
 from lightning_core.config.files import ConfigFile, read_config, tell_numbers
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.config.overrides import override
@@ -178,6 +178,8 @@ def load_job(
         ConfigError: When the file, or what it names, is wrong; says where and what would be right.
     """
     file = override(read_config(path), overrides)
+    if hidden := hidden_values(file):
+        raise ConfigError("\n".join(in_order(file, hidden)))
     folder = file.path.resolve().parent
     search_first(folder)
     config = _validate(file)

@@ -1,7 +1,7 @@
 """Keeps keys and passwords out of logs and records.
 
 A secret is told by the name of its field, by its looks, or because it was seen before in a config, in resources or in
-the environment.
+the environment. Prompts are what a run is for: only secrets of the config and of resources are hidden in them.
 """
 
 import os
@@ -22,7 +22,8 @@ _KEY = (
 """Not every name that ends so: `prompt_key` and `search_key` say where to look."""
 
 _NAMES = re.compile(
-    rf"secret|({_KEY}|^key|password|passphrase|authorization|credentials?|(^|[_-]|access|auth|session)token)$",
+    rf"secret|({_KEY}s?|^key|private[_-]?key[_-]?pem|passwords?|passphrase|authorization|credentials?|"
+    r"(^|[_-])(auth|bearer|pwd|cookies?|jwt)|(^|[_-]|access|auth|session)token)$",
     re.IGNORECASE,
 )
 
@@ -40,29 +41,68 @@ _SECRET_VARIABLE = re.compile(r"(^|_)(key|token|pass|passwd|pat)$", re.IGNORECAS
 _PLAIN_HEADER = re.compile(r"^(accept|content|host$|http-referer$|user-agent$|x-title$)|version|beta", re.IGNORECASE)
 """Headers whose values stand in other texts, too, and are not hidden there."""
 
+_TYPE = "resource_type"
+"""A mapping with this key is a resource, and its name is the user's own."""
+
 _REFERENCE = "os.environ/"
 _SHORTEST = 8
 """What is shorter stands for no key, such as `EMPTY`, and may be a part of any text."""
 
+_URL_SHAPES = (
+    (re.compile(r"(\w://)[^\s/@:]*:[^\s/@]+@"), rf"\1{_HIDDEN}@"),
+    (re.compile(rf"(?i)([?&](?:key|{_KEY}|(?:[\w-]*[_-])?token)=)[^\s&#\"'<>]+"), rf"\1{_HIDDEN}"),
+)
+"""Where a URL has its secrets."""
+
 _SHAPES = (
-    (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{6,}"), rf"\1{_HIDDEN}"),
-    (re.compile(r"\b(sk|pk|rk|hf|xai|gsk)([-_])[\w-]{12,}"), rf"\1\2{_HIDDEN}"),
+    (
+        re.compile(r"(?i)(authorization(?:[\\\"']*\s*[:=]|[\\\"']+,)\s*b?[\\\"']*(?:bearer|basic)\s+)[\w.~+/=-]{6,}"),
+        rf"\1{_HIDDEN}",
+    ),
+    (
+        re.compile(
+            r"(?:(?<![\w-])|(?<=\\[nrt]))((?:sk|pk|rk)(?:-|_(?:live|test)_)|hf_|xai-|gsk_|glpat-|nvapi-)"
+            r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{16,}"
+        ),
+        rf"\1{_HIDDEN}",
+    ),
+    (re.compile(r"(?s)(-----BEGIN ([A-Z ]*PRIVATE KEY[A-Z ]*)-----).*?(?:-----END \2-----|\Z)"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(AIza)[\w-]{30,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(gh[opsur]_|github_pat_)\w{20,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(xox[a-z]-)[\w-]{10,}"), rf"\1{_HIDDEN}"),
     (re.compile(r"\b(eyJ)[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?"), rf"\1{_HIDDEN}"),
     (ATTEMPT_KEY, rf"\1{_HIDDEN}"),
-    (re.compile(r"(\w://)[^\s/@:]*:[^\s/@]+@"), rf"\1{_HIDDEN}@"),
+    *_URL_SHAPES,
 )
 
 _ASSIGNED = re.compile(
     rf"(?i)((?:{_KEY}|secret[\w-]{{0,40}}|password|authorization|access[_-]?token)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
 )
 
-_remembered: frozenset[str] = frozenset()
-_values: re.Pattern[str] | None = None
-"""Finds what is remembered; None while that is nothing."""
+
+class _Known:
+    """Secrets that were seen."""
+
+    def __init__(self) -> None:
+        self._values: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, found: Iterable[str]) -> None:
+        new = {text for text in found if len(text) >= _SHORTEST} - self._values
+        if new:
+            self._values |= new
+            longest_first = sorted(self._values, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+    def hide(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(_HIDDEN, text)
+
+
+_given = _Known()
+"""Secrets of configs and of resources."""
+_known = _Known()
+"""These, and secrets of the environment."""
 
 
 def remember_secrets(name: str, value: Any) -> None:
@@ -72,27 +112,37 @@ def remember_secrets(name: str, value: Any) -> None:
         name: What the value is called; it says whether the whole value is a secret.
         value: A text, a model, or a mapping or list of such. Of `os.environ/NAME` the variable's value is hidden.
     """
-    _remember(_secrets_in(name, value))
+    found = list(_secrets_in(name, value))
+    _given.add(found)
+    _known.add(found)
 
 
 def remember_environment() -> None:
-    """Hide the values of environment variables that are named as a secret is, unless it is the path of a file."""
-    _remember(value for name, value in os.environ.items() if _is_secret_variable(name) and not os.path.exists(value))
+    """Hide the values of environment variables that are named as a secret is.
+
+    Not the path of a file, nor what may be a word: fewer than 12 characters, and letters alone or no letters.
+    """
+    _known.add(
+        value
+        for name, value in os.environ.items()
+        if _is_secret_variable(name) and not _may_be_a_word(value) and not os.path.exists(value)
+    )
+
+
+def hide_in_prompt(text: str) -> str:
+    """Replace secrets of the config and of resources in a prompt, and nothing else."""
+    return _given.hide(text)
 
 
 def hide_keys(text: str) -> str:
     """Replace secrets that are remembered, and what has the form of a key, in a text that is somebody's data."""
-    if _values is not None:
-        text = _values.sub(_HIDDEN, text)
-    for pattern, replacement in _SHAPES:
-        text = pattern.sub(replacement, text)
-    return text
+    return _replace(_SHAPES, _known.hide(text))
 
 
 def hide_keys_in(value: Any) -> Any:
-    """Copy a value of mappings and lists, with `hide_keys` done to each text."""
+    """Copy a value of mappings and lists, with `hide_keys` done to each text, and `hide_in_prompt` to prompts."""
     if isinstance(value, Mapping):
-        return {key: hide_keys_in(item) for key, item in value.items()}
+        return {key: _hide_in_prompt_of(value, key) or hide_keys_in(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [hide_keys_in(item) for item in value]
     return hide_keys(value) if isinstance(value, str) else value
@@ -113,32 +163,67 @@ def hide_in_field(name: str, value: Any) -> Any:
 
 
 def without_secrets(name: str, value: Any) -> Any:
-    """Return a value as something that YAML and JSON can say, with what is a secret replaced, however deep it lies."""
-    named = name.replace("-", "_")
+    """Return a value as something that YAML and JSON can say, with what is a secret replaced, however deep it lies.
+
+    A secret is told by its name, by its place in a URL, or because it was seen before; not by its looks. References to
+    variables, `os.environ/NAME`, stay.
+    """
     if isinstance(value, BaseModel):
         value = value.model_dump()
-    if isinstance(value, Mapping) and _HEADERS.search(name):
-        return dict.fromkeys(map(str, value), _HIDDEN)
-    if isinstance(value, Mapping) and _ENVIRONMENT.search(name):
-        variables = {str(key) for key in value if _VARIABLE.fullmatch(str(key))}
-        return {key: _HIDDEN if key in variables else without_secrets(str(key), each) for key, each in value.items()}
-    if isinstance(value, Mapping) and hide_in_field(named, "") == "":
-        return {key: without_secrets(str(key), each) for key, each in value.items()}
+    if isinstance(value, Mapping):
+        if _is_named_as_secret(name) and _TYPE not in value:
+            return _HIDDEN
+        return {
+            str(key): _hide_in_prompt_of(value, key)
+            or (_hidden(item) if _is_hidden_in(name, str(key)) else without_secrets(str(key), item))
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [without_secrets(name, each) for each in value]
-    return hide_in_field(named, value) if isinstance(value, str | int | float | Mapping) else value
+    if _is_named_as_secret(name):
+        return _hidden(value)
+    return _replace(_URL_SHAPES, _known.hide(value)) if isinstance(value, str) else value
+
+
+def _hidden(value: Any) -> Any:
+    """Return what stands for a value that is a secret: itself where it tells nothing."""
+    tells_nothing = value is None or value == "" or isinstance(value, bool)
+    return value if tells_nothing or (isinstance(value, str) and value.startswith(_REFERENCE)) else _HIDDEN
+
+
+def _is_named_as_secret(name: str) -> bool:
+    return _NAMES.search(name.replace("-", "_")) is not None
+
+
+def _is_hidden_in(name: str, key: str) -> bool:
+    """Whether what a mapping has under a key is hidden because of what the mapping is."""
+    is_variable = _ENVIRONMENT.search(name) and _VARIABLE.fullmatch(key)
+    return bool(_HEADERS.search(name) or is_variable)
+
+
+def _hide_in_prompt_of(resource: Mapping[Any, Any], key: Any) -> str | None:
+    """Return what can be shown of a template in a resource; None where it is something else."""
+    item = resource[key]
+    is_prompt = key == "template" and resource.get(_TYPE) == "prompt_template" and isinstance(item, str)
+    return hide_in_prompt(item) if is_prompt else None
+
+
+def _replace(shapes: Iterable[tuple[re.Pattern[str], str]], text: str) -> str:
+    for pattern, replacement in shapes:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def _secrets_in(name: str, value: Any) -> Iterator[str]:
-    """Yield the texts that `without_secrets` hides as a whole."""
+    """Yield the texts that `without_secrets` hides as a whole, and the values of variables that they refer to."""
     value = value.model_dump() if isinstance(value, BaseModel) else value
-    if without_secrets(name, value) == _HIDDEN:
+    if _is_named_as_secret(name) and not (isinstance(value, Mapping) and _TYPE in value):
         yield from _texts_in(value)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             if _HEADERS.search(name):
                 yield from () if _PLAIN_HEADER.search(str(key)) else _texts_in(item)
-            elif _ENVIRONMENT.search(name) and _VARIABLE.fullmatch(str(key)):
+            elif _is_hidden_in(name, str(key)):
                 yield from _texts_in(item) if _is_secret_variable(str(key)) else ()
             else:
                 yield from _secrets_in(str(key), item)
@@ -151,7 +236,8 @@ def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         text = os.environ.get(value.removeprefix(_REFERENCE), "") if value.startswith(_REFERENCE) else value
         yield text
-        yield text.rpartition(" ")[2]  # without `Bearer`
+        if scheme := re.fullmatch(r"\w+ +(\S+)", text):
+            yield scheme[1]  # without `Bearer`
     elif isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from _texts_in(item)
@@ -161,10 +247,5 @@ def _is_secret_variable(name: str) -> bool:
     return _NAMES.search(name) is not None or _SECRET_VARIABLE.search(name) is not None
 
 
-def _remember(found: Iterable[str]) -> None:
-    global _remembered, _values
-    new = {text for text in found if len(text) >= _SHORTEST} - _remembered
-    if new:
-        _remembered |= new
-        longest_first = sorted(_remembered, key=len, reverse=True)
-        _values = re.compile("|".join(map(re.escape, longest_first)))
+def _may_be_a_word(value: str) -> bool:
+    return len(value) < 12 and len({character.isalpha() for character in value}) == 1

@@ -51,6 +51,17 @@ def test_no_secret_is_kept_wherever_it_was_set(config: Path, override: str) -> N
     assert all_overrides(origin.overrides, [override], run_id="run-1") == ["n_runners=2", override]
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "initial_resources.p={resource_type: prompt_template, template: 'as in sk-learn-pipelines-20'}",
+        "rollout_config.metadata.model=hf-internal-testing/tiny-random-gpt2",
+    ],
+)
+def test_prompts_and_names_of_models_are_kept(config: Path, override: str) -> None:
+    assert job_origin(config, load_job(config), [override]).overrides == [override]
+
+
 @pytest.mark.parametrize("place", ["agent.headers.X-Pass", f"{PARAMS}.api_key"])
 def test_the_reference_to_a_variable_is_kept_and_works_again(config: Path, place: str) -> None:
     override = f"{place}=os.environ/PASS"

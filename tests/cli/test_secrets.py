@@ -137,6 +137,44 @@ def test_prompt_is_shown_as_it_is(config: Path) -> None:
     assert json.loads(result_file.read_text())["best_resources"]["p"]["template"] == prompt
 
 
+PROMPT = "You need a basic understanding of calendars, see sk-learn-pipelines-20. Never say tidal-wharf-91."
+SHOWN = PROMPT.replace("tidal-wharf-91", "***")
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]], ids=["for people", "for programs"])
+def test_prompts_are_hidden_only_where_they_have_a_secret_of_the_config(
+    config: Path, monkeypatch: pytest.MonkeyPatch, runs_dir: Path, option: list[str]
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "calendars")
+    monkeypatch.setenv("CACHE_PASSWORD", "sk-learn-pipelines-20")
+    config.write_text(CONFIG + f"  auth: {{resource_type: prompt_template, template: '{PROMPT}'}}\n")
+    config.with_name("pier_agent.py").write_text(
+        "from lightning_core import rollout\n@rollout\ndef ask(task, resources):\n    return 1.0\n"
+        "class Listener:\n    def lightning_rollout_end(self):\n        pass\n"
+    )
+    result_file = config.with_name("result.json")
+    ran = run("train", config, "-o", result_file, *option)
+
+    assert ran.exit_code == 0, ran.output
+    assert SHOWN in ran.stdout
+    assert json.loads(result_file.read_text())["best_resources"]["auth"]["template"] == SHOWN
+    (folder,) = runs_dir.iterdir()
+    kept = json.loads((folder / "manifest.json").read_text())["origin"]["config"]["initial_resources"]
+    assert kept["auth"]["template"] == SHOWN
+    assert SHOWN in run("runs", "show", folder.name).stdout
+
+
+def test_words_in_the_environment_are_not_taken_for_secrets(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "calendars")
+    monkeypatch.setenv("SITE_PASSWORD", "harbour7")
+    config.with_name("pier_agent.py").write_text(
+        "from lightning_core import rollout\n@rollout\ndef ask(task, llm):\n"
+        "    raise RuntimeError('calendars harbour7')\n"
+        "class Listener:\n    def lightning_rollout_end(self):\n        pass\n"
+    )
+    assert "calendars ***" in run("train", config).output
+
+
 @pytest.mark.skipif(os.name != "posix", reason="files have modes there")
 def test_folder_of_a_run_is_its_owners_alone(config: Path, runs_dir: Path) -> None:
     config.write_text(CONFIG.replace("store: memory\n", ""))

@@ -108,11 +108,44 @@ def test_secrets_are_hidden_wherever_they_stand(write: WriteFile) -> None:
     }
 
 
+def test_secrets_are_not_told_by_their_looks(write: WriteFile) -> None:
+    prompt = "A basic understanding, hf_abcdefghij1234567, http://me:pw@host, not "
+    write("val.jsonl", "1\n")
+    text = resolved(
+        write("config.yaml", CONFIG),
+        "initial_resources.main_llm.model=hf-internal-testing/tiny-random-gpt2",
+        f"initial_resources.main_prompt.template={prompt}key-1234",
+        "initial_resources.main_llm.api_key=key-1234",
+    )
+    resources = yaml.safe_load(text)["initial_resources"]
+    assert resources["main_llm"]["model"] == "hf-internal-testing/tiny-random-gpt2"
+    assert resources["main_prompt"]["template"] == f"{prompt}***"
+
+
+def test_a_secret_that_was_hidden_is_asked_for(write: WriteFile) -> None:
+    write("val.jsonl", "1\n")
+    path = write("resolved.yaml", resolved(write("config.yaml", CONFIG)))
+    line = 1 + path.read_text().splitlines().index("    api_key: '***'")
+    with pytest.raises(ConfigError) as raised:
+        load_job(path)
+    endpoint, key = str(raised.value).splitlines()
+    assert "initial_resources.main_llm.endpoint has '***' in place of a secret" in endpoint
+    assert key == (
+        f"{path}:{line}: initial_resources.main_llm.api_key has '***' in place of a secret; set it, as in --set "
+        "initial_resources.main_llm.api_key=VALUE, or remove it where the environment has it"
+    )
+    task = write("tasks.yaml", "agent: my_agent:solve\nalgorithm: baseline\ntrain_dataset: ['***']\n")
+    assert load_job(task, dry_run=True).train_dataset == ["***"]
+
+
+KEYS = ("initial_resources.main_llm.api_key=key-123", "initial_resources.main_llm.endpoint=https://me:pw@host/v1")
+
+
 def test_it_is_a_config_file_of_the_same_job(write: WriteFile) -> None:
     write("val.jsonl", "1\n")
     text = resolved(write("config.yaml", CONFIG), "n_runners=3")
-    assert resolved(write("resolved.yaml", text)) == text
-    job = load_job(write("resolved.yaml", text))
+    assert resolved(write("resolved.yaml", text), *KEYS) == text
+    job = load_job(write("resolved.yaml", text), overrides=KEYS)
     assert job.fit().metrics == {"train_reward": 0.5, "val_reward": 1.0}
 
 
