@@ -30,7 +30,7 @@ from word_problems import Problem, make_problems, split_pairs
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.cli.console import plain_console
-from lightning_core.cli.runs import runs_root
+from lightning_core.cli.options import runs_root
 from lightning_core.errors import LightningError
 from lightning_core.runs import FitResult
 from lightning_core.runs.folder import find_run

@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from lightning_core.adapter.usage import Usage
-from lightning_core.logs.secrets import hide_in_prompt, hide_keys, hide_keys_in
+from lightning_core.logs.secrets import hide_keys, hide_keys_in
 
 
 def plain_console() -> Console:
@@ -28,35 +27,6 @@ def plain_console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but tab and line break, and those that turn the direction of a text."""
-
-
-def visible(text: str) -> str:
-    r"""Return a text without secrets, and without what a terminal would obey: that is escaped, as in `\x1b`."""
-    return _escaped(hide_keys(text))
-
-
-def visible_prompt(text: str) -> str:
-    """Return a prompt as `visible` does a text; only secrets of the config and of resources are hidden in it."""
-    return _escaped(hide_in_prompt(text))
-
-
-def _escaped(text: str) -> str:
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
-
-
-def shortened(value: Any, limit: int) -> str:
-    """Return a text, or a value as JSON, in one line of at most so many characters."""
-    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr, skipkeys=True)
-    return cut(visible(" ".join(words.split())), limit)
-
-
-def cut(line: str, limit: int) -> str:
-    """Return a line of at most so many characters."""
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def seconds(value: float) -> str:
@@ -179,11 +149,6 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_as_json(item) for item in value]
     return repr(value)
-
-
-verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Log to stderr what else happens: each failure, with its traceback."
-)
 
 
 def show_warnings(context: click.Context, *, verbose: bool = False) -> None:

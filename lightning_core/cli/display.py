@@ -14,15 +14,8 @@ from rich.table import Table
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import Estimate
-from lightning_core.cli.console import (
-    JsonLines,
-    metric_words,
-    plain_console,
-    seconds,
-    stdout_for_json,
-    usage_words,
-    visible,
-)
+from lightning_core.cli.console import JsonLines, metric_words, plain_console, seconds, stdout_for_json, usage_words
+from lightning_core.cli.texts import visible
 from lightning_core.config import Job
 from lightning_core.runs import RolloutCounts
 from lightning_core.runs.metrics import merged

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_core.cli.console import verbose_option
-from lightning_core.cli.runs import runs_dir_option, runs_root, with_runs_dir
+from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
 
 if TYPE_CHECKING:
     from lightning_core.cli.display import Display
@@ -60,7 +59,7 @@ def resume(
       agl resume 3f2a --force
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.cli.train import all_overrides, check_output, run_job
+    from lightning_core.cli.job import all_overrides, check_output, run_job
     from lightning_core.config.overrides import check_overrides
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run, in_use
@@ -105,7 +104,7 @@ def _load(
     *,
     force: bool,
 ) -> "Job":
-    from lightning_core.cli.train import job_origin
+    from lightning_core.cli.job import job_origin
     from lightning_core.config import load_job
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.manifest import changes_since
@@ -125,7 +124,7 @@ def _show_result(folder: "RunFolder", manifest: "Manifest", *, as_json: bool) ->
     import json
 
     from lightning_core.cli.console import plain_console
-    from lightning_core.cli.runs import load_run, print_run, run_record
+    from lightning_core.cli.run_report import load_run, print_run, run_record
 
     if as_json:
         click.echo(json.dumps({"event": "run", **run_record(load_run(folder))}))

@@ -1,235 +1,13 @@
 """`agl runs`: what was run, how it went, and the way to be rid of it."""
 
 import json
-import os
-import shlex
-import sys
-from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
-from lightning_core.cli.console import seconds, shortened, visible_prompt
-from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
-from lightning_core.errors import ConfigError, RunFolderError
-from lightning_core.runs.folder import RunFolder, Standing, runs_in
-from lightning_core.runs.manifest import Manifest, now
-from lightning_core.runs.metrics import newest_of, read_metrics
-from lightning_core.runs.recording import read_best
-from lightning_core.types import PromptTemplate
-
-ROOT_VARIABLE = "AGL_RUNS_DIR"
-DEFAULT_ROOT = "runs"
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def runs_dir_option(command: F) -> F:
-    """Give a command the option `--runs-dir`, under the name `runs_dir`."""
-    return click.option(
-        "--runs-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help=f"The folder of all runs, instead of {ROOT_VARIABLE} or ./{DEFAULT_ROOT}.",
-    )(command)
-
-
-def runs_root(given: Path | None) -> Path:
-    """Return the folder of all runs.
-
-    Raises:
-        ConfigError: When it is a file.
-    """
-    named = os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
-    root = Path(named) if given is None else given
-    if root.exists() and not root.is_dir():
-        raise ConfigError(f"{ROOT_VARIABLE if given is None else '--runs-dir'} is {root}, which is no folder; name one")
-    return root.absolute()
-
-
-def with_runs_dir(command: str, given: Path | None) -> str:
-    """Return a command line as it has to be typed: with the option where it was given."""
-    return command if given is None else f"{command} --runs-dir {shlex.quote(str(given))}"
-
-
-HEADER = ("id", "algorithm", "outcome", "reward", "rollouts", "start", "duration")
-
-
-class LoadedRun(NamedTuple):
-    """A run, as its folder says."""
-
-    folder: RunFolder
-    manifest: Manifest
-    standing: Standing
-    metrics: dict[str, float]
-    """The newest value of each metric."""
-
-    @property
-    def ended_by(self) -> str | None:
-        """The limit of the budget that ended it; None when none did."""
-        result = self.manifest.result
-        return None if result is None or result.budget is None else result.budget.ended_by
-
-    @property
-    def duration_seconds(self) -> float | None:
-        """From its start to its end, or until now; None for one that was killed."""
-        end = now() if self.standing == "running" else self.manifest.end
-        return None if end is None else (end - self.manifest.start).total_seconds()
-
-    @property
-    def rewards(self) -> tuple[float | None, float | None]:
-        """The mean reward before, and after; of one that has not ended, what its algorithm reported last."""
-        comparison = None if self.manifest.result is None else self.manifest.result.comparison
-        if comparison is not None:
-            before = None if comparison.before is None else comparison.before.mean
-            after = None if comparison.after is None else comparison.after.mean
-            if comparison.difference is not None:
-                before, after = comparison.difference.before, comparison.difference.after
-            return before, after
-        name = next(
-            (each for each in ("test_reward", "val_reward", "train_reward", "reward") if each in self.metrics), ""
-        )
-        return self.metrics.get(f"{name}_initial"), self.metrics.get(name)
-
-
-def load_run(folder: RunFolder) -> LoadedRun:
-    """Read what is known of a run.
-
-    Raises:
-        RunFolderError: When a file of it is damaged.
-    """
-    manifest = folder.manifest()
-    reports = read_metrics(folder.metrics_file)
-    return LoadedRun(folder, manifest, folder.standing(manifest), newest_of(reports))
-
-
-def load_runs(root: Path) -> tuple[list[LoadedRun], list[str]]:
-    """Read all runs, in the order of their start; and say what is wrong with those that cannot be read."""
-    loaded, broken = [], []
-    for folder in runs_in(root):
-        try:
-            loaded.append(load_run(folder))
-        except RunFolderError as exc:
-            broken.append(str(exc))
-    return sorted(loaded, key=lambda each: (each.manifest.start, each.folder.run_id)), broken
-
-
-def run_record(run: LoadedRun) -> dict[str, Any]:
-    """Return a run as JSON has it. What is not known is null."""
-    before, after = run.rewards
-    result = run.manifest.result
-    return {
-        "id": run.folder.run_id,
-        "algorithm": run.manifest.algorithm,
-        "outcome": run.standing,
-        "ended_by": run.ended_by,
-        "reward_before": before,
-        "reward": before if after is None else after,
-        "rollouts": None if result is None else result.rollouts,
-        "start": run.manifest.start.isoformat(),
-        "end": None if run.manifest.end is None else run.manifest.end.isoformat(),
-        "duration_seconds": run.duration_seconds,
-        "folder": str(run.folder.path),
-    }
-
-
-def print_runs(runs: Sequence[LoadedRun]) -> None:
-    """Print a table: for people on a terminal, else for `grep` and `awk`."""
-    rows = [_row(run) for run in runs]
-    if sys.stdout.isatty():
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for heading in HEADER:
-            table.add_column(heading, overflow="fold")
-        for row in rows:
-            table.add_row(*row)
-        Console(markup=False, emoji=False, highlight=False).print(table)
-        return
-    lines = [HEADER, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-
-
-def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
-    """Print what a run was made of, and what came of it."""
-    run = load_run(folder)
-    _, algorithm, _, _, rollouts, start, duration = _row(run)
-    console.print(Text(folder.run_id, style="bold"), f"  {run.standing}", sep="")
-    rows = [("algorithm", algorithm), ("started", start), ("duration", duration), ("rollouts", rollouts)]
-    rows += [("resumed", _resumed(each.time, each.changes)) for each in manifest.resumed]
-    result = manifest.result
-    if manifest.error is not None:
-        rows.append(("error", shortened(manifest.error, MAX_CAUSE_CHARACTERS)))
-    if result is not None and result.comparison is not None:
-        rows.append(("reward", comparison_line(result.comparison).removeprefix("reward ")))
-    rows += [("metric", line) for line in metric_lines(run.metrics, None if result is None else result.comparison)]
-    if result is not None:
-        rows += [("usage", line) for line in usage_lines(result.usage)]
-        rows += [("budget", str(result.budget))] if result.budget is not None else []
-    rows += [
-        ("failed", f"{each.count}x: {shortened(each.cause, MAX_CAUSE_CHARACTERS)}")
-        for each in (() if result is None else result.failures)
-    ]
-    origin = manifest.origin
-    if origin.config_file is not None:
-        rows.append(("config", " ".join([origin.config_file, *(f"--set {each}" for each in origin.overrides)])))
-    if origin.seed is not None:
-        rows.append(("seed", str(origin.seed)))
-    ours = [f"{name} {version}" for name, version in origin.versions.items() if name.startswith("lightning-")]
-    rows.append(("versions", ", ".join([f"Python {origin.python}", *ours])))
-    if origin.git is not None:
-        rows.append(("git", origin.git.commit[:12] + (", with uncommitted changes" if origin.git.dirty else "")))
-    rows.append(("folder", str(folder.path)))
-    for name, words in rows:
-        console.print(f"  {name:<10} {words}")
-    for name, resource in (read_best(folder.best_file) or {}).items():
-        if isinstance(resource, PromptTemplate):
-            console.print()
-            console.print(Text(name, style="bold"), ", the best found:", sep="")
-            console.print(visible_prompt(resource.template))
-    failed_from_the_start = run.standing == "failed" and result is not None and not result.rollouts.get("succeeded")
-    if run.standing not in ("running", "succeeded") and not failed_from_the_start:
-        from lightning_core.cli.train import hidden_keys  # late: it takes all of the config with it
-
-        more = "".join(f" --set {key}=VALUE" for key in hidden_keys(origin.overrides))
-        more += "" if result is None else more_budget(result.budget)
-        console.print()
-        console.print(f"go on with it: agl resume {folder.run_id}{more}")
-
-
-def _row(run: LoadedRun) -> tuple[str, ...]:
-    duration, result = run.duration_seconds, run.manifest.result
-    return (
-        run.folder.run_id,
-        run.manifest.algorithm,
-        run.standing if run.ended_by is None else f"{run.standing} ({run.ended_by})",
-        _reward_words(*run.rewards),
-        "-" if result is None else _rollout_words(result.rollouts),
-        run.manifest.start.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-        "-" if duration is None else seconds(duration),
-    )
-
-
-def _reward_words(before: float | None, after: float | None) -> str:
-    known = [f"{value:.2f}" for value in (before, after) if value is not None]
-    return " → ".join(known) or "-"
-
-
-def _rollout_words(counts: dict[str, int]) -> str:
-    succeeded, failed = counts.get("succeeded", 0), counts.get("failed", 0)
-    left = counts.get("unfinished", 0)
-    return f"{succeeded + failed}" + (f", {failed} failed" if failed else "") + (f", {left} left" if left else "")
-
-
-def _resumed(time: datetime, changes: Sequence[str]) -> str:
-    words = time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return f"{words}, with changes: {'; '.join(changes)}" if changes else words
+from lightning_core.cli.options import runs_dir_option, runs_root
+from lightning_core.errors import ConfigError
 
 
 @click.group(invoke_without_command=True)
@@ -251,6 +29,7 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
     context.obj = runs_dir
     if context.invoked_subcommand is not None:
         return
+    from lightning_core.cli.run_report import load_runs, print_runs, run_record
 
     root = runs_root(runs_dir)
     if runs_dir is not None and not root.exists():
@@ -277,6 +56,7 @@ def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> 
       agl runs show run-3f2a
     """
     from lightning_core.cli.console import plain_console
+    from lightning_core.cli.run_report import print_run
     from lightning_core.runs.folder import find_run
 
     folder = find_run(runs_root(runs_dir or outer), run)

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.console import metric_words, plain, shortened, usage_words, visible, visible_prompt
+from lightning_core.cli.console import metric_words, plain, usage_words
+from lightning_core.cli.texts import shortened, visible, visible_prompt
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
 from lightning_core.runs.recording import resources_record

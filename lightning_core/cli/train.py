@@ -1,232 +1,16 @@
 """`agl train`: run what a config file describes."""
 
-import re
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from lightning_core.cli import BUDGET, INTERRUPTED
-from lightning_core.cli.console import show_warnings, verbose_option
-from lightning_core.cli.display import Display, announce, reporting
-from lightning_core.cli.runs import runs_dir_option, runs_root, with_runs_dir
-from lightning_core.cli.summary import more_budget, print_summary, result_record, write_result
-from lightning_core.config import Job, default_values, resolved_values
-from lightning_core.config.model import DATASETS
-from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
-from lightning_core.logs.secrets import hide_keys_in, without_secrets
-from lightning_core.runs import FitResult
-from lightning_core.runs.manifest import Origin, describe_origin
-from lightning_core.store import InMemoryLightningStore
+from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
 
-HIDDEN = "***"
-
-_REFERENCE = re.compile(r"os\.environ/\w+")
-
-
-def job_origin(config_file: Path, job: Job, overrides: Iterable[str]) -> Origin:
-    """Look at what a job is made of.
-
-    Args:
-        config_file: Where it was loaded from.
-        job: The job, loaded.
-        overrides: What was set over the file, each as `key=value`.
-
-    Raises:
-        RunFolderError: When a file that it depends on cannot be read.
-    """
-    config = resolved_values(job)
-    algorithm = config["algorithm"]
-    return describe_origin(
-        config_file=config_file,
-        overrides=[_without_secret(each) for each in overrides],
-        config=config,
-        defaults=default_values(job),
-        seed=algorithm.get("seed"),
-        data_files=_data_files(job, config_file.resolve().parent),
-    )
-
-
-def all_overrides(kept: Sequence[str], given: Sequence[str], *, run_id: str) -> list[str]:
-    """Return what is set over the config file when a run goes on: what was set before, and what is set now.
-
-    Raises:
-        RunFolderError: When a secret was set before, which was not kept, and is not set again.
-    """
-    again = {_key_of(each) for each in given}
-    left = [each for each in kept if not _is_set_by(_key_of(each), again)]
-    if missing := hidden_keys(left):
-        options = " ".join(f"--set {key}=VALUE" for key in missing)
-        raise RunFolderError(f"run {run_id} was started with secrets, which are not kept; add them again: {options}")
-    return [*left, *given]
-
-
-def hidden_keys(overrides: Iterable[str]) -> list[str]:
-    """Return the keys of overrides whose values are secrets, and were not kept."""
-    return list(dict.fromkeys(_key_of(each) for each in overrides if each.partition("=")[2] == HIDDEN))
-
-
-def _key_of(override: str) -> str:
-    return override.partition("=")[0].strip()
-
-
-def _is_set_by(key: str, again: Container[str]) -> bool:
-    """Whether a key is among these, or lies below one of them, which is set as a whole."""
-    names = key.split(".")
-    return any(".".join(names[:length]) in again for length in range(1, len(names) + 1))
-
-
-def _without_secret(override: str) -> str:
-    """Return an override as it can be kept; the value is `***` where a secret is in it.
-
-    The reference to a variable, `os.environ/NAME`, is none.
-    """
-    from lightning_core.config.files import read_yaml
-
-    key = _key_of(override)
-    value: Any = read_yaml(override.partition("=")[2])[0]
-    if isinstance(value, str) and _REFERENCE.fullmatch(value):
-        return override
-    first, *below = key.split(".")
-    for name in reversed(below):  # where it stands may say what it is: below `headers`, or in a program's environment
-        value = {name: value}
-    shown = without_secrets(first, value)
-    shown = shown if first == "initial_resources" else hide_keys_in(shown)  # a prompt may have what looks like a key
-    return override if shown == value else f"{key}={HIDDEN}"
-
-
-def _data_files(job: Job, folder: Path) -> list[Path]:
-    """Return the files that the config names as datasets; modules are found among those that are loaded."""
-    sources = [getattr(job.config, key) for key in DATASETS]
-    paths = [folder / Path(source).expanduser() for source in sources if isinstance(source, str)]
-    return [path for path in paths if path.is_file()]
-
-
-NOT_INSTALLED = (
-    "lightning-sqlite is not installed: this run is kept in memory, and cannot be resumed when its process is killed"
-)
-
-
-def check_output(output: Path | None) -> None:
-    """Refuse a file for the result that cannot be there, before a run starts.
-
-    Raises:
-        ConfigError: When there is no folder for it.
-    """
-    if output is not None and not output.resolve().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.resolve().parent}")
-
-
-def run_job(
-    context: click.Context,
-    load: Callable[[Display], Job],
-    *,
-    verbose: bool,
-    as_json: bool,
-    output: Path | None,
-    resume: str,
-) -> None:
-    """Run a job, and end the command as its result says.
-
-    Args:
-        context: Of the command.
-        load: Makes the job, which has to tell the display of what happens.
-        verbose: Whether to show all that is logged.
-        as_json: Whether to write events as JSON.
-        output: Where to write the result, too; None for nowhere.
-        resume: The command that goes on with a run, but for its id.
-
-    Raises:
-        LightningError: When the job cannot be made, or its algorithm cannot go on.
-    """
-    output = None if output is None else output.absolute()
-    show_warnings(context, verbose=verbose)
-    with reporting("json" if as_json else "auto") as display:
-        job = load(display)
-        announce(display, job)
-        if "store" not in job.config.model_fields_set and not has_durable_store():
-            display.console.print(NOT_INSTALLED)
-        try:
-            result = job.fit()
-        except Exception as exc:
-            display.stop()
-            _tell_of_failed(display, job, output)
-            if _can_be_resumed(job.trainer.result, exc):
-                _say_how_to_resume(display, job, resume)
-            raise
-        _tell(display, job, result, output)
-        if result.status in ("interrupted", "budget"):
-            _say_how_to_resume(display, job, resume, result)
-        if display.unwritten is not None:
-            raise display.unwritten
-    if result.status == "interrupted":
-        context.exit(INTERRUPTED)
-    if result.status == "budget":
-        context.exit(BUDGET)
-    if result.status == "failed":
-        context.exit(1)
-
-
-def _tell(display: Display, job: Job, result: FitResult, output: Path | None) -> None:
-    """Write a result, and print it whatever becomes of that.
-
-    Raises:
-        LightningError: When it cannot be written.
-    """
-    try:
-        if output is not None:
-            write_result(output, result)  # before anything is printed, which may fail
-    finally:
-        _print(display, job, result)
-    if output is not None:
-        display.console.print(f"result written to {output}")
-
-
-def _tell_of_failed(display: Display, job: Job, output: Path | None) -> None:
-    """Tell what has come of a run that raised, as far as it is known. What it raised is the error of the command."""
-    if job.trainer.result is None:
-        return
-    try:
-        _tell(display, job, job.trainer.result, output)
-    except LightningError as exc:
-        click.echo(f"Error: {exc}", err=True)
-
-
-def _print(display: Display, job: Job, result: FitResult) -> None:
-    if display.json is not None:
-        display.json.write({"event": "result", **result_record(result)})
-        return
-    recording = job.trainer.recording
-    print_summary(
-        display.console,
-        result,
-        job.trainer.initial_resources,
-        store=job.trainer.store,
-        folder=None if recording is None else recording.folder.path,
-    )
-
-
-def has_durable_store() -> bool:
-    """Whether a run has a store in its folder where its config names none."""
-    from lightning_core.registry import default_registry
-    from lightning_core.runs.recording import DURABLE
-
-    return any(component.name == DURABLE for component in default_registry().components("stores"))
-
-
-def _can_be_resumed(result: FitResult | None, error: Exception) -> bool:
-    """Whether going on with a run that raised may help: not where its config is wrong, or nothing has succeeded yet."""
-    return not isinstance(error, ConfigError | InvalidInput) and (result is None or result.rollouts.succeeded > 0)
-
-
-def _say_how_to_resume(display: Display, job: Job, resume: str, result: FitResult | None = None) -> None:
-    if job.trainer.recording is not None and not isinstance(job.trainer.store, InMemoryLightningStore):
-        origin = job.trainer.origin
-        more = "".join(f" --set {key}=VALUE" for key in hidden_keys(() if origin is None else origin.overrides))
-        more += "" if result is None else more_budget(result.budget)
-        display.console.print(f"go on with it: {resume} {job.trainer.recording.folder.run_id}{more}")
+if TYPE_CHECKING:
+    from lightning_core.cli.display import Display
+    from lightning_core.config import Job
 
 
 @click.command()
@@ -276,6 +60,7 @@ def train(
       agl train config.yaml --json > events.jsonl
     """
     # Imported here, so that listing the commands stays fast.
+    from lightning_core.cli.job import check_output, job_origin, run_job
     from lightning_core.config import load_job
 
     check_output(output)

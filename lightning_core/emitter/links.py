@@ -56,7 +56,7 @@ def make_tag_attributes(tags: Sequence[str]) -> dict[str, Any]:
     for tag in tags:
         if not isinstance(tag, str):
             raise TypeError(f"a tag must be a str, got {tag!r} ({type(tag).__name__})")
-    return {f"{_PREFIX}.{position}": tag for position, tag in enumerate(tags)}
+    return {f"{_TAG_PREFIX}.{position}": tag for position, tag in enumerate(tags)}
 
 
 def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
@@ -72,7 +72,7 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
         tags = list(whole) if isinstance(whole, (list, tuple)) else [whole]
     for tag in tags:
         if not isinstance(tag, str):
-            raise ValueError(f"{_PREFIX!r} holds {tag!r} ({type(tag).__name__}), where a str belongs")
+            raise ValueError(f"{_TAG_PREFIX!r} holds {tag!r} ({type(tag).__name__}), where a str belongs")
     return tags
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.cli.train import all_overrides, hidden_keys, job_origin
+from lightning_core.cli.job import all_overrides, hidden_keys, job_origin
 from lightning_core.config import load_job
 from lightning_core.errors import RunFolderError
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
-from lightning_core.cli.runs import runs_root, with_runs_dir
-from lightning_core.cli.train import NOT_INSTALLED
+from lightning_core.cli.job import NOT_INSTALLED
+from lightning_core.cli.options import runs_root, with_runs_dir
 from lightning_core.errors import ConfigError
 from lightning_core.registry import Registry
 from lightning_core.runs.folder import RunFolder

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lightning_core.cli.runs import runs_dir_option, runs_root
+from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreError
 
 DEFAULT_PORT = 4747

@@ -31,7 +31,7 @@ main()
 """
 
 IMPATIENT = """
-from lightning_core.cli import proxy
+from lightning_proxy import commands as proxy
 proxy._STORE_SECONDS = 0.2
 """
 

@@ -257,7 +257,7 @@ def test_a_read_only_folder_is_named(tmp_path: Path, there: bool) -> None:
         make_store_file(path)
         path.chmod(0o666)
     before = path.read_bytes() if there else None
-    for parent in (tmp_path, *tmp_path.parents[:2]):
+    for parent in (tmp_path, *tmp_path.parents[:3]):
         parent.chmod(0o755)
     folder.chmod(0o555)
     with without_privileges():
@@ -271,7 +271,7 @@ def test_a_read_only_folder_is_named(tmp_path: Path, there: bool) -> None:
 def test_a_read_only_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     make_store_file(path)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
+    for parent in (tmp_path, *tmp_path.parents[:3]):
         parent.chmod(0o755)
     tmp_path.chmod(0o777)
     path.chmod(0o444)

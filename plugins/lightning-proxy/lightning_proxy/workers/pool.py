@@ -24,7 +24,7 @@ from lightning_proxy.spending import RefusalWaits
 from lightning_proxy.steering import CallsLost, Serving, Settings
 from lightning_proxy.traffic import Drained
 from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
-from lightning_proxy.workers.child import packed_task, require_sendable
+from lightning_proxy.workers.pickling import packed_task, require_sendable
 
 
 def sum_of(statuses: Sequence[dict[str, Any]], *, weight_version: str | None, is_paused: bool) -> dict[str, Any]:

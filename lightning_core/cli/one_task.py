@@ -1,0 +1,249 @@
+"""One task of `agl run`: what it is given, how it is run, and how it went."""
+
+import json
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.text import Text
+
+from lightning_core.adapter.usage import read_usage
+from lightning_core.agent import LitAgent
+from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
+from lightning_core.cli.console import seconds, usage_words
+from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, hook_lines
+from lightning_core.cli.texts import shortened
+from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
+from lightning_core.config.components import search_first
+from lightning_core.config.files import YamlFault, read_yaml
+from lightning_core.config.model import wanted
+from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
+from lightning_core.registry import load_object
+from lightning_core.runs import FitResult
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode
+
+
+class OneTask(FastAlgorithm):
+    """Runs the agent on one task with the initial resources, and keeps what came of it.
+
+    Args:
+        task: The task.
+        mode: What the rollout is for.
+    """
+
+    outcome: RolloutOutcome | None = None
+    """What came of it; None before it has ended."""
+
+    def __init__(self, task: Any, *, mode: RolloutMode) -> None:
+        self._task = task
+        self._mode: RolloutMode = mode
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Run it. The datasets are not looked at."""
+        store, resources = self.get_store(), self.get_initial_resources()
+        resources_id = None if resources is None else (await store.add_resources(resources)).resources_id
+        batch = await run_batch(
+            store, [self._task], mode=self._mode, resources_id=resources_id, config=self.get_rollout_config()
+        )
+        (self.outcome,) = batch.outcomes
+
+
+MAIN_PROMPT = "main_prompt"
+"""The name of a prompt where the resources have none yet."""
+
+
+def module_path(agent: str) -> str:
+    """Return the `module:object` of an agent that may be given as `file.py:object`, ready to be imported.
+
+    The folder of the file, or else the current one, is put in front of the module search path.
+
+    Raises:
+        ConfigError: When there is no such file, or its name is none of a module.
+    """
+    place, _, name = agent.rpartition(":")
+    if not place.endswith(".py"):
+        search_first(Path.cwd())
+        return agent
+    file = Path(place).resolve()
+    if not file.is_file():
+        raise ConfigError(f"agent {agent!r}: there is no file {file}")
+    if not file.stem.isidentifier():
+        raise ConfigError(f"agent {agent!r}: {file.name} cannot be imported; rename it, as in my_agent.py")
+    search_first(file.parent)
+    loaded = getattr(sys.modules.get(file.stem), "__file__", None)
+    if loaded is not None and Path(loaded).resolve() != file:
+        raise ConfigError(f"agent {agent!r}: this process has loaded {loaded} under the name {file.stem!r}; rename it")
+    return f"{file.stem}:{name}"
+
+
+def load_agent(path: str) -> LitAgent[Any]:
+    """Import an agent.
+
+    Args:
+        path: Its `module:object`.
+
+    Raises:
+        ConfigError: When there is no such thing, it cannot be imported (says on which line), or is no agent.
+    """
+    try:
+        agent = load_object(path)
+    except RegistryError as exc:
+        place = ""
+        if isinstance(exc, BrokenPlugin) and exc.__cause__ is not None:
+            frames = traceback.extract_tb(exc.__cause__.__traceback__)
+            place = "".join(f" ({each.filename}:{each.lineno})" for each in frames[-1:])
+        raise ConfigError(f"agent: {exc}{place}") from exc
+    if not isinstance(agent, LitAgent):
+        what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
+        raise ConfigError(
+            f"agent {path!r} is {what}; decorate the function with @rollout, or name an instance of a LitAgent"
+        )
+    return agent
+
+
+def read_task(given: str) -> Any:
+    """Return the task that is given as JSON, as a plain text, or as `@file` of either.
+
+    What begins as an object, a list or a string of JSON does has to be JSON, and so has a file that ends in `.json`.
+
+    Raises:
+        ConfigError: When it is no JSON, or the file cannot be read.
+    """
+    text = _text_of("--task", given)
+    is_json = text.lstrip().startswith(("{", "[", '"')) or (given.startswith("@") and given.endswith(".json"))
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as exc:
+        if is_json:
+            raise ConfigError(
+                f"--task is no valid JSON: {exc.msg}, at line {exc.lineno}, column {exc.colno}; "
+                """write it as in: --task '{"question": "..."}'"""
+            ) from exc
+        return text
+    except RecursionError as exc:
+        raise ConfigError("--task is nested too deeply") from exc
+
+
+def read_resources(given: str) -> NamedResources:
+    """Return the resources that are given as JSON or YAML, or as `@file` of either.
+
+    Raises:
+        ConfigError: When they are not what resources are; says where.
+    """
+    try:
+        resources = TypeAdapter(NamedResources).validate_python(read_yaml(_text_of("--resources", given))[0])
+    except YamlFault as exc:
+        raise ConfigError(f"--resources: {exc}") from exc
+    except ValidationError as exc:
+        first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
+        place = ".".join(map(str, first["loc"])) or "all of it"
+        raise ConfigError(
+            f"--resources: {place}: {wanted(first)}; write it as in: --resources "
+            """'{"main_llm": {"resource_type": "llm", "endpoint": "http://localhost:8000/v1", "model": "small"}}'"""
+        ) from exc
+    for name, resource in resources.items():
+        if isinstance(resource, PromptTemplate):
+            _check_prompt(f"--resources: {name}", resource)
+    return resources
+
+
+def with_prompt(resources: NamedResources | None, given: str) -> NamedResources:
+    """Return resources with another text in their one prompt; it is called `main_prompt` where there is none yet.
+
+    Args:
+        resources: Stay as they are.
+        given: The text, or `@file`.
+
+    Raises:
+        ConfigError: When there are several prompts, or the text is malformed.
+    """
+    prompts = {name: each for name, each in (resources or {}).items() if isinstance(each, PromptTemplate)}
+    if len(prompts) > 1:
+        raise ConfigError(f"--prompt: there are several prompts ({', '.join(prompts)}); give them with --resources")
+    name, before = next(iter(prompts.items()), (MAIN_PROMPT, PromptTemplate(template="")))
+    prompt = before.model_copy(update={"template": _text_of("--prompt", given)})
+    _check_prompt("--prompt", prompt)
+    return {**(resources or {}), name: prompt}
+
+
+def _check_prompt(label: str, prompt: PromptTemplate) -> None:
+    try:
+        prompt.placeholders()
+    except ValueError as exc:
+        raise ConfigError(f"{label}: {exc}") from exc
+
+
+def _text_of(option: str, given: str) -> str:
+    """Return the text itself, that of `@file`, or with `@-` that of stdin."""
+    if not given.startswith("@"):
+        return given
+    if given == "@-":
+        return sys.stdin.read()
+    path = Path(given[1:])
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as exc:
+        raise ConfigError(f"{option}: cannot read {path}: {exc.strerror}") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{option}: {path} is no UTF-8 text: {exc}") from exc
+
+
+_SPAN_FIELDS = {"sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time", "end_time"}
+
+
+def print_outcome(console: Console, agent: str, outcome: RolloutOutcome, result: FitResult) -> None:
+    """Print the trace of a rollout, and below it how it went.
+
+    Args:
+        console: See `plain_console`.
+        agent: What it is called.
+        outcome: What is told.
+        result: Of the run that the rollout was all of.
+    """
+    title = Text(agent, style="bold").append(f"  {shortened(outcome.rollout.input, MAX_CHARACTERS)}", style="not bold")
+    print_trace(console, title, outcome.spans)
+    style = "bold green" if outcome.rollout.status == "succeeded" else "bold red"
+    words = Text().append(outcome.rollout.status, style=style)
+    duration, attempt = _duration_seconds(outcome), outcome.attempt
+    if duration is not None:
+        words.append(f" in {seconds(duration)}")
+    if attempt is not None and attempt.sequence_id > 1:
+        words.append(f", at attempt {attempt.sequence_id}")
+    if outcome.reward is not None:
+        words.append(f", reward {outcome.reward:g}")
+    elif outcome.failure is not None:
+        words.append(f": {shortened(outcome.failure, MAX_CAUSE_CHARACTERS)}")
+    console.print(words)
+    usage = read_usage(outcome.spans)
+    if usage.calls:
+        console.print(usage_words(usage))
+    for line in hook_lines(result):
+        console.print(Text(line, style="red"))
+
+
+def outcome_record(outcome: RolloutOutcome, result: FitResult) -> dict[str, Any]:
+    """Return how a rollout went, as `docs/command-line.md` has it."""
+    rollout, attempt, duration = outcome.rollout, outcome.attempt, _duration_seconds(outcome)
+    return {
+        "event": "rollout",
+        "rollout_id": rollout.rollout_id,
+        "attempt": None if attempt is None else attempt.sequence_id,
+        "task": rollout.input,
+        "mode": rollout.mode,
+        "status": rollout.status,
+        "reward": outcome.reward,
+        "failure": outcome.failure,
+        "duration_seconds": None if duration is None else round(duration, 6),
+        "usage": asdict(read_usage(outcome.spans)),
+        "spans": [span.model_dump(include=_SPAN_FIELDS) for span in outcome.spans],
+        "failed_hooks": [asdict(failed) for failed in result.failed_hooks],
+    }
+
+
+def _duration_seconds(outcome: RolloutOutcome) -> float | None:
+    attempt = outcome.attempt
+    return None if attempt is None or attempt.end_time is None else attempt.end_time - attempt.start_time

@@ -1,0 +1,51 @@
+"""Options that several commands take."""
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lightning_core.errors import ConfigError
+
+ROOT_VARIABLE = "AGL_RUNS_DIR"
+
+
+DEFAULT_ROOT = "runs"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def runs_dir_option(command: F) -> F:
+    """Give a command the option `--runs-dir`, under the name `runs_dir`."""
+    return click.option(
+        "--runs-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help=f"The folder of all runs, instead of {ROOT_VARIABLE} or ./{DEFAULT_ROOT}.",
+    )(command)
+
+
+def runs_root(given: Path | None) -> Path:
+    """Return the folder of all runs.
+
+    Raises:
+        ConfigError: When it is a file.
+    """
+    named = os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
+    root = Path(named) if given is None else given
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{ROOT_VARIABLE if given is None else '--runs-dir'} is {root}, which is no folder; name one")
+    return root.absolute()
+
+
+def with_runs_dir(command: str, given: Path | None) -> str:
+    """Return a command line as it has to be typed: with the option where it was given."""
+    return command if given is None else f"{command} --runs-dir {shlex.quote(str(given))}"
+
+
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Log to stderr what else happens: each failure, with its traceback."
+)
