@@ -48,7 +48,7 @@ def init(folder: Path) -> None:
     if all(component.name != "apo" for component in default_registry().components("algorithms")):
         click.echo(
             "The project uses the algorithm 'apo', which is not installed; it ships in lightning-apo. "
-            "Install that from a checkout of Lightning Core: pip install ./plugins/lightning-apo\n"
+            "Install that from a checkout of Lightning Core: pip install . ./plugins/lightning-apo\n"
         )
     enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     click.echo(f"Now: {enter}agl train config.yaml")

@@ -263,7 +263,8 @@ class Registry:
     def _unknown(self, kind: Kind, name: str, wanted: str) -> str:
         ships_in = SHIPS_IN.get(kind, {})
         if wanted in ships_in:
-            return f"{wanted!r} is not installed; it ships in {ships_in[wanted]}. {_how_to_install(ships_in[wanted])}"
+            which = f"{wanted!r}" if name == wanted else f"{name!r} is another name of {wanted!r}, which"
+            return f"{which} is not installed; it ships in {ships_in[wanted]}. {_how_to_install(ships_in[wanted])}"
         alias = "" if name == wanted else f" (another name of {wanted!r})"
         message = f"no {SINGULAR[kind]} named {name!r}{alias}; installed: {self._names(kind)}"
         module, _, attribute = name.rpartition(".")
@@ -288,4 +289,4 @@ def default_registry() -> Registry:
 
 
 def _how_to_install(distribution: str) -> str:
-    return f"Install it from a checkout of Lightning Core that has it: pip install ./plugins/{distribution}"
+    return f"Install it from a checkout of Lightning Core that has it: pip install . ./plugins/{distribution}"

@@ -54,7 +54,7 @@ def test_a_disk_that_becomes_full_fails_the_run_which_goes_on_when_there_is_room
     assert error.startswith("Error: ")
     assert "store.db: disk I/O error" in error  # what ended the run, rather than what followed from that
     [run] = runs_dir.iterdir()
-    assert f"go on with it: agl resume {run.name}" in failed.stdout
+    assert run.name in failed.stdout
     resumed = agl(folder, "resume", run.name)
     assert resumed.returncode == 0, resumed.stderr
     assert "3 rollouts succeeded" in resumed.stdout

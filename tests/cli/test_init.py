@@ -146,7 +146,7 @@ def test_where_the_algorithm_is_missing_it_says_what_to_install(
     result = CliRunner().invoke(init, [str(tmp_path)])
     assert result.exit_code == 0
     assert "'apo', which is not installed; it ships in lightning-apo" in result.stdout
-    assert "pip install ./plugins/lightning-apo" in result.stdout
+    assert "pip install . ./plugins/lightning-apo" in result.stdout
 
 
 def test_files_come_without_the_end_that_hides_them_from_tools() -> None:

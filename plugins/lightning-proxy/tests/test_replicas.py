@@ -174,7 +174,8 @@ def _replica(base: str) -> Replica:
 
 
 class TestModelList:
-    def test_litellms_names_of_providers_lead_to_the_openai_backend(self) -> None:
+    def test_litellms_names_of_providers_lead_to_the_openai_backend(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         params = [
             {"model": "hosted_vllm/org/name", "api_base": "http://a:1/v1"},
             {"model": "openai/name", "api_key": "sk-1"},

@@ -17,6 +17,7 @@ from lightning_proxy.agents import HttpAgent
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
 from programs import run
+from service_client import Client
 
 from lightning_core import FitResult, Trainer
 from lightning_core.emitter import find_final_reward, get_rewards_from_span
@@ -297,19 +298,6 @@ async def test_endpoint_that_the_notify_file_cannot_tell_is_a_failure(
 # A client of the user's own, as verl's recipe for agents that are services has it
 
 
-class Client:
-    """Speaks to a service in its own words."""
-
-    def __init__(self, server_address: str, **options: Any) -> None:
-        self.url = server_address
-
-    async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> Any:
-        asked = {"trace": trace_id, "params": sampling_params, "question": sample["question"]}
-        async with aiohttp.ClientSession() as session, session.post(self.url, json=asked) as response:
-            response.raise_for_status()
-            return await response.json()
-
-
 class LetGo:
     """Remembers what it was made with, and how it was let go of."""
 
@@ -364,7 +352,7 @@ class NoClient:
     def chat(self, trace_id: str) -> None: ...
 
 
-@pytest.mark.parametrize("client", [Client, f"{__name__}:Client"], ids=["class", "path"])
+@pytest.mark.parametrize("client", [Client, "service_client:Client"], ids=["class", "path"])
 async def test_client_of_the_users_own_does_the_asking(service: Service, client: Any) -> None:
     agent = HttpAgent(service.url, client=client)
 
@@ -482,7 +470,7 @@ async def test_client_tells_an_error_from_a_service_that_is_away(service: Servic
         ),
         ({"headers": {"n": 5}}, "headers has 'n': 5; it is a text"),
         ({"client": NoClient}, "it is a class with a method 'async def chat"),
-        ({"client": f"{__name__}:run"}, "client is .*:run'; it is a class with a method"),
+        ({"client": "programs:run"}, "client is .*:run'; it is a class with a method"),
     ],
 )
 def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str) -> None:
@@ -492,7 +480,7 @@ def test_mistakes_are_known_before_a_run(options: dict[str, Any], message: str) 
 
 def test_client_that_is_not_there_is_known_before_a_run() -> None:
     with pytest.raises(UnknownComponent, match="Did you mean 'Client'"):
-        HttpAgent("http://host/", client=f"{__name__}:Clint")
+        HttpAgent("http://host/", client="service_client:Clint")
 
 
 @pytest.mark.slow
