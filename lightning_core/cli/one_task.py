@@ -193,6 +193,7 @@ def _text_of(option: str, given: str) -> str:
 
 
 _SPAN_FIELDS = {"sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time", "end_time"}
+_SPAN_FIELDS |= {"status", "attributes", "events"}
 
 
 def print_outcome(console: Console, agent: str, outcome: RolloutOutcome, result: FitResult) -> None:
