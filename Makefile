@@ -39,7 +39,8 @@ quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a
 	$(VERL_BIN)/python examples/rl_calculator/train.py
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadscope -m 'not alone'
+	$(BIN)/pytest -m alone
 	$(VERL_BIN)/pytest plugins/lightning-verl/tests examples/gsm8k_grpo examples/rl_calculator
 
 check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compiles without a warning
