@@ -203,7 +203,7 @@ async def test_the_end_of_an_attempt_cuts_off_what_is_under_way(
 
 async def test_keys_in_a_backends_errors_are_hidden(agent: Agent, engine: FakeEngine) -> None:
     async def refuse(request: Any, fields: Any, fault: Any) -> Any:
-        error = {"message": "Incorrect API key provided: sk-abcdefghijklmnop", "type": "x"}
+        error = {"message": "Incorrect API key provided: sk-abcd1234efgh5678ijkl", "type": "x"}
         return web.json_response({"error": error}, status=401)
 
     engine._fail = refuse  # type: ignore[method-assign]
