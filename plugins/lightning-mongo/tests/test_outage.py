@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from lightning_mongo import MongoLightningStore
@@ -114,14 +115,24 @@ async def test_a_close_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -
 async def test_writes_go_on_when_a_new_connection_breaks_off(tmp_path: Path) -> None:
     to_break = 0
 
+    relays: set[asyncio.Task[None]] = set()
+
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal to_break
-        if to_break:
-            to_break -= 1
-            writer.close()
-            return
-        to_server = await asyncio.open_connection("127.0.0.1", mongod.port)
-        await asyncio.gather(pass_on(reader, to_server[1]), pass_on(to_server[0], writer))
+        relays.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        writers = [writer]
+        try:
+            if to_break:
+                to_break -= 1
+                return
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", mongod.port)
+            writers.append(to_server)
+            await asyncio.gather(pass_on(reader, to_server), pass_on(from_server, writer))
+        finally:
+            for each in writers:
+                each.close()
+                with suppress(ConnectionError):
+                    await each.wait_closed()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
@@ -144,3 +155,6 @@ async def test_writes_go_on_when_a_new_connection_breaks_off(tmp_path: Path) -> 
             assert to_break == 0
             assert (await store.statistics())["total_rollouts"] == 2
             await store.aclose()
+            for each in relays:
+                each.cancel()
+            await asyncio.gather(*relays, return_exceptions=True)
