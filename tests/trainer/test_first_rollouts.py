@@ -136,11 +136,14 @@ def test_a_run_with_a_recorded_call_says_nothing_of_clients(
 
 
 def test_a_warning_of_opentelemetry_about_each_call_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    class NotGivenHere:
+        """As `openai.Omit`, which an instrumentor records, and about which other tests have had their warning."""
+
     @rollout
     async def agent(task: int) -> float:
         with trace.get_tracer("mine").start_as_current_span("chat") as span:
-            span.set_attribute("gen_ai.request.seed", openai.Omit())  # type: ignore[arg-type]  # as an instrumentor does
+            span.set_attribute("gen_ai.request.seed", NotGivenHere())  # type: ignore[arg-type]
         return 1.0
 
     Trainer(algorithm="baseline").fit(agent, TASKS[:5])
-    assert caplog.text.count("Invalid type") == 1
+    assert caplog.text.count("NotGivenHere") == 1
