@@ -11,6 +11,9 @@ from lightning_core.superseded import superseded
 from lightning_core.types import Dataset, RolloutMode, samples_of
 
 
+_SAMPLES: dict[RolloutMode, str] = {"train": "training", "val": "validation"}
+
+
 class Baseline(FastAlgorithm):
     """Runs the agent once on every sample, with the initial resources, and reports the mean rewards.
 
@@ -39,7 +42,7 @@ class Baseline(FastAlgorithm):
 
         Raises:
             InvalidInput: When there is no sample.
-            NoRewards: When no rollout of an epoch gave a reward.
+            NoRewards: When no rollout of one of the datasets gave a reward in an epoch.
         """
         store = self.get_store()
         given: dict[RolloutMode, Dataset[Any] | None] = {"train": train_dataset, "val": val_dataset}
@@ -75,3 +78,6 @@ class Baseline(FastAlgorithm):
                 step=epoch,
                 best_resources=resources,
             )
+            for mode, batch in batches.items():
+                if batch.outcomes:
+                    require_rewards([batch], step=f"epoch {epoch}, {_SAMPLES[mode]} samples")

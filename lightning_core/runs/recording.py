@@ -198,10 +198,23 @@ class Recording:
         """Queue again what ran when the process before this one was killed.
 
         Not in a store that is served by somebody else: its runners may be alive, and know by their leases.
+
+        A run in which every rollout failed has nothing to go on with. Its rollouts are deleted, so that the algorithm
+        runs them again now that their cause may be gone.
         """
-        if self.is_resumed and not store.is_remote:
+        if not self.is_resumed:
+            return
+        if not store.is_remote:
             ended = await store.report_dead_workers("the process that ran it was killed")
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
+        failed = await store.query_rollouts(status_in=["failed"])
+        if failed and not await store.query_rollouts(status_in=["succeeded"], limit=1):
+            await store.delete_rollouts([rollout.rollout_id for rollout in failed])
+            logger.warning(
+                "lightning.failed_rollouts_run_again run_id=%s count=%d: none of the run's rollouts had succeeded",
+                self.folder.run_id,
+                len(failed),
+            )
 
     async def once(self, store: LightningStore, part: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do a part of the run, unless it came to its end before this process, with the same config and code.

@@ -72,7 +72,7 @@ async def test_baseline_uses_the_initial_resources_and_reports_them_as_the_best(
     assert reports == [({"train_reward": 4.0}, 1, resources)]
 
 
-async def test_baseline_leaves_out_the_mean_of_a_dataset_without_rewards(
+async def test_baseline_fails_when_one_of_the_datasets_gave_no_reward(
     store: InMemoryLightningStore, running: "Running"
 ) -> None:
     @rollout
@@ -83,7 +83,8 @@ async def test_baseline_leaves_out_the_mean_of_a_dataset_without_rewards(
 
     algorithm, reports = baseline(store)
     async with running(agent):
-        await algorithm.run([0, 0], [0, 3])
+        with pytest.raises(NoRewards, match="epoch 1, training samples: none of 2 rollouts gave a reward; the first:"):
+            await algorithm.run([0, 0], [0, 3])
 
     assert reports == [({"val_reward": 3.0}, 1, None)]
 

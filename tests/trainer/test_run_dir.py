@@ -9,7 +9,7 @@ import pytest
 
 from lightning_core import InMemoryLightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import RunFolderError, StoreError
+from lightning_core.errors import NoRewards, RunFolderError, StoreError
 from lightning_core.registry import default_registry
 from lightning_core.runs import RunFolder
 from lightning_core.types import Dataset, NamedResources
@@ -85,6 +85,26 @@ def test_a_run_that_failed_goes_on_with_what_was_reported_before(tmp_path: Path)
     assert result.best_resources == PROMPT
     assert folder.manifest().outcome == "succeeded"
     assert len(folder.metrics_file.read_text().splitlines()) == 2
+
+
+def test_a_run_in_which_every_rollout_failed_runs_all_of_them_again(tmp_path: Path) -> None:
+    pytest.importorskip("lightning_sqlite", reason="a run goes on from its store")
+    is_down = True
+
+    @rollout
+    async def agent(task: int) -> float:
+        if is_down:
+            raise ConnectionError("the model server is down")
+        return 1.0
+
+    failed = Trainer(algorithm="baseline", n_runners=2, run_dir=tmp_path)
+    with pytest.raises(NoRewards, match="have all failed for the same reason"):
+        failed.fit(agent, list(range(20)))
+    asyncio.run(failed.store.aclose())
+    is_down = False
+    [path] = tmp_path.iterdir()
+    result = Trainer(algorithm="baseline", run_dir=RunFolder(path)).fit(agent, list(range(20)))
+    assert (result.rollouts.succeeded, result.rollouts.failed) == (20, 0)
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
