@@ -4,7 +4,6 @@ Everything that users need is here, by name; what a name needs is imported when 
 where each name comes from.
 """
 
-import logging
 from typing import Any
 
 import lazy_loader
@@ -52,9 +51,6 @@ __all__ = [
     "run_batch",
     "setup_logging",
 ]
-
-# A library is quiet until somebody asks: see setup_logging.
-logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,6 @@ from lightning_core.store.requests import digest_of
 from lightning_core.superseded import superseded
 from lightning_core.types import Dataset, RolloutMode, samples_of
 
-
 _SAMPLES: dict[RolloutMode, str] = {"train": "training", "val": "validation"}
 
 

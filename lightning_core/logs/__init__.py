@@ -1,7 +1,7 @@
 """Logs of Lightning Core and its plugins, for people and for machines.
 
-A library is quiet by default: nothing is shown until somebody asks for it, with `setup_logging` or with a handler of
-their own. A record has the name of an event and its fields, in the message itself:
+Warnings go to stderr, which is Python's default. `setup_logging`, or a handler of your own, shows more. A record has
+the name of an event and its fields, in the message itself:
 
     logger.warning("lightning.late_result rollout_id=%s attempt_id=%s: %s", rollout_id, attempt_id, exc)
 
