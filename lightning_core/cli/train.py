@@ -69,7 +69,7 @@ def train(
         from lightning_core.cli.console import show_warnings
 
         show_warnings(context, verbose=verbose)
-        _print_resolved(config, overrides)
+        _print_resolved(config, overrides, as_json=as_json)
         return
 
     def load(display: "Display") -> "Job":
@@ -82,8 +82,21 @@ def train(
     )
 
 
-def _print_resolved(config: Path, overrides: tuple[str, ...]) -> None:
-    from lightning_core.config import load_job, resolved_config
+def _print_resolved(config: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:
+    from lightning_core.cli.console import stdout_for_json
+    from lightning_core.config.job import resolved_config, resolved_values
+
+    if not as_json:
+        click.echo(resolved_config(_checked_job(config, overrides)), nl=False)
+        return
+    with stdout_for_json() as lines:
+        job = _checked_job(config, overrides)
+        plan = job.plan()
+        lines.write({"event": "config", "config": resolved_values(job), "plan": None if plan is None else str(plan)})
+
+
+def _checked_job(config: Path, overrides: tuple[str, ...]) -> "Job":
+    from lightning_core.config import load_job
     from lightning_core.runs.standing import warn_of_overlap
 
     writes_bytecode = not sys.dont_write_bytecode
@@ -94,7 +107,7 @@ def _print_resolved(config: Path, overrides: tuple[str, ...]) -> None:
         sys.dont_write_bytecode = not writes_bytecode
     warn_of_overlap(job.test_dataset, {"train_dataset": job.train_dataset, "val_dataset": job.val_dataset})
     _warn_of_unrecorded(job)
-    click.echo(resolved_config(job), nl=False)
+    return job
 
 
 def _warn_of_unrecorded(job: "Job") -> None:

@@ -91,7 +91,7 @@ class FirstRollouts:
                 raise
             raise NoRewards(
                 f"the first {len(self._failed)} rollouts have all failed for the same reason, so the run ends here: "
-                f"{self._cause}. Where that is to be expected at first, say stop_on_identical_failures=False"
+                f"{self._cause}. Where that is to be expected at first, set stop_on_identical_failures to false"
             ) from None
 
     def _count_failure(self, rollout_id: str, cause: str, where: str) -> None:

@@ -53,6 +53,14 @@ def test_dry_run_prints_the_resolved_config_and_leaves_nothing_behind(folder: Pa
     assert sorted(path.name for path in folder.rglob("*")) == before
 
 
+def test_dry_run_prints_the_resolved_config_as_json(folder: Path) -> None:
+    done = train(folder, "--dry-run", "--json", "--set", "algorithm.n_epochs=3")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["event"] == "config"
+    assert printed["config"]["algorithm"] == {"name": "baseline", "n_epochs": 3}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
