@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from pydantic import PositiveFloat
+
 from lightning_core.errors import BudgetExhausted, ConfigError
-from lightning_core.registry import did_you_mean
+from lightning_core.registry import check_options
 
 Limit = Literal["usd", "tokens", "calls", "seconds"]
 LIMITS: tuple[Limit, ...] = ("usd", "tokens", "calls", "seconds")
@@ -27,22 +29,20 @@ class Budget:
         clock: Returns seconds that never go back.
 
     Raises:
-        ConfigError: When a limit is no number above 0.
+        InvalidOptions: When a limit is not a number above 0.
     """
 
     def __init__(
         self,
         *,
-        usd: float | None = None,
-        tokens: int | None = None,
-        calls: int | None = None,
-        seconds: float | None = None,
+        usd: PositiveFloat | None = None,
+        tokens: PositiveFloat | None = None,
+        calls: PositiveFloat | None = None,
+        seconds: PositiveFloat | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         given: dict[Limit, float | None] = {"usd": usd, "tokens": tokens, "calls": calls, "seconds": seconds}
-        for name, value in given.items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-                raise ConfigError(f"budget: {name} is {value!r}; it is a number above 0, or left out")
+        check_options("budget", given, Budget)
         self.limits: Mapping[Limit, float] = {
             name: value for name, value in given.items() if value is not None and math.isfinite(value)
         }
@@ -72,10 +72,7 @@ class Budget:
                 f"budget is a {type(spec).__name__}; it is a mapping with some of {', '.join(LIMITS)}, as in "
                 "{'usd': 5, 'seconds': 3600}"
             )
-        for name in spec:
-            if name not in LIMITS:
-                near = did_you_mean(str(name), LIMITS)
-                raise ConfigError(f"budget has no limit {name!r}; it has: {', '.join(LIMITS)}{near}")
+        check_options("budget", spec, cls)
         return cls(**spec)
 
     @property

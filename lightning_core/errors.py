@@ -1,5 +1,8 @@
 """One family of exceptions: a type per boundary, and below it a type per fact."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class LightningError(Exception):
     """Anything that Lightning Core raises on purpose."""
@@ -23,6 +26,23 @@ class InvalidComponent(RegistryError, TypeError):
 
 class ConfigError(LightningError, ValueError):
     """A config file, or what it names, is wrong."""
+
+
+class InvalidOptions(InvalidComponent, ConfigError):
+    """Options do not fit what they are for.
+
+    Args:
+        label: What takes them.
+        faults: What is wrong, by the option's name; `""` for what is missing.
+    """
+
+    def __init__(self, label: str, faults: Mapping[str, str]) -> None:
+        super().__init__("\n".join(faults.values()))
+        self.label = label
+        self.faults = faults
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.label, self.faults)
 
 
 class StoreError(LightningError):

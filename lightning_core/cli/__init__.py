@@ -201,7 +201,7 @@ def _in_one_line(error: click.UsageError) -> click.ClickException:
 
 def _readable(message: str) -> str:
     """Return a message as it can be shown: what an agent or a plugin said may be in it."""
-    from lightning_core.logs.secrets import remember_environment  # late: commands that list things start fast
+    from lightning_core.secrets import remember_environment  # late: commands that list things start fast
 
     remember_environment()
     return "\n".join(cut(visible(line), MAX_ERROR_CHARACTERS) for line in message.split("\n"))

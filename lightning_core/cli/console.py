@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from lightning_core.adapter.usage import Usage
-from lightning_core.logs.secrets import hide_keys, hide_keys_in
+from lightning_core.secrets import hide_keys, hide_keys_in
 
 
 def plain_console() -> Console:
@@ -154,8 +154,8 @@ def _as_json(value: Any) -> Any:
 def show_warnings(context: click.Context, *, verbose: bool = False) -> None:
     """Show warnings and errors that are logged, for as long as a command runs; all that is logged where wanted."""
     from lightning_core.logs import setup_logging  # late: who asks for help does not pay for it
-    from lightning_core.logs.secrets import remember_environment
     from lightning_core.logs.setup import reset_logging
+    from lightning_core.secrets import remember_environment
 
     remember_environment()
     setup_logging("DEBUG" if verbose else "WARNING", console=False, extra_handlers=[_Stderr()])

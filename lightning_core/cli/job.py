@@ -14,9 +14,9 @@ from lightning_core.cli.summary import more_budget, print_summary, result_record
 from lightning_core.config import Job, default_values, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
-from lightning_core.logs.secrets import hide_keys_in, without_secrets
 from lightning_core.runs import FitResult
 from lightning_core.runs.manifest import Origin, describe_origin
+from lightning_core.secrets import hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore
 
 HIDDEN = "***"

@@ -20,9 +20,9 @@ from lightning_core.cli.texts import shortened
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.config.components import search_first
 from lightning_core.config.files import YamlFault, read_yaml
-from lightning_core.config.model import wanted
 from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
 from lightning_core.registry import load_object
+from lightning_core.registry.options import wanted
 from lightning_core.runs import FitResult
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutMode
 

@@ -10,14 +10,14 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u206
 
 def visible(text: str) -> str:
     r"""Return a text without secrets, and without what a terminal would obey: that is escaped, as in `\x1b`."""
-    from lightning_core.logs.secrets import hide_keys  # late: commands that show no such text start fast
+    from lightning_core.secrets import hide_keys  # late: commands that show no such text start fast
 
     return _escaped(hide_keys(text))
 
 
 def visible_prompt(text: str) -> str:
     """Return a prompt as `visible` does a text; only secrets of the config and of resources are hidden in it."""
-    from lightning_core.logs.secrets import hide_in_prompt  # late, as above
+    from lightning_core.secrets import hide_in_prompt  # late, as above
 
     return _escaped(hide_in_prompt(text))
 

@@ -8,9 +8,9 @@ from pydantic_core import ErrorDetails
 
 from lightning_core.config.datasets import Hub
 from lightning_core.config.files import ConfigFile, Place
-from lightning_core.config.model import DATASETS, wanted
-from lightning_core.logs.secrets import hide_in_field
+from lightning_core.config.model import DATASETS
 from lightning_core.registry import did_you_mean
+from lightning_core.registry.options import show_value, wanted
 from lightning_core.types import LLM, PromptTemplate, ProxyLLM, RolloutConfig
 
 _RESOURCES = {kind.model_fields["resource_type"].default: kind for kind in (LLM, ProxyLLM, PromptTemplate)}
@@ -47,7 +47,7 @@ def explain(file: ConfigFile, fault: ErrorDetails, keys: Iterable[str]) -> str:
             words = "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
         case _:
             words = wanted(fault)
-    return f"{where}: {name} is {shown(name, fault['input'])}: {words}"
+    return f"{where}: {name} is {show_value(name, fault['input'])}; {words}"
 
 
 def hidden_values(file: ConfigFile) -> list[str]:
@@ -78,15 +78,6 @@ def in_order(file: ConfigFile, faults: Iterable[str]) -> list[str]:
         return not fault.startswith(str(file.path)), 0 if line is None else int(line[1])
 
     return sorted(faults, key=place)
-
-
-def shown(name: str, value: Any) -> str:
-    """Return a value as it can stand in a message: not long, and no secret."""
-    hidden = hide_in_field(name.rpartition(".")[-1], value) if isinstance(value, str | int | float) else value
-    if not isinstance(value, str | int | float | None) or hidden != value:
-        return f"of type {type(value).__name__}"
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _place_in_file(place: Place, keys: Iterable[str]) -> tuple[Place, Iterable[str]]:

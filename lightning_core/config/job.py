@@ -13,13 +13,12 @@ from pydantic import ValidationError
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.config.components import (
     GIVEN,
-    Options,
     build_component,
     check_components,
     check_origin,
     load_named,
-    option_faults,
     place_of,
+    placed,
     raised_at,
     search_first,
 )
@@ -28,12 +27,20 @@ from lightning_core.config.faults import explain, hidden_values, in_order
 from lightning_core.config.files import ConfigFile, read_config, tell_numbers
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
 from lightning_core.config.overrides import override
-from lightning_core.errors import ConfigError, InvalidAgent, InvalidComponent, InvalidInput, RegistryError
-from lightning_core.logs.secrets import remember_secrets, without_secrets
+from lightning_core.errors import (
+    ConfigError,
+    InvalidAgent,
+    InvalidComponent,
+    InvalidInput,
+    InvalidOptions,
+    RegistryError,
+)
 from lightning_core.plugins import Hooks
 from lightning_core.registry import SHIPS_IN, default_registry, did_you_mean
+from lightning_core.registry.options import Options
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.standing import plan_of
+from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
 from lightning_core.types import Dataset
 
@@ -86,10 +93,8 @@ def _outside(file: ConfigFile, options: dict[str, Any], *, has_grader: bool) -> 
         kind: Any = registry.load("agents", named[0])
     except RegistryError as exc:
         raise ConfigError(f"{file.where(('agent', named[0]))}: agent: {exc}") from exc
-    known = Options(kind)
-    faults = list(option_faults(file, "agent", "this agent", known, options))
-    if faults:
-        raise ConfigError("\n".join(faults))
+    if faults := Options(kind).faults("agent", options):
+        raise ConfigError("\n".join(placed(file, "agent", faults)))
     if has_grader:
         options.setdefault("reward", "grader")
     if "folder" in inspect.signature(kind).parameters:  # a program runs beside the file
@@ -215,6 +220,8 @@ def load_job(
         _check_plugins(file, config, plugins)
         if not isinstance(exc, ValueError | RegistryError):
             raise
+        if isinstance(exc, InvalidOptions):
+            raise ConfigError("\n".join(placed(file, exc.label, exc.faults))) from exc
         # An option with a value that its component, or the trainer, refuses.
         place = place_of(str(exc), config, ("runner", "strategy"))
         raise ConfigError(f"{file.where(place)}: {exc}") from exc

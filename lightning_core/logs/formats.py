@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lightning_core.errors import RunFolderError, StoreError
-from lightning_core.logs.secrets import hide_in_field, hide_in_text
+from lightning_core.secrets import hide_in_field, hide_in_text
 from lightning_core.tracer import current_trace
 
 

@@ -7,11 +7,10 @@ from lightning_core.registry.building import (
     Kind,
     Spec,
     State,
-    did_you_mean,
     load_object,
-    nearest,
 )
 from lightning_core.registry.inventory import BLOCK_VARIABLE
+from lightning_core.registry.options import check_options, did_you_mean, nearest
 from lightning_core.registry.registry import Registration, Registry, default_registry
 from lightning_core.registry.ships_in import SHIPS_IN
 
@@ -26,6 +25,7 @@ __all__ = [
     "Registry",
     "Spec",
     "State",
+    "check_options",
     "default_registry",
     "did_you_mean",
     "load_object",

@@ -1,16 +1,15 @@
 """From a class or a function, and options, to an instance."""
 
-import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
-from lightning_core.errors import BrokenPlugin, InvalidComponent, UnknownComponent
-from lightning_core.superseded import superseded_options
+from lightning_core.errors import BrokenPlugin, InvalidComponent, InvalidOptions, UnknownComponent
+from lightning_core.registry.options import Options, did_you_mean
 
 
 def load_object(path: str) -> Any:
@@ -39,18 +38,6 @@ def load_object(path: str) -> Any:
             raise BrokenPlugin(f"{part!r} of {owner} cannot be imported: {type(exc).__name__}: {exc}") from exc
         owner = repr(part)
     return found
-
-
-def nearest(name: object, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that `name` was probably meant to be; None when none is like it."""
-    matches = difflib.get_close_matches(str(name), list(names), n=1)
-    return matches[0] if matches else None
-
-
-def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return the end of an error message, `. Did you mean 'x'?`; empty when nothing is near."""
-    guess = nearest(name, names)
-    return "" if guess is None else f". Did you mean {guess!r}?"
 
 
 def _import_module(module_name: str, path: str) -> Any:
@@ -147,8 +134,6 @@ Spec: TypeAlias = T | type[T] | Callable[..., T] | str | Mapping[str, Any]
 """Whatever says a component: an instance, a class or a factory, an installed name or an import path, or a mapping with
 its `name` and options."""
 
-_NAMED_PARAMETERS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
 
 def require_buildable(label: str, source: object, expected: type) -> None:
     """Refuse what is no instance of `expected`, and cannot be called for one.
@@ -170,7 +155,7 @@ def build_from(
     """Return `source` where it is a ready instance, else what it gives when it is called; see `Registry.build`.
 
     Raises:
-        InvalidComponent: It is not an `expected`, or does not take the options.
+        InvalidComponent: It is not an `expected`; `InvalidOptions` where it does not take the options.
     """
     require_buildable(label, source, expected)
     if isinstance(source, expected):
@@ -179,7 +164,10 @@ def build_from(
                 f"{label} is a ready {type(source).__name__} and takes no options; got {', '.join(map(repr, options))}"
             )
         return source
-    built = source(**_arguments(label, source, options, defaults))
+    takes = Options(source)
+    if faults := takes.faults(label, options, supplied=defaults):
+        raise InvalidOptions(label, faults)
+    built = source(**{name: value for name, value in defaults.items() if name in takes.parameters} | dict(options))
     if not isinstance(built, expected):
         raise InvalidComponent(f"{label} gave {in_words(built)}, which is no {expected.__name__}")
     return built
@@ -203,29 +191,3 @@ def path_of(source: Any) -> str:
     if not hasattr(plain, "__qualname__"):
         plain = type(plain)
     return f"{plain.__module__}:{plain.__qualname__}"
-
-
-def _arguments(
-    label: str, factory: Callable[..., Any], options: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Check options against what `factory` takes, and add the defaults that it takes."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except ValueError:  # some of those written in C do not tell
-        return dict(options)
-    named = {parameter.name: parameter for parameter in parameters if parameter.kind in _NAMED_PARAMETERS}
-    takes_anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    accepted = superseded_options(factory)
-    takes = f"it takes: {', '.join(named) or 'none'}"
-    for option in options:
-        if option not in named and option not in accepted and not takes_anything:
-            raise InvalidComponent(f"{label} has no option {option!r}; {takes}{did_you_mean(option, named)}")
-    arguments = {name: value for name, value in defaults.items() if name in named} | dict(options)
-    missing = [name for name, parameter in named.items() if _is_required(parameter) and name not in arguments]
-    if missing:
-        raise InvalidComponent(f"{label} needs the option {', '.join(map(repr, missing))}; {takes}")
-    return arguments
-
-
-def _is_required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import Distribution, EntryPoint
 
-from lightning_core.registry.building import GROUPS, KINDS, Component, Kind, did_you_mean
+from lightning_core.registry.building import GROUPS, KINDS, Component, Kind
+from lightning_core.registry.options import did_you_mean
 from lightning_core.registry.ships_in import SHIPS_IN
 
 CORE = "lightning-core"

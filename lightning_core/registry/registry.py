@@ -15,14 +15,13 @@ from lightning_core.registry.building import (
     Component,
     Kind,
     build_from,
-    did_you_mean,
     in_words,
     is_factory,
     load_object,
-    nearest,
     path_of,
 )
 from lightning_core.registry.inventory import Blocklist, installed_entry_points, take_inventory
+from lightning_core.registry.options import did_you_mean, nearest
 from lightning_core.registry.ships_in import SHIPS_IN
 
 THIS_PROCESS = "this process"
@@ -182,8 +181,8 @@ class Registry:
         Raises:
             UnknownComponent: Nothing has the name or path, or it is blocked.
             BrokenPlugin: It is there, and cannot be used; see `load`.
-            InvalidComponent: It is not an `expected`, it does not take an option, it misses a required one, or
-                `spec` has none of the accepted forms.
+            InvalidComponent: It is not an `expected`, or `spec` has none of the accepted forms; `InvalidOptions` where
+                options do not fit its signature.
         """
         if isinstance(spec, expected):
             return spec

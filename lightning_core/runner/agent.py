@@ -22,7 +22,6 @@ from lightning_core.errors import (
     LightningError,
     NotFound,
 )
-from lightning_core.logs.secrets import remember_environment, remember_secrets
 from lightning_core.plugins import Hooks
 from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
@@ -41,6 +40,7 @@ from lightning_core.runner.outcome import (
     report,
     spans_of,
 )
+from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.tracer import Trace, Tracer

@@ -25,7 +25,7 @@ from lightning_core.errors import (
     NotFound,
     StoreUnavailable,
 )
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, Rollout, Span, SpanCoreFields
 from lightning_core.types.text import well_formed

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lightning_core.errors import RunFolderError
-from lightning_core.logs.secrets import hide_keys_in
 from lightning_core.runs.held_out import Comparison
 from lightning_core.runs.result import BudgetUse, RunStatus, RunUsage
+from lightning_core.secrets import hide_keys_in
 
 
 def private(path: str, flags: int) -> int:

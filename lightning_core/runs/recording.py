@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from lightning_core.errors import RunFolderError, StoreError
-from lightning_core.logs.secrets import hide_in_text, hide_keys_in, without_secrets
 from lightning_core.registry import Registry
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.manifest import (
@@ -27,6 +26,7 @@ from lightning_core.runs.manifest import (
 )
 from lightning_core.runs.metrics import MetricsFile
 from lightning_core.runs.result import FitResult, RunStatus
+from lightning_core.secrets import hide_in_text, hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import LLM, NamedResources, Resource
 

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 from lightning_core.adapter.usage import METADATA as USAGE, Usage, read_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.logs.secrets import hide_in_text
 from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
+from lightning_core.secrets import hide_in_text
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, AttemptedRollout, NamedResources, Rollout, Worker
 

@@ -20,7 +20,7 @@ from typing import Any
 from opentelemetry.instrumentation.dependencies import DependencyConflictError
 
 from lightning_core.errors import TracerError
-from lightning_core.registry.building import did_you_mean
+from lightning_core.registry import did_you_mean
 from lightning_core.tracer.provider import RoutingProvider
 
 logger = logging.getLogger(__name__)

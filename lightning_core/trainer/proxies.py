@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from lightning_core.errors import ConfigError, LightningError, RegistryError
+from lightning_core.errors import ConfigError, InvalidOptions, LightningError, RegistryError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.execution.local import LocalStrategy
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy, flush_calls
@@ -52,6 +52,8 @@ def make_proxy(
         else:
             kind, options = _kind(spec, registry)
             proxy = kind.from_spec(options, store=store, strategy=strategy, registry=registry)
+    except InvalidOptions:  # of the proxy itself
+        raise
     except (ConfigError, RegistryError) as exc:
         raise ConfigError(f"llm_proxy: {exc}") from exc
     _check_keys(proxy, strategy)

@@ -11,13 +11,13 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
-from lightning_core.logs.secrets import remember_environment, remember_secrets
 from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import describe_origin
 from lightning_core.runs.result import failed_hooks, sum_usage
 from lightning_core.runs.standing import warn_of_overlap
+from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.trainer.budgeting import BudgetOfRun, budget_elsewhere
 from lightning_core.trainer.proxies import leads, proxied, readdressed, with_model

@@ -135,11 +135,11 @@ def test_time_is_set_on_the_command_line(run: Agl) -> None:
     ("option", "message"),
     [
         ("llm_proxy=null", "budget limits calls, which the model proxy counts, and there is none"),
-        ("budget.calls=-1", "budget: calls is -1; it is a number above 0, or left out"),
-        ("budget.cals=1", "budget has no limit 'cals'"),
+        ("budget.calls=-1", "budget: calls is -1; it has to be more than 0"),
+        ("budget.cals=1", "budget has no option 'cals'"),
         ("llm_proxy.model_list=[]", "llm_proxy: model_list is empty"),
-        ("llm_proxy=5", "llm_proxy is 5: it has to be a mapping with a model_list, the URL of a proxy, or true"),
-        ("budget=5", "budget is 5: it has to be a mapping"),
+        ("llm_proxy=5", "llm_proxy is 5; it has to be a mapping with a model_list, the URL of a proxy, or true"),
+        ("budget=5", "budget is 5; it has to be a mapping"),
     ],
 )
 def test_what_is_wrong_is_one_line_before_anything_starts(

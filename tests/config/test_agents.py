@@ -70,11 +70,11 @@ def test_service_is_named_by_its_url(write: WriteFile) -> None:
 @pytest.mark.parametrize(
     ("agent", "message"),
     [
-        ("{command: [], rewrad: file}", r"config\.yaml:1: this agent has no option 'rewrad'; .*Did you mean 'reward'"),
+        ("{command: [], rewrad: file}", r"config\.yaml:1: agent has no option 'rewrad'; .*Did you mean 'reward'"),
         ("{command: []}", r"config\.yaml:1: agent: command is \[\]; it is a list with a program"),
-        ("{command: python solve.py}", r"config\.yaml:1: agent\.command is 'python solve\.py': it has to be a list"),
+        ("{command: python solve.py}", r"config\.yaml:1: agent: command is 'python solve\.py'; it has to be a list"),
         ("{command: [./solve]}", r"config\.yaml:1: agent: there is no program '\./solve' in /"),
-        ("{command: [echo], reward: grade}", r"agent\.reward is 'grade': it has to be 'output', 'file', 'report' or"),
+        ("{command: [echo], reward: grade}", r"agent: reward is 'grade'; it has to be 'output', 'file', 'report' or"),
         ("{url: 'localhost:1'}", r"config\.yaml:1: agent: url is 'localhost:1'; it is the URL of a service"),
         ("{url: 'http://h/', client: 'my_agent:Nobody'}", r"config\.yaml:1: agent: .*'my_agent' has no 'Nobody'"),
         (
@@ -83,7 +83,7 @@ def test_service_is_named_by_its_url(write: WriteFile) -> None:
         ),
         ("{comand: [echo]}", r"agent is a mapping with 'comand'; .*Did you mean 'command'"),
         ("{}", r"config\.yaml:1: agent is a mapping with nothing; it has to be 'module:name', {command: "),
-        ("[echo, 1]", r"config\.yaml:1: agent is of type list: it has to be 'module:name', {command: "),
+        ("[echo, 1]", r"config\.yaml:1: agent is of type list; it has to be 'module:name', {command: "),
     ],
 )
 def test_what_is_no_agent_is_told_with_its_place_before_a_run(write: WriteFile, agent: str, message: str) -> None:

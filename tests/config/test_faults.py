@@ -23,27 +23,27 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
     [
         ("alogrithm: x\n", "config.yaml:3: unknown key 'alogrithm'. Did you mean 'algorithm'?"),
         ("zzz: x\n", "config.yaml:3: unknown key 'zzz'"),
-        ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0: it has to be 1 or more"),
-        ("n_runners: '4'\n", "config.yaml:3: n_runners is '4': it has to be a whole number"),
-        ("n_runners: true\n", "config.yaml:3: n_runners is True: it has to be a whole number"),
-        ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5: it has to be a whole number"),
+        ("\nn_runners: 0\n", "config.yaml:4: n_runners is 0; it has to be 1 or more"),
+        ("n_runners: '4'\n", "config.yaml:3: n_runners is '4'; it has to be a whole number"),
+        ("n_runners: true\n", "config.yaml:3: n_runners is True; it has to be a whole number"),
+        ("max_rollouts: 1.5\n", "config.yaml:3: max_rollouts is 1.5; it has to be a whole number"),
         (
             "store: 5\n",
-            "config.yaml:3: store is 5: "
+            "config.yaml:3: store is 5; "
             "it has to be a name, 'package.module:Class', or a mapping with name and options",
         ),
         (
             "runner: [agent]\n",
-            "config.yaml:3: runner is of type list: "
+            "config.yaml:3: runner is of type list; "
             "it has to be a name, 'package.module:Class', or a mapping with name and options",
         ),
         (
             "train_dataset: 5\n",
-            "config.yaml:3: train_dataset is 5: it has to be a file, 'module:name', 'hf:name', or a list of samples",
+            "config.yaml:3: train_dataset is 5; it has to be a file, 'module:name', 'hf:name', or a list of samples",
         ),
         (
             "train_dataset:\n  name: train.jsonl\n",
-            "config.yaml:4: train_dataset.name is 'train.jsonl': "
+            "config.yaml:4: train_dataset.name is 'train.jsonl'; "
             "options are for datasets of the Hugging Face hub, as in {name: hf:gsm8k, split: train}",
         ),
         (
@@ -54,8 +54,8 @@ def fault(folder: Path, text: str, name: str = "config.yaml") -> list[str]:
             "rollout_config:\n  max_attempt: 2\n",
             "config.yaml:4: unknown key 'rollout_config.max_attempt'. Did you mean 'max_attempts'?",
         ),
-        ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve': it has to be a list"),
-        ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5: it has to be a text"),
+        ("hooks: my_agent:solve\n", "config.yaml:3: hooks is 'my_agent:solve'; it has to be a list"),
+        ("hooks:\n  - a:b\n  - 5\n", "config.yaml:5: hooks.1 is 5; it has to be a text"),
     ],
 )
 def test_wrong_value_is_shown_with_its_line(folder: Path, text: str, message: str) -> None:
@@ -69,7 +69,7 @@ def test_missing_key_is_named(folder: Path) -> None:
 def test_all_faults_are_told_at_once(folder: Path) -> None:
     assert fault(folder, "algorithm: 5\nn_runner: 4\n") == [
         "config.yaml: the key 'agent' is missing",
-        "config.yaml:1: algorithm is 5: "
+        "config.yaml:1: algorithm is 5; "
         "it has to be a name, 'package.module:Class', or a mapping with name and options",
         "config.yaml:2: unknown key 'n_runner'. Did you mean 'n_runners'?",
     ]
@@ -83,7 +83,7 @@ def test_faults_of_keys_and_of_options_are_told_at_once_in_the_order_of_the_file
 def test_what_is_wrong_in_toml_is_told_with_its_key(folder: Path) -> None:
     text = 'agent = "my_agent:solve"\nalgorithm = "baseline"\nn_runner = 4\n[rollout_config]\nmax_attempts = "two"\n'
     assert fault(folder, text, "config.toml") == [
-        "config.toml: rollout_config.max_attempts is 'two': it has to be a whole number",
+        "config.toml: rollout_config.max_attempts is 'two'; it has to be a whole number",
         "config.toml: unknown key 'n_runner'. Did you mean 'n_runners'?",
     ]
 
@@ -107,7 +107,7 @@ PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
         ),
         (
             "    resource_type: prompt_template\n    template: [Hello]\n",
-            ["config.yaml:6: initial_resources.main_prompt.template is of type list: it has to be a text"],
+            ["config.yaml:6: initial_resources.main_prompt.template is of type list; it has to be a text"],
         ),
         (
             "    template: Hello\n",
@@ -126,7 +126,7 @@ PROMPT = REQUIRED + "initial_resources:\n  main_prompt:\n"
         (
             "    Hello\n",
             [
-                "config.yaml:4: initial_resources.main_prompt is 'Hello': "
+                "config.yaml:4: initial_resources.main_prompt is 'Hello'; "
                 "it has to be a mapping, as in {resource_type: prompt_template, template: ...}"
             ],
         ),

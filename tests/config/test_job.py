@@ -132,7 +132,7 @@ def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
         ("algorithm:\n  name: baseline\n  n_epochs: 0", ":4: algorithm: n_epochs is 0; it is a whole number from 1 on"),
         (
             "algorithm:\n  name: baseline\n  n_epochs: two",
-            ":4: algorithm.n_epochs is 'two': it has to be a whole number",
+            ":4: algorithm 'baseline': n_epochs is 'two'; it has to be a whole number",
         ),
         (
             "algorithm:\n  name: baseline\n  epochs: 1",

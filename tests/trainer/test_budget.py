@@ -404,15 +404,15 @@ ENTRY = {"model_name": "m", "litellm_params": {"model": "hosted_vllm/m", "api_ba
     [
         ({"budget": {"calls": 5}}, "budget limits calls, which the model proxy counts, and there is none: give llm_pr"),
         ({"budget": {"usd": 5, "seconds": 5}}, "budget limits usd, which the model proxy counts"),
-        ({"budget": {"cals": 5}}, r"budget has no limit 'cals'; it has: .*Did you mean 'calls'\?"),
-        ({"budget": {"seconds": -1}}, "budget: seconds is -1; it is a number above 0"),
+        ({"budget": {"cals": 5}}, r"budget has no option 'cals'; it takes: .*Did you mean 'calls'\?"),
+        ({"budget": {"seconds": -1}}, "budget: seconds is -1; it has to be more than 0"),
         ({"budget": {"seconds": "1 h"}}, "budget: seconds is '1 h'"),
         ({"budget": 5}, "budget is a int; it is a mapping"),
         (
             {"budget": {"calls": 1}, "llm_proxy": {"model_list": [ENTRY], "budget": {"calls": 2}}},
             "budget is given to the trainer and to its llm_proxy; say it in one place",
         ),
-        ({"llm_proxy": {"model_list": [ENTRY], "budget": {"cals": 2}}}, "budget has no limit 'cals'"),
+        ({"llm_proxy": {"model_list": [ENTRY], "budget": {"cals": 2}}}, "budget has no option 'cals'"),
         (
             {"budget": {"calls": 1}, "llm_proxy": "http://127.0.0.1:1"},
             "budget limits calls, but the proxy runs by itself",

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span as SdkSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from lightning_core.errors import ConfigError
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.secrets import hide_in_text
 from lightning_core.tracer import Trace, current_trace
 from lightning_core.tracer.export import SpanExport
 

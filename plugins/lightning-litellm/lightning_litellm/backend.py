@@ -14,7 +14,7 @@ from lightning_proxy.openai_backend import from_environment
 from lightning_proxy.refusals import Refused, openai_error
 
 from lightning_core.errors import ConfigError
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.secrets import hide_in_text
 from lightning_litellm.answers import StreamedAnswer, whole
 from lightning_litellm.failures import answer_of
 from lightning_litellm.fields import PATHS, UnknownField, arguments_of

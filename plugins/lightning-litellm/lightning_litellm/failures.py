@@ -10,7 +10,7 @@ from lightning_proxy.jsons import dump
 from lightning_proxy.refusals import Refused
 
 from lightning_core.errors import ProxyError
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.secrets import hide_in_text
 
 _LONGEST_MESSAGE = 2000
 

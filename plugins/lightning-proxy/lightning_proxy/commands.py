@@ -20,9 +20,6 @@ _STORE_SECONDS = 30.0
 _SILENT_SECONDS = 0.5
 """How long the store may take to answer before it is said what is waited for."""
 
-_KEYS = ("model_list", "store", "host", "port", "key", "public_url", "budget", "workers")
-_SWITCHES = ("allow_unattributed", "attribution_header", "capture_content", "capture_tokens", "redact")
-
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
@@ -73,18 +70,13 @@ def _options(file: "ConfigFile") -> dict[str, Any]:
     Raises:
         ConfigError: Names the key that there is not, or whose value is wrong, and its line.
     """
-    from lightning_core.registry import did_you_mean
-    from lightning_proxy.option_types import check_options
+    from lightning_core.registry.options import Options
+    from lightning_proxy import LLMProxy
     from lightning_proxy.steering import Settings
 
-    known = dict.fromkeys((*_KEYS, *_SWITCHES, *Settings.__dataclass_fields__))
-    for name in file.values:
-        if name not in known:
-            raise ConfigError(f"{file.where((name,))}: unknown key {name!r}{did_you_mean(str(name), known)}")
-        try:
-            check_options({name: file.values[name]})
-        except ConfigError as exc:
-            raise ConfigError(f"{file.where((name,))}: {exc}") from exc
+    given = {name: value for name, value in file.values.items() if name != "store"}
+    if faults := Options(LLMProxy, Settings).faults("the proxy", given):
+        raise ConfigError("\n".join(f"{file.where((name,))}: {fault}" for name, fault in faults.items()))
     if not isinstance(file.values.get("model_list"), list):
         raise ConfigError(f"{file.where(('model_list',))}: model_list is missing, or no list; it is as LiteLLM has it")
     return dict(file.values)
@@ -95,10 +87,6 @@ async def _serve(options: dict[str, Any]) -> None:
     import gc
     import signal
 
-    from lightning_core.registry import load_object
-
-    if isinstance(options.get("redact"), str):
-        options["redact"] = load_object(options["redact"])
     store = _store(options.pop("store", None), options.get("key"))
     served = _proxy(store, options)
     told = asyncio.Event()
@@ -171,7 +159,4 @@ async def _reach(store: "LightningStore") -> None:
 def _proxy(store: "LightningStore | None", options: dict[str, Any]) -> "LLMProxy":
     from lightning_proxy import LLMProxy
 
-    try:
-        return LLMProxy(store=store, launch_mode="asyncio", **{"port": DEFAULT_PORT, **options})
-    except TypeError as exc:
-        raise ConfigError(f"the config has a value that the proxy does not take: {exc}") from exc
+    return LLMProxy(store=store, launch_mode="asyncio", **{"port": DEFAULT_PORT, **options})

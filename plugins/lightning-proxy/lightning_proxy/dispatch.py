@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Set
 from contextlib import suppress
 from typing import Any
 
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.secrets import hide_in_text
 from lightning_core.store.clock import Clock
 from lightning_proxy.backend import (
     BackendAnswer,

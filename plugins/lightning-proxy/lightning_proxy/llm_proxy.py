@@ -4,23 +4,24 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from lightning_http.auth import Keys
 from lightning_http.loopback import is_loopback
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.budget import Budget
 from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
-from lightning_core.registry import Registry, default_registry
+from lightning_core.registry import Registry, check_options, default_registry, load_object
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.superseded import superseded
 from lightning_core.types import LLM, Attempt, Rollout
 from lightning_proxy.model_list import ModelConfig, make_replicas
-from lightning_proxy.option_types import check_options
 from lightning_proxy.owner import Address, Owner
+from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import flush_calls
 from lightning_proxy.running import RunningProxy
 from lightning_proxy.service import ProxyService
@@ -28,6 +29,9 @@ from lightning_proxy.setup import proxy_from_spec
 from lightning_proxy.spans import Capture, Redact
 from lightning_proxy.steering import Serving, Settings
 from lightning_proxy.traffic import Drained
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+"""0 lets the system choose."""
 
 
 class LLMProxy(ModelProxy):
@@ -61,7 +65,8 @@ class LLMProxy(ModelProxy):
         attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`, or what `bind` said.
         capture_content: Whether messages and tools are recorded.
         capture_tokens: Whether token ids are.
-        redact: Is given `input`, `output`, `instructions` or `tools`, and what is to be recorded; returns what is.
+        redact: Is given `input`, `output`, `instructions` or `tools`, and what is to be recorded; returns what is. A
+            function, or its path.
         budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
         workers: How many processes answer calls. More than one share the budget, pauses, and where an attempt's calls
             go; backends are then named, not given as objects. They need a thread in this process, whatever
@@ -85,11 +90,11 @@ class LLMProxy(ModelProxy):
     )
     def __init__(
         self,
-        port: int | None = None,
+        port: Port | None = None,
         model_list: Sequence[ModelConfig | Mapping[str, Any]] | None = None,
         store: LightningStore | None = None,
         host: str | None = None,
-        num_retries: int = 2,
+        num_retries: NonNegativeInt = 2,
         launch_mode: Literal["thread", "asyncio", "mp"] = "thread",
         *,
         key: str | None = None,
@@ -99,22 +104,26 @@ class LLMProxy(ModelProxy):
         attribution_header: str | None = None,
         capture_content: bool = True,
         capture_tokens: bool = True,
-        redact: Redact | None = None,
+        redact: Redact | str | None = None,
         budget: Budget | Mapping[str, Any] | None = None,
-        workers: int = 1,
+        workers: PositiveInt = 1,
         registry: Registry | None = None,
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
         if launch_mode not in ("thread", "asyncio", "mp"):
             raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'thread' or 'asyncio'")
-        unknown = [name for name in settings if name not in Settings.__dataclass_fields__]
-        if unknown:
-            raise ConfigError(f"LLMProxy has no option {unknown[0]!r}; see LLMProxy and Settings for those it has")
-        plain = {"port": port, "host": host, "key": key, "public_url": public_url, "num_retries": num_retries}
-        plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens}
+        plain: dict[str, Any] = {
+            "port": port,
+            "host": host,
+            "key": key,
+            "public_url": public_url,
+        }
+        plain |= {"capture_content": capture_content, "capture_tokens": capture_tokens, "num_retries": num_retries}
         plain |= {"allow_unattributed": allow_unattributed, "attribution_header": attribution_header}
-        check_options({**plain, **settings, "allow_paths": allow_paths})
+        plain |= {"allow_paths": allow_paths, "workers": workers}
+        check_options("LLMProxy", {**plain, **settings}, LLMProxy, Settings)
+        OpenPaths(allow_paths)
         self.host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         if key is None and not is_loopback(self.host):
@@ -124,8 +133,6 @@ class LLMProxy(ModelProxy):
             )
         self.key = key
         """Its own; None where it needs none."""
-        if type(workers) is not int or workers < 1:
-            raise ConfigError(f"workers is {workers!r}; it is a whole number from 1 on")
         if workers > 1 and (registry is not None or clock is not None):
             raise ConfigError(
                 "registry and clock are objects of this process, which workers cannot have; leave them out"
@@ -142,7 +149,9 @@ class LLMProxy(ModelProxy):
             num_retries=num_retries,
             **settings,
         )
-        self._capture = Capture(capture_content, capture_tokens, redact)
+        self._capture = Capture(
+            capture_content, capture_tokens, load_object(redact) if isinstance(redact, str) else redact
+        )
         self.budget = Budget.of(budget)
         self._registry = default_registry() if registry is None else registry
         self._clock: Clock = SystemClock() if clock is None else clock

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, Required, TypedDict
+from typing import Any, NotRequired, Required
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from lightning_core.errors import ConfigError, InvalidComponent
 from lightning_core.registry import Registry
@@ -229,11 +231,10 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     prices = {**entry.get("model_info", {}), **params}
     try:
         backend = registry.build("backends", spec, expected=Backend)
-    except ConfigError as exc:
-        raise ConfigError(f"model_list[{number}] ({name}): {exc}") from exc
-    except InvalidComponent as exc:
-        hint = " (what else LiteLLM takes is for `backend: litellm`, in its option `params`)" if is_openai else ""
-        raise InvalidComponent(f"model_list[{number}] ({name}): {exc}{hint}") from exc
+    except (ConfigError, InvalidComponent) as exc:
+        is_unknown = is_openai and "has no option" in str(exc)
+        hint = " (what else LiteLLM takes is for `backend: litellm`, in its option `params`)" if is_unknown else ""
+        raise ConfigError(f"model_list[{number}] ({name}): {exc}{hint}") from exc
     input_price, output_price, cached_price = (_price(number, price, prices) for price in _PRICES)
     return Replica(
         model_name=name,

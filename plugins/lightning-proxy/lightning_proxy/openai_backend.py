@@ -6,15 +6,18 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.tracing import Trace
+from lightning_http.connection_limits import Seconds
+from pydantic import PositiveInt
 from yarl import URL
 
 from lightning_core.errors import ConfigError
+from lightning_core.registry import check_options
 from lightning_proxy.backend import (
     Backend,
     BackendAnswer,
@@ -23,7 +26,6 @@ from lightning_proxy.backend import (
     BackendTimeout,
     BackendUnavailable,
 )
-from lightning_proxy.option_types import check_options
 
 _PREFIX = "os.environ/"
 
@@ -84,11 +86,11 @@ class OpenAIBackend(Backend):
         api_key: str | None = None,
         *,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = 600.0,
-        stream_timeout: float | None = None,
-        connect_timeout: float = 5.0,
-        max_connections: int = 4096,
-        max_answer_bytes: int = 256 * 1024 * 1024,
+        timeout: Seconds | None = 600.0,
+        stream_timeout: Seconds | None = None,
+        connect_timeout: Seconds = 5.0,
+        max_connections: PositiveInt = 4096,
+        max_answer_bytes: PositiveInt = 256 * 1024 * 1024,
         return_token_ids: bool | None = None,
     ) -> None:
         given: dict[str, Any] = {
@@ -99,7 +101,7 @@ class OpenAIBackend(Backend):
         }
         given |= {"timeout": timeout, "stream_timeout": stream_timeout, "connect_timeout": connect_timeout}
         given |= {"max_connections": max_connections, "max_answer_bytes": max_answer_bytes}
-        check_options(given, get_type_hints(OpenAIBackend.__init__))
+        check_options("OpenAIBackend", given, OpenAIBackend)
         # As OpenAI's client does: the variables are one provider's, and its key is not for another.
         base = (
             os.environ.get(_BASE_VARIABLE) or _PUBLIC_BASE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lightning_core.registry.building import did_you_mean
+from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
 from lightning_proxy.model_list import Replica
 from lightning_proxy.owner import Owner

@@ -1,11 +1,9 @@
 """The proxy of a trainer's runs, from whatever says one."""
 
-import dataclasses
-import inspect
 import logging
 import os
 import secrets
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from lightning_http.loopback import is_loopback
@@ -13,11 +11,9 @@ from lightning_http.loopback import is_loopback
 from lightning_core.errors import ConfigError
 from lightning_core.execution.local import LocalStrategy
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
-from lightning_core.registry import Registry, default_registry, did_you_mean, load_object
+from lightning_core.registry import Registry, check_options, default_registry
 from lightning_core.store import LightningStore
-from lightning_core.superseded import superseded_options
 from lightning_core.trainer.proxies import leads
-from lightning_proxy.option_types import check_options
 from lightning_proxy.remote import RemoteProxy
 from lightning_proxy.steering import Settings
 
@@ -34,9 +30,9 @@ def proxy_from_spec(
         spec = {"url": spec}
     options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
     if "url" in options:
-        _check_names(options, ["url", "key"])
+        check_options("llm_proxy", options, RemoteProxy)
         return RemoteProxy(**options)
-    _check_options(options, kind)
+    _check(options, kind)
     defaults: dict[str, Any] = {"store": store, **_where(strategy), **_key(options, store, strategy)}
     if registry is not default_registry():  # which other processes have, too, where there are workers
         defaults["registry"] = registry
@@ -67,8 +63,8 @@ def _key(options: Mapping[str, Any], store: LightningStore, strategy: object) ->
     return {"key": secrets.token_urlsafe(32)} if has_keys else {}
 
 
-def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
-    """Check the options of a proxy that is to be made, and load what is named by a path.
+def _check(options: dict[str, Any], kind: type[Any]) -> None:
+    """Check the options of a proxy that is to be made.
 
     Raises:
         ConfigError: Names the option.
@@ -76,29 +72,9 @@ def _check_options(options: dict[str, Any], kind: type[Any]) -> None:
     former = options.pop("type", None)  # as agentlightning 0.3 has it; there is one class
     if former is not None and not str(former).endswith("LLMProxy"):
         raise ConfigError(f"type is {former!r}; leave it out, or give an instance of your class")
-    known = [*inspect.signature(kind).parameters, *(each.name for each in dataclasses.fields(Settings))]
-    told = [each for each in dict.fromkeys(known) if each not in _OF_PROGRAMS]
-    _check_names(options, told, also=superseded_options(kind) | _OF_PROGRAMS)
-    if isinstance(options.get("redact"), str):
-        options["redact"] = load_object(options["redact"])
-    check_options(options)
-    model_list = options.get("model_list")
-    if model_list is not None and (not isinstance(model_list, list | tuple) or not model_list):
-        got = "empty" if isinstance(model_list, list | tuple) else f"a {type(model_list).__name__}"
+    check_options("llm_proxy", options, kind, Settings)
+    if "model_list" in options and not options["model_list"]:
         raise ConfigError(
-            f"model_list is {got}; it is a list as LiteLLM has it: "
+            "model_list is empty; it is a list as LiteLLM has it: "
             "[{'model_name': ..., 'litellm_params': {'model': ..., 'api_base': ...}}]"
         )
-    for index, entry in enumerate(model_list or ()):
-        if not isinstance(entry, Mapping):
-            raise ConfigError(f"model_list[{index}] is a {type(entry).__name__}; each is a mapping with a model_name")
-
-
-_OF_PROGRAMS = frozenset({"store", "registry", "clock", "launch_mode", "settings"})
-"""Options that a trainer gives by itself, or that nobody needs to know of."""
-
-
-def _check_names(options: Mapping[str, Any], known: list[str], *, also: Container[str] = ()) -> None:
-    for name in options:
-        if name not in known and name not in also:
-            raise ConfigError(f"no option {name!r}; it takes: {', '.join(known)}{did_you_mean(str(name), known)}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.adapter import genai
-from lightning_core.logs.secrets import hide_in_text
+from lightning_core.secrets import hide_in_text
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.text import hide_attempt_keys

@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from lightning_http.connection_limits import ConnectionLimits
+from lightning_http.connection_limits import ConnectionLimits, Seconds
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.errors import ProxyError
 from lightning_proxy.owner import Owner
@@ -98,6 +99,10 @@ class Serving(Steering):
         """Let calls end, bring their spans to the store, and let go of everything."""
 
 
+Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""Seconds; 0 for no wait."""
+
+
 @dataclass(frozen=True)
 class Settings(ConnectionLimits):
     """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
@@ -105,18 +110,18 @@ class Settings(ConnectionLimits):
     allow_unattributed: bool = False
     allow_paths: Sequence[str] = ()
     attribution_header: str | None = None
-    num_retries: int = 2
-    first_retry_seconds: float = 0.25
-    max_concurrent_calls: int = 4096
-    max_waiting_calls: int = 16_384
-    queue_seconds: float = 300.0
-    pause_seconds: float = 60.0
-    stall_seconds: float = 120.0
-    flush_grace_seconds: float = 1.0
-    flush_seconds: float | None = 30.0
-    max_incoming_bytes: int = 512 * 1024 * 1024
-    max_unsent_spans: int = 20_000
-    max_unsent_bytes: int = 512 * 1024 * 1024
+    num_retries: NonNegativeInt = 2
+    first_retry_seconds: Wait = 0.25
+    max_concurrent_calls: PositiveInt = 4096
+    max_waiting_calls: NonNegativeInt = 16_384
+    queue_seconds: Wait = 300.0
+    pause_seconds: Wait = 60.0
+    stall_seconds: Seconds = 120.0
+    flush_grace_seconds: Wait = 1.0
+    flush_seconds: Wait | None = 30.0
+    max_incoming_bytes: PositiveInt = 512 * 1024 * 1024
+    max_unsent_spans: PositiveInt = 20_000
+    max_unsent_bytes: PositiveInt = 512 * 1024 * 1024
 
     def share_of(self, workers: int) -> Self:
         """Return the limits of one of so many workers; together they go over these by less than one each."""

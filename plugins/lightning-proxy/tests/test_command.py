@@ -193,10 +193,10 @@ async def test_a_store_that_wants_another_key_is_one_error(tmp_path: Path) -> No
     ("more", "message"),
     [
         ("", "the proxy has no store to record calls in"),
-        ("litellm_settings: {}\n", "models.yaml:7: unknown key 'litellm_settings'"),
-        ("allow_unattributed: true\nworkers: none\n", "workers is 'none'; it is a whole number from 1 on"),
+        ("litellm_settings: {}\n", "models.yaml:7: the proxy has no option 'litellm_settings'"),
+        ("allow_unattributed: true\nworkers: none\n", "workers is 'none'; it has to be a whole number"),
         ("budjet: {usd: 1}\n", "Did you mean 'budget'?"),
-        ("budget: {euro: 1}\n", "budget has no limit 'euro'"),
+        ("budget: {euro: 1}\n", "budget has no option 'euro'"),
         ("allow_unattributed: true\nhost: 0.0.0.0\n", "the proxy needs a key"),
     ],
 )

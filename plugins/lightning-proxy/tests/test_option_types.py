@@ -15,29 +15,29 @@ from lightning_core.registry import default_registry
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("port", "abc", "it is a whole number"),
-        ("port", 70000, "it is from 0"),
-        ("host", 5, "it is a text"),
-        ("key", 5, "it is a text"),
-        ("public_url", 5, "it is a text"),
-        ("allow_unattributed", "no", "it is true or false"),
-        ("capture_tokens", 1, "it is true or false"),
-        ("attribution_header", True, "it is a text"),
-        ("num_retries", "many", "it is a whole number"),
-        ("num_retries", 1.5, "it is a whole number"),
-        ("max_concurrent_calls", "lots", "it is a whole number"),
-        ("max_concurrent_calls", 0, "it is 1 or more"),
-        ("max_body_bytes", 0, "it is 1 or more"),
-        ("max_incoming_bytes", 0, "it is 1 or more"),
-        ("queue_seconds", -1, "it is 0 or more"),
-        ("pause_seconds", -3, "it is 0 or more"),
-        ("pause_seconds", None, "it is a number"),
-        ("pause_seconds", float("nan"), "it is 0 or more"),
-        ("stall_seconds", 0, "it is above 0"),
+        ("port", "abc", "it has to be a whole number"),
+        ("port", 70000, "it has to be 65535 or less"),
+        ("host", 5, "it has to be a text"),
+        ("key", 5, "it has to be a text"),
+        ("public_url", 5, "it has to be a text"),
+        ("allow_unattributed", "no", "it has to be true or false"),
+        ("capture_tokens", 1, "it has to be true or false"),
+        ("attribution_header", True, "it has to be a text"),
+        ("num_retries", "many", "it has to be a whole number"),
+        ("num_retries", 1.5, "it has to be a whole number"),
+        ("max_concurrent_calls", "lots", "it has to be a whole number"),
+        ("max_concurrent_calls", 0, "it has to be more than 0"),
+        ("max_body_bytes", 0, "it has to be more than 0"),
+        ("max_incoming_bytes", 0, "it has to be more than 0"),
+        ("queue_seconds", -1, "it has to be 0 or more"),
+        ("pause_seconds", -3, "it has to be 0 or more"),
+        ("pause_seconds", None, "it has to be a number"),
+        ("pause_seconds", float("nan"), "it has to be a finite number"),
+        ("stall_seconds", 0, "it has to be more than 0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(option: str, value: Any, wanted: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{option} is .*; {wanted}"):
+    with pytest.raises(ConfigError, match=f"^LLMProxy: {option} is .*; {wanted}"):
         LLMProxy(**{option: value})
 
 
@@ -48,25 +48,25 @@ def test_what_is_right_is_taken() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "wanted"),
     [
-        ("timeout", "soon", "it is a number"),
-        ("timeout", -1, "it is above 0"),
-        ("timeout", 0, "it is above 0"),
-        ("stream_timeout", "soon", "it is a number"),
-        ("connect_timeout", None, "it is a number"),
-        ("max_connections", 0, "it is 1 or more"),
-        ("max_answer_bytes", 0, "it is 1 or more"),
-        ("max_connections", 2.5, "it is a whole number"),
-        ("return_token_ids", "yes", "it is true or false"),
-        ("headers", ["x"], "it is a mapping of texts"),
-        ("headers", {"x": 5}, "it is a mapping of texts"),
-        ("api_key", 5, "it is a text"),
-        ("api_base", 5, "it is a text"),
+        ("timeout", "soon", "it has to be a number"),
+        ("timeout", -1, "it has to be more than 0"),
+        ("timeout", 0, "it has to be more than 0"),
+        ("stream_timeout", "soon", "it has to be a number"),
+        ("connect_timeout", None, "it has to be a number"),
+        ("max_connections", 0, "it has to be more than 0"),
+        ("max_answer_bytes", 0, "it has to be more than 0"),
+        ("max_connections", 2.5, "it has to be a whole number"),
+        ("return_token_ids", "yes", "it has to be true or false"),
+        ("headers", ["x"], "it has to be a mapping"),
+        ("headers", {"x": 5}, "it has to be a text"),
+        ("api_key", 5, "it has to be a text"),
+        ("api_base", 5, "it has to be a text"),
     ],
 )
 def test_a_wrong_value_of_a_backend_names_its_entry(option: str, value: Any, wanted: str) -> None:
     params = {"model": "hosted_vllm/small", "api_base": "http://127.0.0.1:1/v1", option: value}
     entry = {"model_name": "small", "litellm_params": params}
-    with pytest.raises(ConfigError, match=rf"^model_list\[0\] \(small\): {option} is .*; {wanted}"):
+    with pytest.raises(ConfigError, match=rf"^model_list\[0\] \(small\): backend 'openai': {option}.* is .*; {wanted}"):
         make_replicas([entry], default_registry())
 
 
@@ -79,8 +79,14 @@ def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ("max_concurrent_calls: lots\n", "models.yaml:7: max_concurrent_calls is 'lots'; it is a whole number"),
-        ("allow_unattributed: 'no'\n", "models.yaml:7: allow_unattributed is 'no'; it is true or false"),
+        (
+            "max_concurrent_calls: lots\n",
+            ":7: the proxy: max_concurrent_calls is 'lots'; it has to be a whole number",
+        ),
+        (
+            "allow_unattributed: 'no'\n",
+            ":7: the proxy: allow_unattributed is 'no'; it has to be true or false",
+        ),
     ],
 )
 def test_the_command_says_the_line(tmp_path: Path, more: str, message: str) -> None:

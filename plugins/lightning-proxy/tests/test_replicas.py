@@ -14,7 +14,7 @@ from lightning_proxy.replicas import Replicas
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, model
 
-from lightning_core.errors import ConfigError, InvalidComponent, UnknownComponent
+from lightning_core.errors import ConfigError, UnknownComponent
 from lightning_core.registry import Registry, default_registry
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
@@ -202,7 +202,7 @@ class TestModelList:
     def test_what_the_openai_backend_does_not_take_is_said_to_be_litellms(self) -> None:
         entry = {"model_name": "m", "litellm_params": {"model": "openai/m", "api_base": "http://a:1", "rpm": 10}}
         with pytest.raises(
-            InvalidComponent,
+            ConfigError,
             match=r"model_list\[0\] \(m\): .* no option 'rpm'; .*backend: litellm`, in its option `params`",
         ):
             make_replicas([entry], default_registry())

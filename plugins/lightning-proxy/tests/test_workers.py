@@ -396,7 +396,7 @@ async def test_it_stops_and_starts_again_on_its_port_and_leaves_no_process(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"workers": 0}, "workers is 0; it is a whole number from 1 on"),
+        ({"workers": 0}, "workers is 0; it has to be more than 0"),
         ({"workers": 2, "redact": lambda what, value: value}, "redact cannot be sent to the proxy's workers"),
         ({"workers": 2, "model_list": [{"model_name": "small", "litellm_params": 5}]}, "litellm_params is a int"),
         ({"workers": 2, "model_list": [{"model_name": "m", "litellm_params": {"api_base": "x"}}]}, "api_base is 'x'"),

@@ -7,16 +7,17 @@ import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from lightning_proxy import LLMProxy
 from lightning_proxy.steering import CallsLost
 
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
-from lightning_core.registry import did_you_mean
+from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
 from lightning_core.superseded import superseded
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
+from lightning_verl.config import TraceAggregator
 from lightning_verl.learning import (
     EndedRollout,
     LearnedRow,
@@ -37,14 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LEVELS = get_args(Level)
-_TRACE_AGGREGATOR = (
-    "level",
-    "trajectory_max_prompt_length",
-    "trajectory_max_response_length",
-    "debug",  # this and the next are of 0.3, and have no effect
-    "mismatch_log_dir",
-)
 _SET_UP_SECONDS = 300.0
 _NO_LIMIT = 2**63
 
@@ -119,7 +112,8 @@ class AgentModeDaemon:
         for name, number in (("train_rollout_n", train_rollout_n), ("mini_batch_size", mini_batch_size)):
             if number < 1:
                 raise ConfigError(f"{name} is {number!r}; it has to be 1 or more")
-        self._trace_aggregator = _checked(trace_aggregator or {})
+        check_options("trace_aggregator", trace_aggregator or {}, TraceAggregator)
+        self._trace_aggregator = dict(trace_aggregator or {})
         self.store = store
         self.tokenizer = tokenizer
         self.adapter = adapter
@@ -322,16 +316,6 @@ class AgentModeDaemon:
 
     def _call(self, coroutine: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
-
-
-def _checked(trace_aggregator: Mapping[str, Any]) -> dict[str, Any]:
-    for name in trace_aggregator:
-        if name not in _TRACE_AGGREGATOR:
-            raise ConfigError(f"trace_aggregator has no {name!r}{did_you_mean(name, _TRACE_AGGREGATOR)}")
-    level = trace_aggregator.get("level", "transition")
-    if level not in _LEVELS:
-        raise ConfigError(f"trace_aggregator has the level {level!r}; there are: {', '.join(_LEVELS)}")
-    return dict(trace_aggregator)
 
 
 def _whole_mini_batches(lessons: Sequence[Lesson], size: int, *, seed: int) -> tuple[list[Lesson], int]:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 from lightning_core.agent.base import LitAgent
 from lightning_core.emitter import emit_exception, get_active_sink
 from lightning_core.errors import Fault, InvalidAgent, InvalidResult, InvalidTask, ProgramFailed
-from lightning_core.logs.secrets import hide_in_text
 from lightning_core.registry import did_you_mean
+from lightning_core.secrets import hide_in_text
 from lightning_core.types import NamedResources, Rollout
 from lightning_proxy.agents.briefing import NO_KEY, WANTED, Briefing, as_json, reward_of_text
 from lightning_proxy.agents.program import Program, running

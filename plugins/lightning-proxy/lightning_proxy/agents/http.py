@@ -15,8 +15,8 @@ import aiohttp
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, main_or_first
 from lightning_core.errors import Fault, InvalidAgent, InvalidTask, ServiceFailed
-from lightning_core.logs.secrets import hide_in_text
 from lightning_core.registry import did_you_mean, load_object
+from lightning_core.secrets import hide_in_text
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import LLM, NamedResources, ProxyLLM, Rollout
 from lightning_proxy.agents.briefing import Briefing, as_json, reward_of_value

@@ -7,8 +7,8 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lightning_core.config.faults import shown
 from lightning_core.registry import nearest
+from lightning_core.registry.options import show_value
 from lightning_verl.config.given import Given, Keys
 from lightning_verl.config.without_effect import why_without_effect
 
@@ -72,7 +72,7 @@ def _faults(
             elif default is not None:
                 yield f"{given.where(keys)}{name} is a mapping: it has to be {_type_in_words(default, key)}"
         elif not _fits(value, default, key):
-            yield f"{given.where(keys)}{name} is {shown(name, value)}: it has to be {_type_in_words(default, key)}"
+            yield f"{given.where(keys)}{name} is {show_value(name, value)}; it has to be {_type_in_words(default, key)}"
 
 
 def with_whole_counts(values: Mapping[str, Any], defaults: DictConfig) -> dict[str, Any]:

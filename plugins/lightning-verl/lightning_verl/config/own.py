@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lightning_core.config.faults import shown
-from lightning_core.config.model import wanted
+from lightning_core.registry.options import show_value, wanted
 from lightning_verl.config.given import Given
 from lightning_verl.learning import Credit, Level
 
@@ -92,7 +91,7 @@ def read_own(given: Given, before: Mapping[str, Any]) -> tuple[Own, list[str]]:
     """
     values = given.values.pop(PREFIX, None) or {}
     if not isinstance(values, dict):
-        return Own(), [f"{given.where((PREFIX,))}{PREFIX} is {shown(PREFIX, values)}: it has to be a mapping"]
+        return Own(), [f"{given.where((PREFIX,))}{PREFIX} is {show_value(PREFIX, values)}; it has to be a mapping"]
     first = OmegaConf.create({PREFIX: {}})
     for key, value in before.items():
         OmegaConf.update(first, key, value, force_add=True)
@@ -123,9 +122,9 @@ def _faults(given: Given, exc: ValidationError) -> Iterator[str]:
         if fault["type"] == "extra_forbidden":
             yield f"{where}unknown key {name!r}{_meant(keys[-1])}"
         elif keys[0] == "on_failure":
-            yield f"{where}{name} is {shown(name, fault['input'])}: it has to be 'drop' or a finite number"
+            yield f"{where}{name} is {show_value(name, fault['input'])}; it has to be 'drop' or a finite number"
         else:
-            yield f"{where}{name} is {shown(name, fault['input'])}: {wanted(fault)}"
+            yield f"{where}{name} is {show_value(name, fault['input'])}; {wanted(fault)}"
 
 
 def _meant(key: str) -> str:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 from pydantic import BaseModel
 
-from lightning_core.config.components import Options, is_plain
+from lightning_core.errors import ConfigError, InvalidComponent, InvalidOptions
+from lightning_core.registry import check_options
+from lightning_core.registry.options import Options, is_plain
 
 if TYPE_CHECKING:
     from nowhere import Unknown  # type: ignore[import-not-found]
@@ -62,11 +64,10 @@ class Component:
         ("limits", {"calls": 3}),
         ("clock", None),
         ("width", date(2026, 1, 1)),
-        ("not there", 5),
     ],
 )
 def test_value_that_may_be_right_is_let_through(name: str, value: object) -> None:
-    assert Options(Component).wrong_type(name, value) is None
+    assert Options(Component).faults("it", {name: value}) == {}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,9 @@ def test_value_that_may_be_right_is_let_through(name: str, value: object) -> Non
     ],
 )
 def test_value_of_a_wrong_type_is_told_what_it_should_be(name: str, value: object, wanted: str) -> None:
-    assert str(Options(Component).wrong_type(name, value)).startswith(wanted)
+    faults = Options(Component).faults("it", {name: value})
+    assert list(faults) == [name]
+    assert f"; {wanted}" in faults[name]
 
 
 def test_defaults_are_those_that_a_config_file_can_say() -> None:
@@ -111,17 +114,46 @@ def make(seed: int, **options: Any) -> Component:
 
 def test_function_and_what_takes_any_option() -> None:
     options = Options(make)
-    assert options.takes("anything")
-    assert options.wrong_type("seed", "x") == "it has to be a whole number"
+    assert options.faults("it", {"anything": 5}) == {}
+    assert options.faults("it", {"seed": "x"}) == {"seed": "it: seed is 'x'; it has to be a whole number"}
     assert list(options.defaults()) == []
-    assert Options(partial(make, seed=1)).takes("seed")
-    assert not Options(Component).takes("anything")
+    assert Options(partial(make, seed=1)).faults("it", {"seed": 2}) == {}
+    assert list(Options(Component).faults("it", {"anything": 5})) == ["anything"]
+
+
+def test_what_takes_the_rest_of_the_options_says_which_there_are() -> None:
+    options = Options(make, Component)
+    assert options.faults("it", {"seed": 1, "width": 2}) == {}
+    faults = options.faults("it", {"widht": 2, "mode": 5})
+    assert faults["widht"].endswith(". Did you mean 'width'?")
+    assert faults["mode"] == "it: mode is 5; it has to be 'a' or 'b'"
+
+
+def test_all_that_is_wrong_is_one_error() -> None:
+    with pytest.raises(InvalidOptions) as raised:
+        check_options("it", {"width": "2", "wdith": 2}, Component)
+    assert list(raised.value.faults) == ["width", "wdith"]
+    assert str(raised.value) == "\n".join(raised.value.faults.values())
+    assert isinstance(raised.value, ConfigError)
+    assert isinstance(raised.value, InvalidComponent)
+
+
+def test_a_missing_option_is_a_fault_where_it_is_not_supplied() -> None:
+    assert Options(make).faults("it", {}) == {}
+    assert Options(make).faults("it", {}, supplied=["seed"]) == {}
+    assert Options(make).faults("it", {}, supplied=[]) == {"": "it needs the option 'seed'; it takes: seed"}
+
+
+def test_a_secret_is_not_shown() -> None:
+    def connect(api_key: int) -> None: ...
+
+    [fault] = Options(connect).faults("it", {"api_key": "sk-secret-1"}).values()
+    assert fault == "it: api_key is of type str; it has to be a whole number"
 
 
 def test_nothing_is_known_of_a_ready_instance() -> None:
     options = Options(None)
-    assert options.takes("anything")
-    assert options.wrong_type("anything", 5) is None
+    assert options.faults("it", {"anything": 5}) == {}
     assert list(options.defaults()) == []
 
 
