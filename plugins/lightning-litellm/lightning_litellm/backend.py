@@ -11,7 +11,7 @@ from lightning_proxy.backend import Backend, BackendAnswer, BackendRequest, Whol
 from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump
 from lightning_proxy.openai_backend import from_environment
-from lightning_proxy.refusals import Refused, openai_error
+from lightning_proxy.request import Refused, openai_error
 
 from lightning_core.errors import ConfigError
 from lightning_core.secrets import hide_in_text

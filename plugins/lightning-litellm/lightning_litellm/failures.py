@@ -7,7 +7,7 @@ import aiohttp
 from lightning_proxy.backend import BackendBroke, BackendTimeout, BackendUnavailable, WholeAnswer
 from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 
 from lightning_core.errors import ProxyError
 from lightning_core.secrets import hide_in_text

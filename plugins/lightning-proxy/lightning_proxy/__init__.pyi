@@ -3,6 +3,9 @@ from .backend import (
     BackendAnswer as BackendAnswer,
     BackendRequest as BackendRequest,
 )
+from .limiter import (
+    Drained as Drained,
+)
 from .llm_proxy import (
     LLMProxy as LLMProxy,
 )
@@ -11,9 +14,6 @@ from .model_list import (
 )
 from .remote import (
     RemoteProxy as RemoteProxy,
-)
-from .traffic import (
-    Drained as Drained,
 )
 
 __all__ = [

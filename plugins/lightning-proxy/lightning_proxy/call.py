@@ -1,144 +1,127 @@
-"""A model call under way, which others can cut off."""
+"""One call of an agent, from its HTTP request to its span.
+
+A call passes these files, in this order:
+
+1. `engine.py` makes the `Call` of a request (`request.py`): whose it is and whether it may be made (`owner.py`,
+   `live_attempts.py`, `paths.py`), and which API it speaks (`dialects/`).
+2. `limiter.py` lets it start, in its turn, and not during a pause.
+3. `dispatch.py` sends it to a replica (`replicas.py`) through its backend (`openai_backend.py`), and tries again.
+4. `relay.py` hands the answer to the agent, whole or piece by piece, and has the dialect read it.
+5. `engine.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
+"""
 
 import asyncio
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from lightning_http.auth import Role
 from lightning_http.call import ClientGone
 
 from lightning_proxy import parts
 from lightning_proxy.answer import Answer, AnswerChoice
 from lightning_proxy.dialects import Dialect
-from lightning_proxy.exchange import Exchange
+from lightning_proxy.model_list import Replica
 from lightning_proxy.owner import Owner
-from lightning_proxy.refusals import Refused, proxy_stopped
+from lightning_proxy.request import Refused, Request, proxy_stopped
 
-_LATER_SECONDS = 0.05
-"""After how long it is looked whether an agent waits that gets nothing before its whole answer."""
-
-
-class HungUp(ClientGone):
-    """The agent does not wait for the answer any more."""
+_WATCH_AFTER_SECONDS = 0.05
+"""After how long an agent that gets its answer in one piece is watched for hanging up."""
 
 
+@dataclass(slots=True, eq=False)
 class Call:
-    """One call, in the task that answers it: a block which `abort`, and the agent by hanging up, end.
+    """What is known of a call. Times are in seconds since the epoch, durations are by a monotonic clock."""
 
-    Args:
-        exchange: The agent's request, whose body was read.
-        is_stream: Whether the agent gets its answer in pieces. Then it is watched from the beginning; otherwise only if
-            the call is not over in a moment.
-
-    Raises:
-        Refused: When the block was cut off, or the server stops.
-        HungUp: When the agent is gone.
-    """
-
-    def __init__(self, exchange: Exchange, *, is_stream: bool) -> None:
-        self._exchange = exchange
-        self._is_stream = is_stream
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._cut: Exception | None = None
-        self._is_open = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._watching: asyncio.Task[None] | None = None
-
-    def abort(self, reason: str) -> None:
-        """Cut it off; the agent is told to try again. Does nothing once it has ended."""
-        self._interrupt(Refused(503, "call_aborted", f"the call was cut off: {reason}", retry_after=1.0))
-
-    async def __aenter__(self) -> Self:
-        if self._is_stream:
-            self._watch()
-        else:
-            self._timer = self._loop.call_later(_LATER_SECONDS, self._watch)
-        self._is_open = True
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._is_open = False
-        task, self._task = self._task, None  # whose context knows the call: without it both are let go of at once
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._watching is not None:
-            self._watching.cancel()
-        if isinstance(error, asyncio.CancelledError):
-            if self._cut is not None and task is not None and task.uncancel() == 0:
-                raise self._cut from None
-            self._exchange.hurry()
-            raise proxy_stopped() from None  # nobody else cancels requests than the server when it stops
-
-    def _watch(self) -> None:
-        self._watching = self._loop.create_task(self._until_gone(), name="hang-up of an agent")
-
-    async def _until_gone(self) -> None:
-        await self._exchange.gone()
-        if not self._exchange.is_done:  # the server says the same of an answer that has come to its end
-            self._interrupt(HungUp())
-
-    def _interrupt(self, why: Exception) -> None:
-        if self._is_open and self._cut is None and self._task is not None:
-            self._cut = why
-            self._task.cancel()
-
-
-@dataclass(slots=True)
-class CallRecord:
-    """One call. Times are in seconds since the epoch, durations by a clock that never goes back."""
-
-    owner: Owner
-    dialect: Dialect
-    request: dict[str, Any]
-    """What the agent asked, as it asked it."""
-    began: float
+    request: Request
+    path: str
+    """Below the URL of its attempt; once it is routed, below `/v1`."""
+    owner: Owner | None
+    """The attempt that it belongs to; None for a call that belongs to none."""
+    role: Role
+    """What the key of the caller opens."""
+    may_manage: bool = False
+    """Whether the caller may change what the backend has and serves: it has the algorithm's key."""
     purpose: str | None = None
-    """What it is for, where it is none of the agent's own."""
+    """What it is for, where the agent itself does not make it: `judge`."""
     parent: tuple[str, str] | None = None
     """The trace id and the span id that the agent's call is part of, where it says so."""
-    body_bytes: int = 0
-    """How many bytes the agent sent."""
-    size: int = 0
-    """About how many bytes it holds."""
+
+    dialect: Dialect | None = None
+    """The API that it speaks; None for a call that passes through as it is, and is not recorded."""
+    body: bytes = b""
+    fields: dict[str, Any] | None = None
+    """The body, read; None where it is not a JSON object. Not to be changed."""
+    pinned: Replica | None = None
+    """The only replica that can answer it; None for any of its model."""
+    is_free: bool = False
+    """Whether a budget does not count it."""
+    is_management: bool = False
+    """Whether it manages the backend: then it is not a model call, and no pause holds it."""
+
+    began: float = 0.0
     duration: float = 0.0
     first_chunk_seconds: float | None = None
-    """From the call's beginning to the first piece of a stream."""
-    address: str | None = None
-    """The backend that it went to last."""
-    model_name: str | None = None
-    """The model that it went to, by the name that agents say."""
-    price: Callable[[int | None, int | None, int | None], float | None] | None = None
-    """Says what a call costs there: see `Replica.cost`. None for a call that was not sent."""
+    """From its beginning to the first piece of a stream."""
+    size: int = 0
+    """About how many bytes its span holds."""
     tries: int = 0
+    replica: Replica | None = None
+    """Where it was sent last."""
+    is_sent: bool = False
+    """Whether a backend may have worked on it; False again after a try that was not answered."""
+    is_refused: bool = False
+    """Whether the backend answered with an error, and so used nothing."""
     weight_version: str | None = None
-    """When the call was sent."""
+    """When it was sent."""
     last_weight_version: str | None = None
     """When it ended."""
     answer: Answer = field(default_factory=Answer)
+    is_answered: bool = False
+    """Whether the agent got the complete answer of a stream, if not all of the stream."""
+    status: int = 0
+    """The HTTP status that the agent got; 0 for none."""
     error_kind: str | None = None
     error: str | None = None
     error_code: str | None = None
-    """What the backend calls it."""
-    is_refused: bool = False
-    """Whether the backend refused it, and so used nothing."""
-    was_taken: bool = False
-    """Whether the agent had the whole answer of a stream, if not all of the stream."""
-    status: int = 0
-    """The HTTP status that the agent got; 0 for none."""
+    """The backend's name for the error."""
     cost: float | None = None
+    """US dollars; None where it is not known."""
+    _started: float = 0.0
+
+    @property
+    def model(self) -> str | None:
+        """The model that the agent asks for; None where it names none."""
+        model = self.fields.get("model") if self.fields is not None else None
+        return model if isinstance(model, str) else None
+
+    @property
+    def attempt_id(self) -> str | None:
+        """Whose calls go to the same replica."""
+        return None if self.owner is None else self.owner.attempt_id
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the agent asks for the answer in pieces."""
+        return self.fields is not None and self.fields.get("stream") is True
+
+    def begin(self) -> None:
+        """Record that it begins now."""
+        self.began, self._started = time.time(), time.perf_counter()
+
+    def seconds(self) -> float:
+        """Return how long ago it began."""
+        return time.perf_counter() - self._started
 
     def fail(self, kind: str, message: str) -> None:
-        """Take note of what went wrong; the first one stays."""
+        """Record an error; the first one stays."""
         if self.error_kind is None:
             self.error_kind, self.error = kind, message
 
     @property
     def input_tokens(self) -> int | None:
-        """How many tokens went in: as the backend says, or by their ids; None where nobody knows."""
+        """How many tokens went in, by the backend's count or their ids; None where it is not known."""
         answer = self.answer
         if answer.input_tokens is None and answer.prompt_token_ids is not None:
             return len(answer.prompt_token_ids)
@@ -152,25 +135,92 @@ class CallRecord:
             return sum(len(choice.token_ids or ()) for choice in answer.choices)
         return answer.output_tokens
 
-    def spent(self) -> tuple[int, int]:
-        """Return how many tokens went in and out as a budget counts them: what nobody told is estimated.
+    def estimated_tokens(self) -> tuple[int, int]:
+        """Return how many tokens went in and out, as a budget counts them.
 
-        A token for 4 bytes of the request, and for 4 characters of the answer as far as it came.
+        What is not known is estimated: a token for 4 bytes of the request, and for 4 characters of the answer so far.
         """
         given, taken = self.input_tokens, self.output_tokens
         if given is None:
-            given = _quarter(self.body_bytes)
-        if taken is None or self.error_kind is not None:  # what a stream that broke off said of it was not the last
-            taken = max(taken or 0, sum(map(_received, self.answer.choices)))
+            given = _quarter(len(self.body))
+        if taken is None or self.error_kind is not None:  # the usage that a broken stream gave is not the last
+            taken = max(taken or 0, sum(map(_received_tokens, self.answer.choices)))
         return given, taken
 
 
-def _received(choice: AnswerChoice) -> int:
+def _received_tokens(choice: AnswerChoice) -> int:
     if choice.token_ids is not None:
         return len(choice.token_ids)
-    calls = (parts.tool_call_part(call)["arguments"] for call in choice.tool_calls)
-    return _quarter(sum(len(str(said)) for said in (choice.content, choice.reasoning, *calls) if said))
+    arguments = (parts.tool_call_part(call)["arguments"] for call in choice.tool_calls)
+    return _quarter(sum(len(str(text)) for text in (choice.content, choice.reasoning, *arguments) if text))
 
 
 def _quarter(count: int) -> int:
     return -(-count // 4)
+
+
+class HungUp(ClientGone):
+    """The agent does not wait for the answer any more."""
+
+
+class CancelScope:
+    """A block, in the task that answers a call, which `abort` cancels, and the agent by hanging up.
+
+    Args:
+        call: The call, whose body was read. An agent that gets pieces is watched from the beginning; any other only if
+            the call takes longer than a moment.
+
+    Raises:
+        Refused: When the block was cancelled, or the server stops.
+        HungUp: When the agent is gone.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._request = call.request
+        self._watches_at_once = call.is_stream or call.dialect is None
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._cause: Exception | None = None
+        self._is_open = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def abort(self, reason: str) -> None:
+        """Cancel the block; the agent is told to try again. Does nothing once it has ended."""
+        self._cancel(Refused(503, "call_aborted", f"the call was cut off: {reason}", retry_after=1.0))
+
+    async def __aenter__(self) -> Self:
+        if self._watches_at_once:
+            self._watch()
+        else:
+            self._timer = self._loop.call_later(_WATCH_AFTER_SECONDS, self._watch)
+        self._is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        task, self._task = self._task, None  # the outbox keeps `abort` for a while, which need not keep the task
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        if isinstance(error, asyncio.CancelledError):
+            if self._cause is not None and task is not None and task.uncancel() == 0:
+                raise self._cause from None
+            self._request.hurry()
+            raise proxy_stopped() from None  # only the server cancels requests otherwise, when it stops
+
+    def _watch(self) -> None:
+        self._watching = self._loop.create_task(self._wait_closed(), name="hang-up of an agent")
+
+    async def _wait_closed(self) -> None:
+        await self._request.wait_closed()
+        if not self._request.is_done:  # the server says the same of a complete answer
+            self._cancel(HungUp())
+
+    def _cancel(self, cause: Exception) -> None:
+        if self._is_open and self._cause is None and self._task is not None:
+            self._cause = cause
+            self._task.cancel()

@@ -16,12 +16,11 @@ from lightning_core.registry import did_you_mean
 from lightning_core.reported import as_reported
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
-from lightning_proxy.exchange import Exchange
+from lightning_proxy.call import Call
 from lightning_proxy.jsons import parse_object
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.outbox import Outbox
-from lightning_proxy.owner import Owner
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused, Request
 from lightning_proxy.steering import Steering
 
 REPORT_PATH = "/report"
@@ -48,26 +47,22 @@ class Reports:
         self._attempts = attempts
         self._outbox = outbox
 
-    async def take(self, exchange: Exchange, owner: Owner | None, *, has_key: bool) -> None:
-        """Answer a report. When it is answered it is in the outbox: the end of the attempt waits until it is stored.
-
-        Args:
-            exchange: The request.
-            owner: Whose it is; None for nobody's.
-            has_key: Whether the caller has the attempt's key.
+    async def take(self, call: Call) -> None:
+        """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
 
         Raises:
             Refused: When the attempt is not live, or the report is none.
         """
+        owner = call.owner
         if owner is None:
             raise Refused(
                 403,
                 "unattributed",
                 "the report belongs to no attempt: use the URL, or the key, that its agent was given",
             )
-        await self._attempts.require(owner, has_key=has_key)
+        await self._attempts.require(owner, has_key=call.role == Role.ATTEMPT)
         self._outbox.require_room()
-        body = await exchange.body(_MAX_REPORT_BYTES)
+        body = await call.request.read_body(_MAX_REPORT_BYTES)
         spans = [
             as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
             for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
@@ -79,7 +74,7 @@ class Reports:
         self._attempts.require_not_ended(owner)  # the body took its time
         for span in spans:
             self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
-        await exchange.answer(204, b"", ())
+        await call.request.respond(204, b"", ())
 
 
 def _read(fields: dict[str, Any] | None) -> list[SpanCoreFields]:
@@ -139,42 +134,43 @@ class Control:
         self._reports = reports
         self._has_keys = has_keys
 
-    async def serve(self, exchange: Exchange, path: str, owner: Owner | None, role: Role) -> bool:
+    async def serve(self, call: Call) -> bool:
         """Answer a request that is for here; return whether it was.
 
         Raises:
             Refused: When the caller may not, or asks for what there is not.
         """
-        if exchange.method == "POST" and path == REPORT_PATH:
-            await self._reports.take(exchange, owner, has_key=role == Role.ATTEMPT)
+        request, path, owner, role = call.request, call.path, call.owner, call.role
+        if request.method == "POST" and path == REPORT_PATH:
+            await self._reports.take(call)
             return True
-        if exchange.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
+        if request.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
             if path == BIND_PATH and role <= Role.ATTEMPT:
                 raise Refused(403, "not_allowed", "an attempt's key cannot say what stands for an attempt")
-            fields = await self._fields(exchange)
+            fields = await self._fields(request)
             if path == FLUSH_PATH:
                 await self._steering.flush(owner, end=fields.get("end") is not False)
             else:
                 await self._steering.bind(_text(fields, "value"), owner)
-            await exchange.answer(204, b"", ())
+            await request.respond(204, b"", ())
             return True
         if not path.startswith(CONTROL_PREFIX):
             return False
-        is_question = exchange.method == "GET" and path.removeprefix(CONTROL_PREFIX) in _QUESTIONS
+        is_question = request.method == "GET" and path.removeprefix(CONTROL_PREFIX) in _QUESTIONS
         if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
             why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
             raise Refused(403, "not_allowed", f"{why}, so it cannot be steered over HTTP")
-        await exchange.answer_json(200, await self._steer(exchange, path.removeprefix(CONTROL_PREFIX)))
+        await request.respond_json(200, await self._steer(request, path.removeprefix(CONTROL_PREFIX)))
         return True
 
-    async def _steer(self, exchange: Exchange, what: str) -> Mapping[str, Any]:
+    async def _steer(self, request: Request, what: str) -> Mapping[str, Any]:
         steering = self._steering
-        if (exchange.method, what) == ("GET", "status"):
+        if (request.method, what) == ("GET", "status"):
             return await steering.status()
-        if (exchange.method, what) == ("GET", "budget"):
-            return {"budget": await self._budget(exchange)}
-        if exchange.method == "POST" and what in _ACTIONS:
-            fields = await self._fields(exchange)
+        if (request.method, what) == ("GET", "budget"):
+            return {"budget": await self._budget(request)}
+        if request.method == "POST" and what in _ACTIONS:
+            fields = await self._fields(request)
             if what == "pause":
                 await steering.pause(_seconds(fields, "seconds"))
             elif what == "resume":
@@ -187,14 +183,14 @@ class Control:
             else:
                 await self._update(fields.get("model_list"))
             return await steering.status()
-        raise Refused(404, "unknown_path", f"there is no {exchange.method} {exchange.path}")
+        raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
 
-    async def _budget(self, exchange: Exchange) -> Mapping[str, Any] | None:
-        asked = parse_qs(exchange.query)
+    async def _budget(self, request: Request) -> Mapping[str, Any] | None:
+        asked = parse_qs(request.query)
         refusals = _number(asked, "refusals", -1)
         seconds = min(_number(asked, "seconds", 0), MAX_WAIT_SECONDS)
         answer = asyncio.ensure_future(self._steering.budget_beyond(refusals, seconds))
-        gone = asyncio.ensure_future(exchange.gone())
+        gone = asyncio.ensure_future(request.wait_closed())
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -215,8 +211,8 @@ class Control:
         except (ConfigError, RegistryError) as exc:
             raise Refused(400, "invalid_request", str(exc)) from exc
 
-    async def _fields(self, exchange: Exchange) -> dict[str, Any]:
-        body = await exchange.body(_MAX_BODY_BYTES)
+    async def _fields(self, request: Request) -> dict[str, Any]:
+        body = await request.read_body(_MAX_BODY_BYTES)
         fields = parse_object(body) if body else {}
         if fields is None:
             raise Refused(400, "invalid_json", "the request's body is no JSON object")

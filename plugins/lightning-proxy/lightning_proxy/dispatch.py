@@ -1,11 +1,12 @@
-"""A call's way to a backend: which replica, with which body, and what is tried again."""
+"""Sends a call to a backend: to which replica, with which body, and whether it is tried again."""
 
 import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Set
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_core.secrets import hide_in_text
@@ -18,13 +19,13 @@ from lightning_proxy.backend import (
     BackendUnavailable,
     WholeAnswer,
 )
-from lightning_proxy.dialects import Dialect
+from lightning_proxy.call import Call
 from lightning_proxy.dialects.openai_tokens import RETURN_TOKEN_IDS
-from lightning_proxy.exchange import Exchange
-from lightning_proxy.jsons import dump, parse_object
+from lightning_proxy.jsons import dump
+from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Replica
-from lightning_proxy.refusals import Refused
 from lightning_proxy.replicas import Replicas
+from lightning_proxy.request import Refused
 
 logger = logging.getLogger(__name__)
 
@@ -38,25 +39,23 @@ _PASSED_ON = frozenset(
 class _TryAgain(Exception):
     """A try that failed before anything was answered."""
 
-    def __init__(self, refused: Refused, replica: Replica, *, wait_seconds: float | None) -> None:
+    def __init__(self, refused: Refused, *, wait_seconds: float | None, answer: WholeAnswer | None) -> None:
         super().__init__(refused.message)
         self.refused = refused
-        self.replica = replica
         self.wait_seconds = wait_seconds
         """What the backend asks for, or 0 where another replica is there; None for the usual pause."""
-        self.answer: WholeAnswer | None = None
+        self.answer = answer
         """What the backend said."""
 
 
-class Sent:
-    """An answer that has begun, and how it came to be."""
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A backend's answer that has begun."""
 
-    def __init__(self, answer: BackendAnswer, replica: Replica, added: dict[str, Any], tries: int) -> None:
-        self.answer = answer
-        self.replica = replica
-        self.added = added
-        """What the agent did not ask for."""
-        self.tries = tries
+    answer: BackendAnswer
+    replica: Replica
+    added: dict[str, Any] = field(default_factory=dict)
+    """The fields of the request that the agent did not send."""
 
 
 class Sender:
@@ -64,127 +63,82 @@ class Sender:
 
     Args:
         replicas: Where to.
-        clock: Where the time comes from.
-        before_retry: Returns when a call may be tried again, or raises `Refused`.
+        limiter: Takes a call out of flight while it waits for another try.
+        clock: The time.
         retries: How often a call is tried again.
         first_pause_seconds: The pause before the first time; later ones are longer.
     """
 
     def __init__(
-        self,
-        replicas: Replicas,
-        clock: Clock,
-        *,
-        before_retry: Callable[[], Awaitable[None]],
-        retries: int,
-        first_pause_seconds: float,
+        self, replicas: Replicas, limiter: Limiter, clock: Clock, *, retries: int, first_pause_seconds: float
     ) -> None:
+        self.weight_version: str | None = None
+        """The version of the weights that calls are sent to."""
         self._replicas = replicas
+        self._limiter = limiter
         self._clock = clock
-        self._before_retry = before_retry
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
 
-    async def send(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        fields: dict[str, Any] | None,
-        *,
-        dialect: Dialect | None,
-        attempt: str | None,
-        at: Replica | None,
-        on_try: Callable[[Replica], None],
-        on_failed_try: Callable[[], None],
-    ) -> Sent:
-        """Send a call until a backend answers it, or another try is of no use.
-
-        Args:
-            exchange: The agent's request.
-            path: Below `/v1`.
-            body: What the agent sent.
-            fields: The same, read; None where it is no JSON object.
-            dialect: The API; None for a path that passes through.
-            attempt: Whose calls go to the same replica.
-            at: The one replica that can answer; None for any of the model's.
-            on_try: Is told of each try, before it.
-            on_failed_try: Is told of each that failed before anything was answered, whether or not another one follows.
+    async def send(self, call: Call) -> Response:
+        """Send a call until a backend answers it, or another try would not help.
 
         Returns:
-            The answer, whatever its status. Whoever gets it calls `release`, and `went_well` or `failed` of the
-            replicas when its end says which.
+            The answer, whatever its status. The caller calls `end` of the replicas when it is over, and before that
+            `went_well` or `failed`.
 
         Raises:
             Refused: When there is no answer.
         """
-        tries = 0
         failed: Replica | None = None
         while True:
-            tries += 1
             try:
-                return await self._try(exchange, path, body, fields, dialect, attempt, at, on_try, failed, tries)
+                return await self._try(call, not_this=failed)
             except _TryAgain as exc:
-                on_failed_try()
-                if tries > self._retries:
-                    if exc.answer is None:
+                failed = call.replica
+                call.is_sent = False
+                self._limiter.park(call)
+                if call.tries > self._retries:
+                    if exc.answer is None or failed is None:
                         raise exc.refused from exc
-                    # The backend's own words say most.
-                    self._replicas.begin(exc.replica)
-                    return Sent(exc.answer, exc.replica, {}, tries)
-                failed, wait = exc.replica, exc.wait_seconds
+                    self._replicas.begin(failed)
+                    return Response(exc.answer, failed)  # the backend's own words say most
+                wait = exc.wait_seconds
             if wait is None:
                 jitter = random.uniform(0, self._first_pause_seconds)
-                wait = min(self._first_pause_seconds * 2 ** min(tries - 1, 10) + jitter, _LONGEST_WAIT_SECONDS)
+                wait = min(self._first_pause_seconds * 2 ** min(call.tries - 1, 10) + jitter, _LONGEST_WAIT_SECONDS)
             await asyncio.sleep(wait)
-            await self._before_retry()
+            await self._limiter.reacquire(call)
 
-    def release(self, sent: Sent) -> None:
-        """Take note that an answer has ended."""
-        self._replicas.end(sent.replica)
-
-    async def _try(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        fields: dict[str, Any] | None,
-        dialect: Dialect | None,
-        attempt: str | None,
-        at: Replica | None,
-        on_try: Callable[[Replica], None],
-        failed: Replica | None,
-        tries: int,
-    ) -> Sent:
-        model = fields.get("model") if fields is not None else None
-        model = model if isinstance(model, str) else None
-        if at is not None and at not in self._replicas.all:
+    async def _try(self, call: Call, *, not_this: Replica | None) -> Response:
+        if call.pinned is not None and call.pinned not in self._replicas.all:
             message = "the response was stored by a backend that is not in the model list any more"
             raise Refused(404, "response_not_found", message)
-        replica = at or await self._replicas.place(model, attempt, not_this=failed)
-        on_try(replica)
+        replica = call.pinned or await self._replicas.place(call.model, call.attempt_id, not_this=not_this)
+        call.tries += 1
+        call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
         is_trial = self._replicas.begin_trial(replica)
         try:
-            sent = await self._ask(exchange, path, body, fields, dialect, attempt, replica, tries)
-            if sent.answer.status in _RETRIED:
-                raise await self._refusing(sent, fields, at, is_trial=is_trial)
-            if 300 <= sent.answer.status < 400:
-                await sent.answer.aclose()
+            response = await self._ask(call, replica)
+            if response.answer.status in _RETRIED:
+                raise await self._read_refusal(call, response, is_trial=is_trial)
+            if 300 <= response.answer.status < 400:
+                await response.answer.aclose()
                 # The agent would follow it past the proxy, to where nothing is recorded or counted.
                 raise Refused(
                     502,
                     "backend_redirects",
-                    f"{replica.backend.address} answered {sent.answer.status}, which leads elsewhere; give the "
+                    f"{replica.backend.address} answered {response.answer.status}, which leads elsewhere; give the "
                     "api_base that it leads to",
                 )
         except BaseException as exc:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
-                said = hide_in_text(str(exc))
-                self._replicas.failed(replica, said, is_dead=True, was_trial=is_trial)
-                refused = Refused(503, "backend_unavailable", said, retry_after=1.0)
-                raise self._again(refused, replica, fields, at) from exc
+                reason = hide_in_text(str(exc))
+                self._replicas.failed(replica, reason, is_dead=True, was_trial=is_trial)
+                refused = Refused(503, "backend_unavailable", reason, retry_after=1.0)
+                raise _TryAgain(refused, wait_seconds=self._wait_seconds(call, replica), answer=None) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 refused = refusal_of(exc)
                 self._replicas.failed(replica, refused.message, is_dead=False, was_trial=is_trial)
@@ -192,27 +146,18 @@ class Sender:
             if is_trial and not isinstance(exc, _TryAgain):
                 self._replicas.trial_undecided(replica)
             raise
-        if sent.answer.status < 500:
+        if response.answer.status < 500:
             self._replicas.answers(replica)
         else:
-            self._replicas.failed(replica, f"it answered {sent.answer.status}", is_dead=False, was_trial=is_trial)
-        return sent
+            reason = f"it answered {response.answer.status}"
+            self._replicas.failed(replica, reason, is_dead=False, was_trial=is_trial)
+        return response
 
-    async def _ask(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        fields: dict[str, Any] | None,
-        dialect: Dialect | None,
-        attempt: str | None,
-        replica: Replica,
-        tries: int,
-    ) -> Sent:
+    async def _ask(self, call: Call, replica: Replica) -> Response:
         refused: set[str] = set()
         while True:
-            added = _additions(dialect, fields, replica, replica.refused_fields.at(self._clock.now()) | refused)
-            answer = await replica.backend.send(_request(exchange, path, body, fields, replica.model, added, attempt))
+            added = _additions(call, replica, replica.refused_fields.at(self._clock.now()) | refused)
+            answer = await replica.backend.send(_request(call, replica, added))
             if answer.status not in (400, 422) or not added:
                 break
             try:
@@ -221,17 +166,17 @@ class Sender:
                 await answer.aclose()
             named = {name for name in added if name.encode() in said}
             if not named:
-                return Sent(WholeAnswer(answer.status, said, answer.headers), replica, {}, tries)
+                return Response(WholeAnswer(answer.status, said, answer.headers), replica)
             # It may not know these fields, or only repeat a request that it refuses for another reason.
             refused |= named
         if answer.status < 400:
             replica.refused_fields.take(added)
             if refused:
-                self._note_refused(replica, refused, (attempt, body))
-        return Sent(answer, replica, added, tries)
+                self._record_refused(call, replica, refused)
+        return Response(answer, replica, added)
 
-    def _note_refused(self, replica: Replica, refused: Set[str], call: object) -> None:
-        news = replica.refused_fields.refuse(refused, call, self._clock.now())
+    def _record_refused(self, call: Call, replica: Replica, refused: Set[str]) -> None:
+        news = replica.refused_fields.refuse(refused, (call.attempt_id, call.body), self._clock.now())
         if news:
             logger.warning(
                 "lightning.backend_refuses_fields backend=%s fields=%s; calls go on without them, and without the "
@@ -240,11 +185,9 @@ class Sender:
                 ",".join(sorted(news)),
             )
 
-    async def _refusing(
-        self, sent: Sent, fields: dict[str, Any] | None, at: Replica | None, *, is_trial: bool
-    ) -> _TryAgain:
+    async def _read_refusal(self, call: Call, response: Response, *, is_trial: bool) -> _TryAgain:
         """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
-        answer, replica = sent.answer, sent.replica
+        answer, replica = response.answer, response.replica
         try:
             body = await answer.read()
         finally:
@@ -255,71 +198,50 @@ class Sender:
             self._replicas.failed(replica, f"it answered {answer.status}", is_dead=False, was_trial=is_trial)
         kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
-        again = self._again(refused, replica, fields, at, asked=answer.header("retry-after"))
-        again.answer = WholeAnswer(answer.status, body, answer.headers)
-        return again
+        wait = self._wait_seconds(call, replica, asked=answer.header("retry-after"))
+        return _TryAgain(refused, wait_seconds=wait, answer=WholeAnswer(answer.status, body, answer.headers))
 
-    def _again(
-        self, refused: Refused, replica: Replica, fields: dict[str, Any] | None, at: Replica | None, *, asked: str = ""
-    ) -> _TryAgain:
-        model = fields.get("model") if fields is not None else None
-        wait: float | None = None
+    def _wait_seconds(self, call: Call, replica: Replica, *, asked: str = "") -> float | None:
+        if call.pinned is None and self._replicas.has_other(call.model, replica):
+            return 0.0
         with suppress(ValueError):
             if math.isfinite(seconds := float(asked)):
-                wait = min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS)
-        if at is None and self._replicas.has_other(model if isinstance(model, str) else None, replica):
-            wait = 0.0
-        return _TryAgain(refused, replica, wait_seconds=wait)
+                return min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS)
+        return None
 
 
 def refusal_of(error: Exception) -> Refused:
-    """Return what an agent is told of a backend that failed and is not asked again."""
-    said = hide_in_text(str(error))
+    """Return the error that an agent gets of a backend that failed and is not asked again."""
+    message = hide_in_text(str(error))
     if isinstance(error, BackendTimeout):
-        return Refused(504, "backend_timeout", said)
-    return Refused(502, "backend_broke", said)
+        return Refused(504, "backend_timeout", message)
+    return Refused(502, "backend_broke", message)
 
 
-def _additions(
-    dialect: Dialect | None, fields: dict[str, Any] | None, replica: Replica, refused: Set[str]
-) -> dict[str, Any]:
-    """Return what to ask besides what the agent asks, without what is refused."""
-    if dialect is None or fields is None:
+def _additions(call: Call, replica: Replica, refused: Set[str]) -> dict[str, Any]:
+    """Return the fields to send besides the agent's, without those that are refused."""
+    if call.dialect is None or call.fields is None:
         return {}
     tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
-    wanted = dialect.additions(fields, tokens=tokens)
+    wanted = call.dialect.additions(call.fields, tokens=tokens)
     return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted
 
 
-def _request(
-    exchange: Exchange,
-    path: str,
-    body: bytes,
-    fields: dict[str, Any] | None,
-    model: str,
-    added: dict[str, Any],
-    attempt: str | None,
-) -> BackendRequest:
-    headers = [(name, value) for name, value in exchange.headers.items() if name in _PASSED_ON]
-    asked = fields
+def _request(call: Call, replica: Replica, added: dict[str, Any]) -> BackendRequest:
+    headers = [(name, value) for name, value in call.request.headers.items() if name in _PASSED_ON]
+    fields, body, model = call.fields, call.body, replica.model
     if fields is not None and fields.get("model", model) != model:
-        asked = {**fields, **added, "model": model}
-        body = dump(asked)
+        fields = {**fields, **added, "model": model}
+        body = dump(fields)
     elif fields is not None and added:
-        asked = {**fields, **added}
-        body = with_fields(body, fields, added)
-    return BackendRequest(exchange.method, path, exchange.query, headers, body, asked, attempt)
+        body = _with_fields(body, fields, added)
+        fields = {**fields, **added}
+    return BackendRequest(call.request.method, call.path, call.request.query, headers, body, fields, call.attempt_id)
 
 
-def with_fields(body: bytes, fields: dict[str, Any], added: dict[str, Any]) -> bytes:
-    """Add fields to a JSON object, without writing anew what it has where that can be."""
+def _with_fields(body: bytes, fields: dict[str, Any], added: dict[str, Any]) -> bytes:
+    """Add fields to a JSON object; what it has is not written anew where that can be avoided."""
     if added.keys() & fields.keys() or not fields:
         return dump({**fields, **added})
     start = body.index(b"{") + 1
     return b"{" + dump(added)[1:-1] + b"," + body[start:]
-
-
-def error_fields(body: bytes) -> dict[str, Any] | None:
-    """Return a backend's error where it has the form that agents understand; None where it has not."""
-    fields = parse_object(body)
-    return fields if fields is not None and "error" in fields else None

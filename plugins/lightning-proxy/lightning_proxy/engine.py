@@ -2,26 +2,25 @@
 
 import asyncio
 import logging
-import re
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_http.auth import Role
 from lightning_http.call import ClientGone
+from lightning_http.web_pages import OtherSite, require_local, require_same_site
 
-from lightning_core.errors import BudgetExhausted
-from lightning_proxy.answer import Answer
+from lightning_core.errors import AccessDenied, BudgetExhausted, LightningError, StoreUnavailable
 from lightning_proxy.backend import BackendBroke, BackendTimeout
-from lightning_proxy.call import Call, CallRecord
+from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.dispatch import Sender, Sent, error_fields, refusal_of
-from lightning_proxy.exchange import Exchange, Headers
+from lightning_proxy.dispatch import Sender, refusal_of
 from lightning_proxy.jsons import dump, parse_object
+from lightning_proxy.limiter import Limiter
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica
 from lightning_proxy.outbox import Outbox, Ticket
-from lightning_proxy.owner import Attribution, Owner, parent_span
+from lightning_proxy.owner import Attribution, Owner, parent_span, read_path
 from lightning_proxy.paths import (
     PREFIX,
     RESPONSES,
@@ -32,16 +31,15 @@ from lightning_proxy.paths import (
     response_of,
     split_path,
 )
-from lightning_proxy.refusals import Refused, openai_error
-from lightning_proxy.relay import EarlyEnd, StreamRelay
+from lightning_proxy.relay import KeepResponse, hand_back
 from lightning_proxy.replicas import Replicas
-from lightning_proxy.spans import Capture, bare_span_of, span_of, without_keys_of
+from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
+from lightning_proxy.spans import Capture, bare_span_of, span_of
 from lightning_proxy.spending import Spending
-from lightning_proxy.traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[\w.-]{1,64}")
+HEALTH_PATH = "/health"
 
 
 @dataclass(slots=True)
@@ -58,60 +56,119 @@ class Counts:
 
 @dataclass
 class Engine:
-    """All that requests share."""
+    """Answers requests; an ASGI application."""
 
     attribution: Attribution
     attempts: LiveAttempts
     outbox: Outbox
-    traffic: Traffic
+    limiter: Limiter
     replicas: Replicas
     sender: Sender
     capture: Capture
     spending: Spending | None
-    allow_unattributed: bool
     open_paths: OpenPaths
+    serve_control: Callable[[Call], Awaitable[bool]]
+    """Answers a request that controls the proxy; returns False for any other one."""
+    run_id: str | None
+    """The proxy's own run; None without a store."""
+    local_only: bool
+    """Whether only this machine may call, without a key: then a page in a browser must not be talked into calling
+    under another name."""
+    allow_unattributed: bool
     max_body_bytes: int
-    weight_version: str | None = None
+    stall_seconds: float
     counts: Counts = field(default_factory=Counts)
 
-    async def serve(
-        self,
-        exchange: Exchange,
-        path: str,
-        owner: Owner | None,
-        *,
-        has_key: bool,
-        may_manage: bool = False,
-        purpose: str | None = None,
-    ) -> None:
-        """Answer a request whose caller is known.
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        request = Request(scope, receive, send, stall_seconds=self.stall_seconds)
+        try:
+            await self._serve(request)
+        except Refused as refused:
+            await self._refuse(request, refused)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:  # by the server, which stops
+            request.hurry()
+            await self._refuse(request, proxy_stopped())
+        except StoreUnavailable as exc:
+            await self._refuse(request, Refused(503, "store_unavailable", str(exc), retry_after=1.0))
+        except LightningError as exc:
+            await self._refuse(request, Refused(500, "proxy_error", str(exc)))
+        except Exception:
+            logger.exception("lightning.proxy_request_failed path=%s", request.path)
+            await self._refuse(request, Refused(500, "proxy_error", "the proxy failed; its log says why"))
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            if self.local_only:
+                require_local(request.headers)
+            require_same_site(request.method, request.headers)
+        except OtherSite as exc:
+            raise Refused(403, "other_site", str(exc)) from exc
+        except AccessDenied as exc:
+            raise Refused(403, "not_local", str(exc)) from exc
+        addressed = read_path(request.path)
+        if addressed.path == HEALTH_PATH and addressed.rollout_id is None:
+            await request.respond_json(200, {"status": "ok"})
+            return
+        who = self.attribution.identify(request.headers)
+        owner = self.attribution.owner(addressed, request.headers, who)
+        if owner is not None:
+            owner = None if self.run_id is None else self._of_own_run(owner)
+        call = Call(
+            request=request,
+            path=addressed.path if addressed.path != PREFIX else f"{PREFIX}/",
+            owner=owner,
+            role=who.role,
+            may_manage=who.role >= Role.ALGORITHM and not self.local_only,
+            purpose=addressed.purpose,
+        )
+        if await self.serve_control(call):
+            return
+        below, is_of_api = split_path(call.path)
+        if request.method == "GET" and (below == "/models" or below.startswith("/models/")):
+            await self._list_models(request, below.removeprefix("/models").removeprefix("/"))
+        else:
+            await self._admit(call, below, is_of_api=is_of_api)
+            await self._run(call)
+
+    def _of_own_run(self, owner: Owner) -> Owner:
+        return owner if owner.run_id != self.run_id else Owner(None, owner.rollout_id, owner.attempt_id)
+
+    # May it be made?
+
+    async def _admit(self, call: Call, below: str, *, is_of_api: bool) -> None:
+        """Find out what a call is, and read its body.
 
         Args:
-            exchange: The request.
-            path: Its path below the attempt's.
-            owner: Whose it is; None for nobody's.
-            has_key: Whether the caller has the attempt's key.
-            may_manage: Whether the caller may change what the backend has and serves: it has the algorithm's key.
-            purpose: What it is for, where it is none of the agent's own.
+            call: The call.
+            below: Its path below `/v1`.
+            is_of_api: Whether it is under `/v1`.
+
+        Raises:
+            Refused: When the caller may not make it.
         """
-        below, is_of_api = split_path(path)
-        method = exchange.method
-        dialect = DIALECTS.get(below) if method == "POST" else None
-        if method == "GET" and (below == "/models" or below.startswith("/models/")):
-            await self._list_models(exchange, below.removeprefix("/models").removeprefix("/"))
-            return
-        if dialect is None and not is_of_api:
-            raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {exchange.path!r}")
-        stored = response_of(method, below)
-        at = None if stored is None else await self.replicas.of_response(owner, stored)
-        is_free = at is not None or counts_tokens(method, below)
-        manages = dialect is None and not is_free and not self.open_paths.has(method, below)
-        if manages and not may_manage:
-            if stored is not None:
+        request, owner = call.request, call.owner
+        call.dialect = DIALECTS.get(below) if request.method == "POST" else None
+        if call.dialect is None and not is_of_api:
+            raise Refused(404, "unknown_path", f"the proxy serves what is under {PREFIX}; got {request.path!r}")
+        stored = response_of(request.method, below)
+        call.pinned = None if stored is None else await self.replicas.of_response(owner, stored)
+        is_known = call.pinned is not None or counts_tokens(request.method, below)
+        if call.dialect is None and not is_known and not self.open_paths.has(request.method, below):
+            if not call.may_manage and stored is not None:
                 message = f"the proxy knows no response {stored!r} of this attempt; those of others are not for it"
                 raise Refused(404, "response_not_found", message)
-            raise self._closed(f"{method} {PREFIX}{below}", f"{method} {below[1:]}")
-        if owner is None and not manages and not self.allow_unattributed:
+            if not call.may_manage:
+                raise self._closed(f"{request.method} {PREFIX}{below}", f"{request.method} {below[1:]}")
+            call.is_management = True
+        call.is_free = is_known or call.is_management
+        if owner is None and not call.is_management and not self.allow_unattributed:
             raise Refused(
                 403,
                 "unattributed",
@@ -119,13 +176,22 @@ class Engine:
                 "the key of the attempt, or the headers x-rollout-id and x-attempt-id",
             )
         if owner is not None:
-            await self.attempts.require(owner, has_key=has_key)
+            await self.attempts.require(owner, has_key=call.role == Role.ATTEMPT)
             self.outbox.require_room()
-        body = await exchange.body(self.max_body_bytes)
-        if dialect is None:
-            await self._pass_through(exchange, quoted(below), body, owner, at, is_free=is_free, manages=manages)
+        call.body = await request.read_body(self.max_body_bytes)
+        if call.dialect is None:
+            call.path = quoted(below)
+            call.fields = parse_object(call.body) if call.body[:1] == b"{" else None
+            if call.pinned is None and call.model is None and (count := len(self.replicas.all)) > 1:
+                raise Refused(
+                    400,
+                    "no_model",
+                    f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear "
+                    "which one it is for; make it through a proxy with one backend",
+                )
             return
-        fields = parse_object(body)
+        call.path = below
+        call.fields = fields = parse_object(call.body)
         if fields is None:
             raise Refused(400, "invalid_json", "the request's body is no JSON object")
         if not isinstance(fields.get("model"), str | None):
@@ -133,8 +199,7 @@ class Engine:
         if fields.get("model") is None and len(models := self.replicas.models()) > 1:
             raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
         if below == RESPONSES:
-            at = await self._previous(owner, fields)
-        await self._call(exchange, below, body, fields, dialect, owner, at, purpose)
+            call.pinned = await self._find_previous(owner, fields)
 
     def _closed(self, what: str, entry: str) -> Refused:
         return Refused(
@@ -144,8 +209,8 @@ class Engine:
             "proxy opens it, with the backend's key; the key of the proxy itself does, too",
         )
 
-    async def _previous(self, owner: Owner | None, fields: dict[str, Any]) -> Replica | None:
-        """Return where the response is that a call goes on from; None where it may go anywhere.
+    async def _find_previous(self, owner: Owner | None, fields: dict[str, Any]) -> Replica | None:
+        """Return the replica with the response that a call continues; None where it may go anywhere.
 
         Raises:
             Refused: When the call leads to what belongs to others, or is not recorded.
@@ -158,93 +223,68 @@ class Engine:
         previous = fields.get("previous_response_id")
         if previous is None:
             return None
-        at = await self.replicas.of_response(owner, str(previous))
-        if at is None and not opens("GET", f"{RESPONSES}/{previous}"):
+        found = await self.replicas.of_response(owner, str(previous))
+        if found is None and not opens("GET", f"{RESPONSES}/{previous}"):
             message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
             raise Refused(400, "previous_response_not_found", message)
         # The agent may go on with another model, which may be elsewhere.
-        return at if at is not None and fields.get("model") in (None, at.model_name) else None
+        return found if found is not None and fields.get("model") in (None, found.model_name) else None
 
-    # A call that is understood
+    # From its start to its end
 
-    async def _call(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        fields: dict[str, Any],
-        dialect: Dialect,
-        owner: Owner | None,
-        at: Replica | None,
-        purpose: str | None,
-    ) -> None:
-        call = Call(exchange, is_stream=fields.get("stream") is True)
-        began = time.perf_counter()
-        record = CallRecord(
-            owner=owner or _NOBODY,
-            dialect=dialect,
-            request=fields,
-            began=time.time(),
-            purpose=purpose,
-            parent=parent_span(exchange.headers.get("traceparent", "")),
-            body_bytes=len(body),
-            size=len(body),
-        )
-        ticket = None if owner is None else self._begin(owner, call)
+    async def _run(self, call: Call) -> None:
+        """Make a call, answer the agent, and record it."""
+        scope = CancelScope(call)
+        call.begin()
+        call.parent = parent_span(call.request.headers.get("traceparent", ""))
+        call.size = len(call.body)
+        ticket = None
+        if call.owner is not None:
+            self.attempts.require_not_ended(call.owner)  # while its body came, or the store was asked
+            ticket = self.outbox.begin(call.owner, scope.abort)
         is_counted = False
         self.counts.calls += 1
         try:
-            async with call:
+            async with scope:
                 try:
-                    await self.traffic.enter(call, call.abort)
-                    await self._start_budgeted()
-                    is_counted = True
-                    await self._answer(exchange, path, body, fields, dialect, record, at, began)
+                    if not call.is_management:
+                        await self.limiter.acquire(call, scope.abort)
+                    if not call.is_free:
+                        await self._start_budgeted()
+                        is_counted = True
+                    await self._answer(call)
                 finally:
-                    self.traffic.leave(call)
+                    self.limiter.release(call)
         except Refused as refused:
-            record.fail(refused.kind, refused.message)
-            if exchange.status == 0:
-                record.status = refused.status
-                await self._tell(exchange, refused, dialect)
+            call.fail(refused.kind, refused.message)
+            if call.dialect is None and call.request.status:
+                raise ClientGone from refused  # there is no way to add an error to this answer
+            if call.dialect is None:
+                raise
+            if call.request.status == 0:
+                call.status = refused.status
+                await self._respond(call.request, refused, call.dialect)
             else:
-                await self._break_off(exchange, refused, dialect)
+                await self._break_off(call.request, refused, call.dialect)
         except ClientGone:
-            if not record.was_taken:
-                record.fail("client_disconnected", "the agent hung up before the answer came to its end")
-                self.counts.hung_up += 1
+            if not call.is_answered:
+                call.fail("client_disconnected", "the agent hung up before the answer came to its end")
+                self.counts.hung_up += call.dialect is not None
         except asyncio.CancelledError:
-            record.fail("proxy_stopped", "the proxy was stopped")
+            call.fail("proxy_stopped", "the proxy was stopped")
             raise
         except Exception as exc:
-            record.fail(type(exc).__name__, "the proxy failed; its log says why")
+            call.fail(type(exc).__name__, "the proxy failed; its log says why")
             raise
         finally:
-            record.duration = time.perf_counter() - began
-            record.last_weight_version = self.weight_version if record.weight_version is not None else None
+            call.duration = call.seconds()
+            call.last_weight_version = self.sender.weight_version if call.weight_version is not None else None
             try:
-                self._count(record, is_counted=is_counted)
+                self._count(call, is_counted=is_counted)
             finally:
                 if ticket is not None:
                     # When the event loop has its next turn: in this one it writes the answer.
-                    asyncio.get_running_loop().call_soon(self._record, ticket, record)
-
-    def _begin(self, owner: Owner, call: Call) -> Ticket:
-        """Take note of a call that begins.
-
-        Raises:
-            Refused: When its attempt has ended while its body came, or while the store was asked.
-        """
-        self.attempts.require_not_ended(owner)
-        return self.outbox.begin(owner, call.abort)
-
-    def _record(self, ticket: Ticket, record: CallRecord) -> None:
-        try:
-            span = span_of(record, self.capture)
-        except Exception as exc:  # the end of the attempt waits for a span, whatever an answer looks like
-            logger.exception("lightning.call_not_recorded rollout_id=%s", record.owner.rollout_id)
-            span = bare_span_of(record, exc)
-        self.outbox.end(ticket, span, record.size)
+                    asyncio.get_running_loop().call_soon(self._record, ticket, call)
 
     async def _start_budgeted(self) -> None:
         if self.spending is not None:
@@ -253,308 +293,92 @@ class Engine:
             except BudgetExhausted as exc:
                 raise Refused(402, "budget_exhausted", str(exc)) from exc
 
-    def _count(self, record: CallRecord, *, is_counted: bool) -> None:
-        tokens, cost = 0, record.cost
-        if record.price is None or record.is_refused or record.error_kind == "backend_redirects":
+    async def _answer(self, call: Call) -> None:
+        response = await self.sender.send(call)
+        replica, status = response.replica, response.answer.status
+        is_sound = False
+        try:
+            await hand_back(call, response, self._response_keeper(call, replica))
+            is_sound = True
+        except (BackendBroke, BackendTimeout) as exc:
+            refused = refusal_of(exc)
+            self.replicas.failed(replica, refused.message, is_dead=False)
+            raise refused from exc
+        except (ClientGone, asyncio.CancelledError):
+            is_sound = call.is_answered
+            raise
+        finally:
+            if is_sound and status < 500:
+                self.replicas.went_well(replica)
+            self.replicas.end(replica)
+            try:
+                await response.answer.aclose()
+            finally:
+                call.is_refused = status >= 400
+                if call.is_refused:
+                    call.cost = 0.0
+                elif call.dialect is not None:
+                    call.cost = replica.cost(call.input_tokens, call.output_tokens, call.answer.cached_tokens)
+
+    def _response_keeper(self, call: Call, replica: Replica) -> KeepResponse | None:
+        if call.dialect is None or not call.dialect.is_stored or (call.fields or {}).get("store") is False:
+            return None
+        return lambda response_id: self.replicas.keep_response(call.owner, response_id, replica)
+
+    def _count(self, call: Call, *, is_counted: bool) -> None:
+        tokens, cost = 0, call.cost
+        if not call.is_sent or call.is_refused or call.error_kind == "backend_redirects":
             cost = 0.0
-        else:
-            given, taken = record.spent()
+        elif call.dialect is not None and call.replica is not None:
+            given, taken = call.estimated_tokens()
             tokens = given + taken
             if cost is None:
-                cost = record.price(given, taken, record.answer.cached_tokens)
+                cost = call.replica.cost(given, taken, call.answer.cached_tokens)
         self.counts.tokens += tokens
         self.counts.usd += cost or 0.0
-        self.counts.failed += record.error_kind is not None
+        self.counts.failed += call.dialect is not None and call.error_kind is not None
         if self.spending is not None and is_counted:
             self.spending.end_call(tokens=tokens, usd=cost)
 
-    async def _answer(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        fields: dict[str, Any],
-        dialect: Dialect,
-        record: CallRecord,
-        at: Replica | None,
-        began: float,
-    ) -> None:
-        def on_try(replica: Replica) -> None:
-            record.tries += 1
-            record.price = replica.cost
-            record.address = replica.backend.address
-            record.model_name = replica.model_name
-            record.weight_version = self.weight_version
-
-        def on_failed_try() -> None:
-            record.price = None  # as if it had not been sent
-            self.traffic.rest()
-
-        attempt = None if record.owner is _NOBODY else record.owner.attempt_id
-        sent = await self.sender.send(
-            exchange,
-            path,
-            body,
-            fields,
-            dialect=dialect,
-            attempt=attempt,
-            at=at,
-            on_try=on_try,
-            on_failed_try=on_failed_try,
-        )
-        try:
-            if sent.answer.status < 400 and sent.answer.header("content-type").startswith("text/event-stream"):
-                await self._relay(exchange, sent, dialect, record, began)
-            else:
-                await self._hand_back(exchange, sent, dialect, record)
-        except (BackendBroke, BackendTimeout, EarlyEnd) as exc:
-            refused = refusal_of(exc)
-            self.replicas.failed(sent.replica, refused.message, is_dead=False)
-            raise refused from exc
-        except (ClientGone, asyncio.CancelledError):
-            if record.was_taken:
-                self._went_well(sent)
-            raise
-        else:
-            self._went_well(sent)
-        finally:
-            self.sender.release(sent)
-            try:
-                await sent.answer.aclose()
-            finally:
-                if sent.answer.status < 400:
-                    cached = record.answer.cached_tokens
-                    record.cost = sent.replica.cost(record.input_tokens, record.output_tokens, cached)
-                else:
-                    record.is_refused, record.cost = True, 0.0
-
-    def _went_well(self, sent: Sent) -> None:
-        if sent.answer.status < 500:
-            self.replicas.went_well(sent.replica)
-
-    async def _hand_back(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord) -> None:
-        """Answer in one piece."""
-        status, headers = sent.answer.status, _headers_of(sent)
-        body = await sent.answer.read()
-        record.status = status
-        record.size += len(body)
-        if status >= 400:
-            body = without_keys_of(sent.replica, body)
-            told = error_fields(body)
-            if told is None:
-                message = f"{sent.replica.backend.address} answered {status}: {body[:500].decode('utf-8', 'replace')}"
-                body = dump(dialect.error(Refused(status, "backend_error", message)))
-                headers = [*_retry_after(sent), (b"content-type", b"application/json")]
-            else:
-                error = told["error"]
-                message = str(error.get("message") if isinstance(error, dict) else error)
-                record.error_code = _code(error)
-            record.fail(str(status), message)
-            await exchange.answer(status, body, headers)
+    def _record(self, ticket: Ticket, call: Call) -> None:
+        if call.dialect is None:
+            self.outbox.end(ticket, None)
             return
-        fields = parse_object(body)
-        if fields is None:
-            shown = without_keys_of(sent.replica, body)[:200].decode("utf-8", "replace")
-            raise Refused(502, "backend_garbage", f"{sent.replica.backend.address} answered no JSON object: {shown!r}")
-        record.answer = dialect.read(fields)
-        await self._keep_response(sent, record)
-        self._look_for_failure(sent, record)
-        if sent.added:
-            dialect.strip(fields, sent.added)
-            body = dump(fields)
-        await exchange.answer(status, body, headers)
-
-    async def _relay(self, exchange: Exchange, sent: Sent, dialect: Dialect, record: CallRecord, began: float) -> None:
-        """Answer piece by piece."""
-
-        async def keep(answer: Answer) -> None:
-            record.answer = answer
-            await self._keep_response(sent, record)
-
-        choices = dialect.choices(record.request)
-        relay = StreamRelay(exchange, dialect, sent.added, choices, on_begin=keep if dialect.is_stored else None)
-        record.status = sent.answer.status
         try:
-            await relay.run(sent, _headers_of(sent))
-        finally:
-            record.answer = relay.finish()
-            record.was_taken = relay.was_taken()
-            record.size += relay.size
-            if relay.first_chunk is not None:
-                record.first_chunk_seconds = relay.first_chunk - began
-        self._look_for_failure(sent, record)
+            span = span_of(call, self.capture)
+        except Exception as exc:  # the end of the attempt waits for a span, whatever an answer looks like
+            logger.exception("lightning.call_not_recorded rollout_id=%s", ticket.owner.rollout_id)
+            span = bare_span_of(call, exc)
+        self.outbox.end(ticket, span, call.size)
 
-    async def _keep_response(self, sent: Sent, record: CallRecord) -> None:
-        """Record where an answer is stored, before the agent can ask for it."""
-        response_id = record.answer.id
-        if record.dialect.is_stored and response_id is not None and record.request.get("store") is not False:
-            owner = None if record.owner is _NOBODY else record.owner
-            await self.replicas.keep_response(owner, response_id, sent.replica)
+    # Answers of the proxy's own
 
-    def _look_for_failure(self, sent: Sent, record: CallRecord) -> None:
-        if (failure := record.answer.failure) is not None:
-            said = without_keys_of(sent.replica, failure.encode("utf-8", "replace")).decode()
-            record.fail("backend_error", said)
-
-    # A call that is not
-
-    async def _pass_through(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        owner: Owner | None,
-        at: Replica | None,
-        *,
-        is_free: bool,
-        manages: bool,
-    ) -> None:
-        """Hand a call on as it is. One that manages the backend is not a model call: no pause holds it, and it is free.
-
-        Raises:
-            Refused: When it does not say which backend it is for, and there are several.
-        """
-        call = Call(exchange, is_stream=True)
-        fields = parse_object(body) if body[:1] == b"{" else None
-        names_model = fields is not None and isinstance(fields.get("model"), str)
-        if at is None and not names_model and (count := len(self.replicas.all)) > 1:
-            raise Refused(
-                400,
-                "no_model",
-                f"the call names no model in a JSON body, and the proxy has {count} backends, so it is not clear which "
-                "one it is for; make it through a proxy with one backend",
-            )
-        ticket = None if owner is None else self._begin(owner, call)
-        is_counted = False
-        cost: float | None = 0.0
-        self.counts.calls += 1
-
-        def on_try(_: Replica) -> None:
-            nonlocal cost
-            cost = None  # nobody knows
-
-        def on_failed_try() -> None:
-            nonlocal cost
-            cost = 0.0  # as if it had not been sent
-            self.traffic.rest()
-
-        try:
-            async with call:
-                try:
-                    if not manages:
-                        await self.traffic.enter(call, call.abort)
-                        if not is_free:
-                            await self._start_budgeted()
-                            is_counted = True
-                    if await self._pass(exchange, path, body, fields, owner, at, on_try, on_failed_try) >= 400:
-                        cost = 0.0
-                finally:
-                    self.traffic.leave(call)
-        except Refused as refused:
-            if refused.kind == "backend_redirects":
-                cost = 0.0
-            if exchange.status:
-                raise ClientGone from refused  # nothing can be added to an answer that nobody understands
-            raise
-        finally:
-            if self.spending is not None and is_counted:
-                self.spending.end_call(tokens=0, usd=cost)
-            if ticket is not None:
-                self.outbox.end(ticket, None)
-
-    async def _pass(
-        self,
-        exchange: Exchange,
-        path: str,
-        body: bytes,
-        fields: dict[str, Any] | None,
-        owner: Owner | None,
-        at: Replica | None,
-        on_try: Callable[[Replica], None],
-        on_failed_try: Callable[[], None],
-    ) -> int:
-        """Hand a call on, and return the status of its answer."""
-        attempt = None if owner is None else owner.attempt_id
-        sent = await self.sender.send(
-            exchange,
-            path,
-            body,
-            fields,
-            dialect=None,
-            attempt=attempt,
-            at=at,
-            on_try=on_try,
-            on_failed_try=on_failed_try,
-        )
-        status = sent.answer.status
-        try:
-            if status >= 400:
-                said = without_keys_of(sent.replica, await sent.answer.read())
-                await exchange.answer(status, said, _headers_of(sent))
-            else:
-                await exchange.begin(status, _headers_of(sent))
-                async for piece in sent.answer.pieces():
-                    await exchange.push(piece)
-                await exchange.end()
-        except (BackendBroke, BackendTimeout) as exc:
-            refused = refusal_of(exc)
-            self.replicas.failed(sent.replica, refused.message, is_dead=False)
-            raise refused from exc
-        else:
-            self._went_well(sent)
-        finally:
-            self.sender.release(sent)
-            await sent.answer.aclose()
-        return status
-
-    async def _list_models(self, exchange: Exchange, one: str) -> None:
+    async def _list_models(self, request: Request, one: str) -> None:
         listed = [
             {"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in self.replicas.models()
         ]
         if not one:
-            await exchange.answer_json(200, {"object": "list", "data": listed})
+            await request.respond_json(200, {"object": "list", "data": listed})
             return
         found = next((model for model in listed if model["id"] == one), None)
         if found is None:
             raise Refused(404, "model_not_found", f"no model named {one!r}")
-        await exchange.answer_json(200, found)
+        await request.respond_json(200, found)
 
-    # Errors
+    async def _refuse(self, request: Request, refused: Refused) -> None:
+        """Answer a request that is refused, in the form of its API."""
+        if request.status == 0:
+            await self._respond(request, refused, error_dialect(read_path(request.path).path, request.headers))
 
-    async def _tell(self, exchange: Exchange, refused: Refused, dialect: Dialect | None) -> None:
+    async def _respond(self, request: Request, refused: Refused, dialect: Dialect | None) -> None:
         self.counts.refused += 1
-        told = openai_error(refused) if dialect is None else dialect.error(refused)
-        await exchange.answer(refused.status, dump(told), refused.headers())
+        fields = openai_error(refused) if dialect is None else dialect.error(refused)
+        await request.respond(refused.status, dump(fields), refused.headers())
 
-    async def refuse(self, exchange: Exchange, refused: Refused, path: str) -> None:
-        """Answer a request that is not let through, in the form of its API."""
-        await self._tell(exchange, refused, error_dialect(path, exchange.headers))
-
-    async def _break_off(self, exchange: Exchange, refused: Refused, dialect: Dialect) -> None:
-        """End a stream that has begun with what its API has for that."""
+    async def _break_off(self, request: Request, refused: Refused, dialect: Dialect) -> None:
+        """End a stream that has begun with the error event of its API."""
         try:
-            await exchange.push(dialect.error_event(refused))
-            await exchange.end()
+            await request.send_piece(dialect.error_event(refused))
+            await request.end_stream()
         except ClientGone:
             self.counts.hung_up += 1
-
-
-_NOBODY = Owner(None, "", "")
-
-
-def _code(error: Any) -> str | None:
-    """Return what a backend calls an error; None for what may be more than a name."""
-    code = error.get("code") or error.get("type") if isinstance(error, dict) else None
-    return str(code) if isinstance(code, str | int) and _NAME.fullmatch(str(code)) else None
-
-
-def _headers_of(sent: Sent) -> Headers:
-    # As aiohttp reads them: so the bytes are those that came.
-    return [
-        (name.lower().encode("latin-1"), value.encode("utf-8", "surrogateescape"))
-        for name, value in sent.answer.headers
-    ]
-
-
-def _retry_after(sent: Sent) -> Headers:
-    return [header for header in _headers_of(sent) if header[0] == b"retry-after"]

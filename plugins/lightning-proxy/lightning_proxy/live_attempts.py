@@ -13,7 +13,7 @@ from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_proxy.owner import Owner
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 
 logger = logging.getLogger(__name__)
 

@@ -19,6 +19,7 @@ from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
 from lightning_core.superseded import superseded
 from lightning_core.types import LLM, Attempt, Rollout
+from lightning_proxy.limiter import Drained
 from lightning_proxy.model_list import ModelConfig, make_replicas
 from lightning_proxy.owner import Address, Owner
 from lightning_proxy.paths import OpenPaths
@@ -28,7 +29,6 @@ from lightning_proxy.service import ProxyService
 from lightning_proxy.setup import proxy_from_spec
 from lightning_proxy.spans import Capture, Redact
 from lightning_proxy.steering import Serving, Settings
-from lightning_proxy.traffic import Drained
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """0 lets the system choose."""
@@ -332,7 +332,7 @@ class LLMProxy(ModelProxy):
             clock=self._clock,
         )
         service.replicas.replace(make_replicas(self.model_list, self._registry))
-        service.engine.weight_version = self._weight_version
+        service.sender.weight_version = self._weight_version
         return service
 
     # While it runs

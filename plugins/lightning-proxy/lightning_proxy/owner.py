@@ -13,7 +13,7 @@ from lightning_core.adapter.genai import JUDGE
 from lightning_core.errors import ProxyError
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import LLM, ProxyLLM
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 
 ROLLOUT_HEADER = "x-rollout-id"
 ATTEMPT_HEADER = "x-attempt-id"

@@ -5,7 +5,7 @@ from urllib.parse import quote, unquote
 
 from lightning_core.errors import ConfigError
 from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 
 PREFIX = "/v1"
 RESPONSES = "/responses"

@@ -1,134 +1,236 @@
-"""A stream on its way from the backend to the agent, and what is recorded of it."""
+"""Hands a backend's answer to the agent, and has it read: in one piece, as a stream, or as it is."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
 
-from lightning_proxy.answer import Answer
 from lightning_proxy.backend import BackendBroke
-from lightning_proxy.dialects import Added, Dialect
-from lightning_proxy.dispatch import Sent
-from lightning_proxy.exchange import Exchange, Headers
+from lightning_proxy.call import Call
+from lightning_proxy.dialects import Dialect
+from lightning_proxy.dispatch import Response
+from lightning_proxy.jsons import dump, parse_object
+from lightning_proxy.model_list import Replica
+from lightning_proxy.request import Refused
 from lightning_proxy.sse import EventReader, NoEventStream, ServerEvent
 
+_HIDDEN = b"***"
+_VARIABLE = "os.environ/"
+_SHORTEST_KEY = 8
+"""What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
+_NAME = re.compile(r"[\w.-]{1,64}")
 
-class EarlyEnd(BackendBroke):
-    """A stream ended as if nothing were wrong, before its answer did."""
+KeepResponse = Callable[[str], Awaitable[None]]
+"""Records where the response with an id is stored, before the agent can ask for it."""
 
 
-class StreamRelay:
+async def hand_back(call: Call, response: Response, keep_response: KeepResponse | None) -> None:
+    """Hand an answer to the agent, and read it into the call.
+
+    Args:
+        call: The call.
+        response: The answer.
+        keep_response: Is given the id of an answer that the backend stores; None where it stores none.
+
+    Raises:
+        Refused: When it cannot be understood.
+        BackendBroke: When it breaks off.
+        BackendTimeout: When it does not go on.
+        ClientGone: When the agent does not take it.
+    """
+    answer, dialect = response.answer, call.dialect
+    if dialect is None:
+        await _pass_through(call, response)
+    elif answer.status >= 400:
+        await _hand_back_error(call, response, dialect)
+    elif answer.header("content-type").startswith("text/event-stream"):
+        await _StreamRelay(call, response, dialect, keep_response).run()
+    else:
+        await _hand_back_whole(call, response, dialect, keep_response)
+    if (failure := call.answer.failure) is not None:
+        message = without_keys_of(response.replica, failure.encode("utf-8", "replace")).decode()
+        call.fail("backend_error", message)
+
+
+async def _pass_through(call: Call, response: Response) -> None:
+    answer, request = response.answer, call.request
+    if answer.status >= 400:
+        body = without_keys_of(response.replica, await answer.read())
+        await request.respond(answer.status, body, _headers_of(response))
+        return
+    await request.start_stream(answer.status, _headers_of(response))
+    async for piece in answer.pieces():
+        await request.send_piece(piece)
+    await request.end_stream()
+
+
+async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> None:
+    status, headers = response.answer.status, _headers_of(response)
+    body = await response.answer.read()
+    call.status, call.size = status, call.size + len(body)
+    body = without_keys_of(response.replica, body)
+    fields = parse_object(body)
+    if fields is not None and "error" in fields:  # in the form that agents understand
+        error = fields["error"]
+        message = str(error.get("message") if isinstance(error, dict) else error)
+        call.error_code = _error_code(error)
+    else:
+        message = f"{response.replica.backend.address} answered {status}: {body[:500].decode('utf-8', 'replace')}"
+        body = dump(dialect.error(Refused(status, "backend_error", message)))
+        headers = [header for header in headers if header[0] == b"retry-after"]
+        headers.append((b"content-type", b"application/json"))
+    call.fail(str(status), message)
+    await call.request.respond(status, body, headers)
+
+
+async def _hand_back_whole(
+    call: Call, response: Response, dialect: Dialect, keep_response: KeepResponse | None
+) -> None:
+    body = await response.answer.read()
+    call.status, call.size = response.answer.status, call.size + len(body)
+    fields = parse_object(body)
+    if fields is None:
+        shown = without_keys_of(response.replica, body)[:200].decode("utf-8", "replace")
+        address = response.replica.backend.address
+        raise Refused(502, "backend_garbage", f"{address} answered no JSON object: {shown!r}")
+    call.answer = dialect.read(fields)
+    if keep_response is not None and call.answer.id is not None:
+        await keep_response(call.answer.id)
+    if response.added:
+        dialect.strip(fields, response.added)
+        body = dump(fields)
+    await call.request.respond(response.answer.status, body, _headers_of(response))
+
+
+class _StreamRelay:
     """Hands a stream on, piece by piece, and puts its answer together.
 
     A piece goes out as it came where nothing is to be taken out of it. No more is read from the backend than the agent
     takes, but for what the connections buffer.
-
-    Args:
-        exchange: Where it goes.
-        dialect: What it is made of.
-        added: What is to be taken out.
-        choices: How many answers were asked for; 0 where the API's last event alone ends a stream.
-        on_begin: Is given the answer when its id is known, before the agent gets that.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        dialect: Dialect,
-        added: Added,
-        choices: int,
-        *,
-        on_begin: Callable[[Answer], Awaitable[None]] | None = None,
-    ) -> None:
-        self.first_chunk: float | None = None
-        """When the first piece went out, by `time.perf_counter`."""
-        self.size = 0
-        self._exchange = exchange
+    def __init__(self, call: Call, response: Response, dialect: Dialect, keep_response: KeepResponse | None) -> None:
+        self._call = call
+        self._response = response
         self._dialect = dialect
-        self._added = added
-        self._choices = choices
-        self._on_begin = on_begin
+        self._keep_response = keep_response
+        self._choices = dialect.choices(call.fields or {})
         self._reader = EventReader()
         self._assembler = dialect.assembler()
-        self._is_pushing = False
+        self._is_sending = False
 
-    async def run(self, sent: Sent, headers: Headers) -> None:
-        """Hand the stream on until it ends.
+    async def run(self) -> None:
+        call = self._call
+        call.status = self._response.answer.status
+        try:
+            await self._relay()
+        finally:
+            call.answer = self._assembler.finish()
+            # Many agents close a stream at the finish reason, before what the backend still says of the usage.
+            call.is_answered = not self._is_sending and call.answer.failure is None and self._has_all()
 
-        Raises:
-            BackendBroke: When it breaks off.
-            BackendTimeout: When it does not go on.
-            ClientGone: When the agent does not take it.
-        """
-        async for piece in sent.answer.pieces():
-            self.size += len(piece)
-            if self._added:
-                events = self._events(piece, sent)
+    async def _relay(self) -> None:
+        added, request = self._response.added, self._call.request
+        async for piece in self._response.answer.pieces():
+            self._call.size += len(piece)
+            if added:
+                events = self._events(piece)
                 # The first one goes out before the others are read, however many came with it.
-                parts = [events[:1], events[1:]] if self.first_chunk is None else [events]
+                parts = [events[:1], events[1:]] if self._call.first_chunk_seconds is None else [events]
                 for part in parts:
-                    await self._push(self._read(part), sent, headers)
-            elif self._on_begin is not None:
-                self._read(self._events(piece, sent))
-                if self._assembler.answer.id is not None:
-                    on_begin, self._on_begin = self._on_begin, None
-                    await on_begin(self._assembler.answer)
-                await self._push(piece, sent, headers)
+                    await self._send(self._read(part))
+            elif self._keep_response is not None:
+                self._read(self._events(piece))
+                if (response_id := self._assembler.answer.id) is not None:
+                    keep_response, self._keep_response = self._keep_response, None
+                    await keep_response(response_id)
+                await self._send(piece)
             else:
-                await self._push(piece, sent, headers)
-                self._read(self._events(piece, sent))
+                await self._send(piece)
+                self._read(self._events(piece))
         last = self._read(self._reader.finish())
         is_ended = self._assembler.is_complete  # by its last event; where there is none, each choice says its own end
-        self._assembler.finish()
-        if not is_ended and not self._has_all() and self._assembler.answer.failure is None:
-            raise EarlyEnd(f"{sent.replica.backend.address} ended its stream before the answer was complete")
-        if self._added:
-            await self._push(last, sent, headers)
-        if self.first_chunk is None:
-            await self._exchange.begin(sent.answer.status, headers)
-        await self._exchange.end()
-
-    def finish(self) -> Answer:
-        """Return the answer, as far as it came."""
-        return self._assembler.finish()
-
-    def was_taken(self) -> bool:
-        """Whether the agent took the whole answer. To be called after `finish`.
-
-        Many agents close a stream at the finish reason, before what the backend still says of the usage.
-        """
-        return not self._is_pushing and self._assembler.answer.failure is None and self._has_all()
+        answer = self._assembler.finish()
+        if not is_ended and not self._has_all() and answer.failure is None:
+            address = self._response.replica.backend.address
+            raise BackendBroke(f"{address} ended its stream before the answer was complete")
+        if added:
+            await self._send(last)
+        if self._call.first_chunk_seconds is None:
+            await request.start_stream(self._response.answer.status, _headers_of(self._response))
+        await request.end_stream()
 
     def _has_all(self) -> bool:
         """Whether all answers that were asked for are complete. To be called after `finish`."""
         return self._assembler.is_complete and len(self._assembler.answer.choices) >= self._choices
 
-    async def _push(self, handed: bytes, sent: Sent, headers: Headers) -> None:
-        if not handed:
+    async def _send(self, piece: bytes) -> None:
+        if not piece:
             return
-        self._is_pushing = True  # and stays so where the agent does not take it
-        if self.first_chunk is not None:
-            await self._exchange.push(handed)
+        call = self._call
+        self._is_sending = True  # and stays so where the agent does not take it
+        if call.first_chunk_seconds is not None:
+            await call.request.send_piece(piece)
         else:
-            await self._exchange.begin(sent.answer.status, headers)
-            await self._exchange.push(handed)
+            await call.request.start_stream(self._response.answer.status, _headers_of(self._response))
+            await call.request.send_piece(piece)
             await asyncio.sleep(0)  # the event loop writes to sockets when it gets its turn
-            self.first_chunk = time.perf_counter()
-        self._is_pushing = False
+            call.first_chunk_seconds = call.seconds()
+        self._is_sending = False
 
-    def _events(self, piece: bytes, sent: Sent) -> list[ServerEvent]:
+    def _events(self, piece: bytes) -> list[ServerEvent]:
         try:
             return self._reader.feed(piece)
         except NoEventStream as exc:
-            raise BackendBroke(f"{sent.replica.backend.address} sent no event stream: {exc}") from exc
+            raise BackendBroke(f"{self._response.replica.backend.address} sent no event stream: {exc}") from exc
 
     def _read(self, events: list[ServerEvent]) -> bytes:
-        """Take note of events, and return what is left of them for the agent."""
+        """Read events, and return what is left of them for the agent."""
         left = []
         for event in events:
             fields = event.fields()
             self._assembler.feed(event, fields)
             if fields is None:
                 left.append(event.raw)
-            elif self._dialect.strip_event(fields, self._added):
+            elif self._dialect.strip_event(fields, self._response.added):
                 left.append(event.with_fields(fields))
         return b"".join(left)
+
+
+def without_keys_of(replica: Replica, text: bytes) -> bytes:
+    """Return what a backend said without the keys that its entry of the model list has for it."""
+    for key in _keys(replica.spec):
+        if len(key) >= _SHORTEST_KEY:
+            text = text.replace(key.encode(), _HIDDEN)
+    return text
+
+
+def _keys(entry: object) -> Iterator[str]:
+    if not isinstance(entry, Mapping):
+        return
+    backend = entry.get("backend")
+    options: dict[str, Any] = {
+        **(backend if isinstance(backend, Mapping) else {}),
+        **entry.get("litellm_params", {}),
+    }
+    key, headers = options.get("api_key"), options.get("headers")
+    if key is None and options.get("api_base") is None:
+        key = f"{_VARIABLE}OPENAI_API_KEY"
+    for given in (key, *(headers.values() if isinstance(headers, Mapping) else ())):
+        if isinstance(given, str):
+            yield os.environ.get(given.removeprefix(_VARIABLE), "") if given.startswith(_VARIABLE) else given
+
+
+def _error_code(error: Any) -> str | None:
+    """Return a backend's name of an error; None for what may be more than a name."""
+    code = error.get("code") or error.get("type") if isinstance(error, dict) else None
+    return str(code) if isinstance(code, str | int) and _NAME.fullmatch(str(code)) else None
+
+
+def _headers_of(response: Response) -> list[tuple[bytes, bytes]]:
+    # As aiohttp reads them: so the bytes are those that came.
+    return [
+        (name.lower().encode("latin-1"), value.encode("utf-8", "surrogateescape"))
+        for name, value in response.answer.headers
+    ]

@@ -10,7 +10,7 @@ from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
 from lightning_proxy.model_list import Replica
 from lightning_proxy.owner import Owner
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 
 MAX_ATTEMPTS = 10_000
 """How many attempts are remembered with their replica; an older one gets a new one."""

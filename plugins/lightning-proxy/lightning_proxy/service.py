@@ -1,131 +1,33 @@
 """A proxy in its event loop: all of its parts, from its start to its stop."""
 
 import asyncio
-import logging
 import socket
 from collections import OrderedDict
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lightning_http.auth import Keys, Role
-from lightning_http.call import ClientGone
+from lightning_http.auth import Keys
 from lightning_http.listener import Listener, bind
-from lightning_http.web_pages import OtherSite, require_local, require_same_site
 
 from lightning_core.budget import Budget
-from lightning_core.errors import AccessDenied, LightningError, StoreUnavailable
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_proxy.control import Control, Reports
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
-from lightning_proxy.exchange import Exchange, IncomingBodies, Receive, Send
+from lightning_proxy.limiter import Drained, Limiter
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica, make_replicas
 from lightning_proxy.outbox import Outbox
-from lightning_proxy.owner import Addressed, Attribution, Owner, read_path
-from lightning_proxy.paths import PREFIX, OpenPaths
-from lightning_proxy.refusals import Refused, proxy_stopped
+from lightning_proxy.owner import Attribution, Owner
+from lightning_proxy.paths import OpenPaths
 from lightning_proxy.replicas import Replicas
+from lightning_proxy.request import IncomingBodies
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import LocalSpending, RefusalWaits
 from lightning_proxy.steering import Links, Serving, Settings
-from lightning_proxy.traffic import Drained, Traffic
-
-logger = logging.getLogger(__name__)
-
-HEALTH_PATH = "/health"
-
-
-class ProxyApp:
-    """The ASGI application of one proxy.
-
-    Args:
-        engine: What answers model calls.
-        control: What steers the proxy.
-        attribution: Who calls, and for whom.
-        run_id: The proxy's own run; None without a store.
-        local_only: Whether only this machine is meant to call, without a key: then a page in a browser must not be
-            talked into calling under another name.
-        stall_seconds: How long an agent may take none of its answer.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        control: Control,
-        attribution: Attribution,
-        *,
-        run_id: str | None,
-        local_only: bool,
-        stall_seconds: float,
-    ) -> None:
-        self._engine = engine
-        self._control = control
-        self._attribution = attribution
-        self._run_id = run_id
-        self._local_only = local_only
-        self._stall_seconds = stall_seconds
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
-            return
-        exchange = Exchange(scope, receive, send, stall_seconds=self._stall_seconds)
-        addressed = read_path(exchange.path)
-        try:
-            await self._serve(exchange, addressed)
-        except Refused as refused:
-            await self._refuse(exchange, refused, addressed)
-        except ClientGone:
-            return
-        except asyncio.CancelledError:  # by the server, which stops
-            exchange.hurry()
-            await self._refuse(exchange, proxy_stopped(), addressed)
-        except StoreUnavailable as exc:
-            await self._refuse(exchange, Refused(503, "store_unavailable", str(exc), retry_after=1.0), addressed)
-        except LightningError as exc:
-            await self._refuse(exchange, Refused(500, "proxy_error", str(exc)), addressed)
-        except Exception:
-            logger.exception("lightning.proxy_request_failed path=%s", exchange.path)
-            unexpected = Refused(500, "proxy_error", "the proxy failed; its log says why")
-            await self._refuse(exchange, unexpected, addressed)
-
-    async def _serve(self, exchange: Exchange, addressed: Addressed) -> None:
-        try:
-            if self._local_only:
-                require_local(exchange.headers)
-            require_same_site(exchange.method, exchange.headers)
-        except OtherSite as exc:
-            raise Refused(403, "other_site", str(exc)) from exc
-        except AccessDenied as exc:
-            raise Refused(403, "not_local", str(exc)) from exc
-        if addressed.path == HEALTH_PATH and addressed.rollout_id is None:
-            await exchange.answer_json(200, {"status": "ok"})
-            return
-        who = self._attribution.identify(exchange.headers)
-        owner = self._attribution.owner(addressed, exchange.headers, who)
-        if owner is not None:
-            owner = None if self._run_id is None else self._of_own_run(owner)
-        path = addressed.path if addressed.path != PREFIX else f"{PREFIX}/"
-        if not await self._control.serve(exchange, path, owner, who.role):
-            has_key = who.role == Role.ATTEMPT
-            may_manage = who.role >= Role.ALGORITHM and not self._local_only
-            await self._engine.serve(
-                exchange, path, owner, has_key=has_key, may_manage=may_manage, purpose=addressed.purpose
-            )
-
-    def _of_own_run(self, owner: Owner) -> Owner:
-        return owner if owner.run_id != self._run_id else Owner(None, owner.rollout_id, owner.attempt_id)
-
-    async def _refuse(self, exchange: Exchange, refused: Refused, addressed: Addressed) -> None:
-        if exchange.status == 0:
-            await self._engine.refuse(exchange, refused, addressed.path)
-
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0
@@ -175,7 +77,7 @@ class ProxyService(Serving):
             max_bytes=settings.max_unsent_bytes,
             on_attempt=None if links is None else links.on_attempt,
         )
-        self.traffic = Traffic(
+        self.limiter = Limiter(
             clock,
             max_calls=settings.max_concurrent_calls,
             max_waiting=settings.max_waiting_calls,
@@ -183,36 +85,34 @@ class ProxyService(Serving):
             pause_seconds=settings.pause_seconds,
         )
         self.replicas = Replicas(clock, self._retire, placing=None if links is None else links.placing)
+        self.sender = Sender(
+            self.replicas,
+            self.limiter,
+            clock,
+            retries=settings.num_retries,
+            first_pause_seconds=settings.first_retry_seconds,
+        )
         local = None if budget is None else LocalSpending(budget)
+        control = Control(
+            self if links is None else links.steering,
+            Reports(self.attempts, self.outbox),
+            has_keys=keys.required,
+        )
         self.engine = Engine(
             attribution=self.attribution,
             attempts=self.attempts,
             outbox=self.outbox,
-            traffic=self.traffic,
+            limiter=self.limiter,
             replicas=self.replicas,
-            sender=Sender(
-                self.replicas,
-                clock,
-                before_retry=self.traffic.come_again,
-                retries=settings.num_retries,
-                first_pause_seconds=settings.first_retry_seconds,
-            ),
+            sender=self.sender,
             capture=capture,
             spending=local if links is None else links.spending,
-            allow_unattributed=settings.allow_unattributed,
             open_paths=OpenPaths(settings.allow_paths),
-            max_body_bytes=settings.max_body_bytes,
-        )
-        self.app = ProxyApp(
-            self.engine,
-            Control(
-                self if links is None else links.steering,
-                Reports(self.attempts, self.outbox),
-                has_keys=keys.required,
-            ),
-            self.attribution,
+            serve_control=control.serve,
             run_id=None if store is None else store.run_id,
             local_only=not keys.required,
+            allow_unattributed=settings.allow_unattributed,
+            max_body_bytes=settings.max_body_bytes,
             stall_seconds=settings.stall_seconds,
         )
 
@@ -224,7 +124,7 @@ class ProxyService(Serving):
 
     async def listen(self, bound: socket.socket) -> None:
         """Answer what comes in on a socket, which is closed in the end."""
-        app = IncomingBodies(self.app, self._settings.max_incoming_bytes)
+        app = IncomingBodies(self.engine, self._settings.max_incoming_bytes)
         self._listener = listener = Listener(
             app, bound, self._settings
         )  # known before it is open: a start may be cancelled
@@ -232,7 +132,7 @@ class ProxyService(Serving):
 
     async def stop(self) -> None:
         listener, self._listener = self._listener, None
-        self.traffic.close()
+        self.limiter.close()
         self._refusals.close()
         if listener is not None:
             await listener.close(seconds=STOP_SECONDS)
@@ -245,16 +145,16 @@ class ProxyService(Serving):
     # Steering: none of this waits, but for draining and flushing
 
     async def pause(self, seconds: float | None = None) -> None:
-        self.traffic.pause(seconds)
+        self.limiter.pause(seconds)
 
     async def resume(self) -> None:
-        self.traffic.resume()
+        self.limiter.resume()
 
     async def drain(self, timeout: float | None) -> Drained:
-        return await self.traffic.drain(timeout)
+        return await self.limiter.drain(timeout)
 
     async def set_weight_version(self, version: str | None) -> None:
-        self.engine.weight_version = version
+        self.sender.weight_version = version
 
     async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
         self.replicas.replace(make_replicas(model_list, self._registry, self.replicas.all))
@@ -279,12 +179,12 @@ class ProxyService(Serving):
     async def status(self) -> dict[str, Any]:
         return {
             **asdict(self.engine.counts),
-            "in_flight": self.traffic.in_flight,
-            "waiting": self.traffic.waiting,
-            "is_paused": self.traffic.is_paused,
+            "in_flight": self.limiter.in_flight,
+            "waiting": self.limiter.waiting,
+            "is_paused": self.limiter.is_paused,
             "unsent_spans": self.outbox.unsent,
             "lost_spans": self.outbox.lost,
-            "weight_version": self.engine.weight_version,
+            "weight_version": self.sender.weight_version,
             "budget": None if self._budget is None else self._budget.status(),
             "replicas": [
                 {

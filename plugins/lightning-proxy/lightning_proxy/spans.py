@@ -1,12 +1,11 @@
-"""From a call's record to its span, by OpenTelemetry's GenAI conventions.
+"""Makes the span of a call, by OpenTelemetry's GenAI conventions.
 
 https://github.com/open-telemetry/semantic-conventions-genai
 """
 
 import logging
-import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,39 +16,9 @@ from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy import parts
 from lightning_proxy.answer import Answer, AnswerChoice
-from lightning_proxy.call import CallRecord
+from lightning_proxy.call import Call
+from lightning_proxy.dialects import Dialect
 from lightning_proxy.jsons import text, whole
-from lightning_proxy.model_list import Replica
-
-_HIDDEN = b"***"
-_VARIABLE = "os.environ/"
-_SHORTEST_KEY = 8
-"""What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
-
-
-def without_keys_of(replica: Replica, said: bytes) -> bytes:
-    """Return what a backend said without the keys that its entry of the model list has for it."""
-    for key in _keys(replica.spec):
-        if len(key) >= _SHORTEST_KEY:
-            said = said.replace(key.encode(), _HIDDEN)
-    return said
-
-
-def _keys(entry: object) -> Iterator[str]:
-    if not isinstance(entry, Mapping):
-        return
-    backend = entry.get("backend")
-    options: dict[str, Any] = {
-        **(backend if isinstance(backend, Mapping) else {}),
-        **entry.get("litellm_params", {}),
-    }
-    key, headers = options.get("api_key"), options.get("headers")
-    if key is None and options.get("api_base") is None:
-        key = f"{_VARIABLE}OPENAI_API_KEY"
-    for given in (key, *(headers.values() if isinstance(headers, Mapping) else ())):
-        if isinstance(given, str):
-            yield os.environ.get(given.removeprefix(_VARIABLE), "") if given.startswith(_VARIABLE) else given
-
 
 logger = logging.getLogger(__name__)
 
@@ -101,24 +70,63 @@ class Capture:
     """Changes messages and tools before they are recorded. Token ids are not changed: see `tokens`."""
 
 
-def span_of(record: CallRecord, capture: Capture) -> Span:
-    """Make the span of a call that has ended. Its number is to be set by the caller."""
-    answer, request = record.answer, record.request
-    asked = request.get("model") or record.model_name
-    model = None if asked is None else whole(str(asked))
-    attributes: dict[str, Any] = {
-        genai.OPERATION_NAME: record.dialect.operation,
-        "gen_ai.provider.name": record.dialect.provider,
-        **({} if model is None else {genai.REQUEST_MODEL: model}),
-        **_parameters(request),
-        **_numbers(record),
+def span_of(call: Call, capture: Capture) -> Span:
+    """Make the span of a call that has ended, which belongs to an attempt. The caller sets its number."""
+    assert call.dialect is not None
+    model = None if call.replica is None else call.replica.model_name
+    attributes = attributes_of(call.dialect, call.fields or {}, call.answer, capture, model=model)
+    attributes.update(_call_attributes(call))
+    status = _OK
+    if call.error_kind is not None:
+        attributes[genai.ERROR_TYPE] = call.error_kind
+        status = TraceStatus(status_code="ERROR", description=_error(call, call.error_kind, capture))
+    return _span(call, attributes, status)
+
+
+def bare_span_of(call: Call, error: Exception) -> Span:
+    """Make the span of a call of which only this can be said: that it was made, and why it could not be recorded."""
+    assert call.dialect is not None
+    message = f"the call could not be recorded: {type(error).__name__}; the proxy's log says why"
+    attributes = {
+        genai.OPERATION_NAME: call.dialect.operation,
+        "gen_ai.provider.name": call.dialect.provider,
+        HAS_TOKEN_IDS: False,
+        genai.ERROR_TYPE: "not_recorded",
     }
-    if record.purpose is not None:
-        attributes[genai.PURPOSE] = record.purpose
-    if answer.model is not None:
-        attributes[genai.RESPONSE_MODEL] = whole(answer.model)
-    if answer.id is not None:
-        attributes[genai.RESPONSE_ID] = whole(answer.id)
+    if call.purpose is not None:
+        attributes[genai.PURPOSE] = call.purpose
+    if call.replica is not None:
+        attributes[genai.REQUEST_MODEL] = call.replica.model_name
+    return _span(call, attributes, TraceStatus(status_code="ERROR", description=message))
+
+
+def attributes_of(
+    dialect: Dialect, request: dict[str, Any], answer: Answer, capture: Capture, *, model: str | None = None
+) -> dict[str, Any]:
+    """Return the attributes of a request and its answer, whoever made the call.
+
+    Args:
+        dialect: The API.
+        request: The request.
+        answer: What the dialect read of the answer.
+        capture: What is recorded.
+        model: The model where the request names none.
+    """
+    asked = request.get("model") or model
+    attributes: dict[str, Any] = {
+        genai.OPERATION_NAME: dialect.operation,
+        "gen_ai.provider.name": dialect.provider,
+        **({} if asked is None else {genai.REQUEST_MODEL: whole(str(asked))}),
+        **_parameters(request),
+    }
+    known = {
+        "gen_ai.usage.input_tokens": answer.input_tokens,
+        "gen_ai.usage.output_tokens": answer.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": answer.cached_tokens,
+        genai.RESPONSE_MODEL: None if answer.model is None else whole(answer.model),
+        genai.RESPONSE_ID: None if answer.id is None else whole(answer.id),
+    }
+    attributes.update({name: value for name, value in known.items() if value is not None})
     if any(choice.finish_reason is not None for choice in answer.choices):
         attributes[genai.FINISH_REASONS] = [whole(choice.finish_reason or "") for choice in answer.choices]
     if capture.tokens:
@@ -127,28 +135,31 @@ def span_of(record: CallRecord, capture: Capture) -> Span:
         choice.token_ids is not None for choice in answer.choices
     )
     if capture.content:
-        attributes.update(_content(record, capture.redact))
-    status = _OK
-    if record.error_kind is not None:
-        attributes[genai.ERROR_TYPE] = record.error_kind
-        status = TraceStatus(status_code="ERROR", description=_error(record, record.error_kind, capture))
+        attributes.update(_content(dialect, request, answer, capture.redact))
+    return attributes
+
+
+def _span(call: Call, attributes: dict[str, Any], status: TraceStatus) -> Span:
+    assert call.dialect is not None
+    assert call.owner is not None
     ids = secrets.token_hex(24)
     span_id = ids[32:]
-    trace_id, parent_id = record.parent if record.parent is not None else (ids[:32], None)
+    trace_id, parent_id = call.parent if call.parent is not None else (ids[:32], None)
+    model = attributes.get(genai.REQUEST_MODEL)
     fields = {
-        "rollout_id": record.owner.rollout_id,
-        "attempt_id": record.owner.attempt_id,
+        "rollout_id": call.owner.rollout_id,
+        "attempt_id": call.owner.attempt_id,
         "sequence_id": 0,
         "trace_id": trace_id,
         "span_id": span_id,
         "parent_id": parent_id,
-        "name": record.dialect.operation if model is None else f"{record.dialect.operation} {model}",
+        "name": call.dialect.operation if model is None else f"{call.dialect.operation} {model}",
         "status": status,
         "attributes": attributes,
         "events": [],
         "links": [],
-        "start_time": record.began,
-        "end_time": record.began + record.duration,
+        "start_time": call.began,
+        "end_time": call.began + call.duration,
         "context": _context(trace_id, span_id, is_remote=False),
         "parent": None if parent_id is None else _context(trace_id, parent_id, is_remote=True),
         "resource": _RESOURCE,
@@ -161,21 +172,14 @@ def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:
     return construct(SpanContext, fields, _CONTEXT_FIELDS)
 
 
-def bare_span_of(record: CallRecord, error: Exception) -> Span:
-    """Make the span of a call of which no more can be said: that it was there, and why nothing is known of it."""
-    bare = CallRecord(owner=record.owner, dialect=record.dialect, request={}, began=record.began, parent=record.parent)
-    bare.duration, bare.purpose, bare.model_name = record.duration, record.purpose, record.model_name
-    bare.fail("not_recorded", f"the call could not be recorded: {type(error).__name__}; the proxy's log says why")
-    return span_of(bare, Capture(content=False, tokens=False))
-
-
-def _error(record: CallRecord, kind: str, capture: Capture) -> str:
-    """Say what went wrong. A backend's words may be those of the request: they are content."""
-    said = record.error or kind
+def _error(call: Call, kind: str, capture: Capture) -> str:
+    """Return what went wrong. A backend may repeat the request: then its message is content."""
+    message = call.error or kind
     if (kind in _QUOTING or kind.isdecimal()) and (not capture.content or capture.redact is not None):
-        code = f" ({record.error_code})" if record.error_code not in (None, kind) else ""
-        said = f"{record.address}: {kind}{code}; what it said is not recorded"
-    return whole(hide_in_text(said[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
+        code = f" ({call.error_code})" if call.error_code not in (None, kind) else ""
+        address = None if call.replica is None else call.replica.backend.address
+        message = f"{address}: {kind}{code}; what it said is not recorded"
+    return whole(hide_in_text(message[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
 
 def _parameters(request: dict[str, Any]) -> dict[str, Any]:
@@ -197,22 +201,19 @@ def _parameters(request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _numbers(record: CallRecord) -> dict[str, Any]:
-    answer = record.answer
+def _call_attributes(call: Call) -> dict[str, Any]:
     known = {
-        "gen_ai.usage.input_tokens": answer.input_tokens,
-        "gen_ai.usage.output_tokens": answer.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": answer.cached_tokens,
-        COST: record.cost,
-        FIRST_CHUNK_SECONDS: record.first_chunk_seconds,
-        WEIGHT_VERSION: record.weight_version,
-        "server.address": record.address,
-        "http.response.status_code": record.status or None,
+        genai.PURPOSE: call.purpose,
+        COST: call.cost,
+        FIRST_CHUNK_SECONDS: call.first_chunk_seconds,
+        WEIGHT_VERSION: call.weight_version,
+        "server.address": None if call.replica is None else call.replica.backend.address,
+        "http.response.status_code": call.status or None,
     }
-    if record.last_weight_version != record.weight_version:
-        known[LAST_WEIGHT_VERSION] = record.last_weight_version
-    if record.tries > 1:
-        known[TRIES] = record.tries
+    if call.last_weight_version != call.weight_version:
+        known[LAST_WEIGHT_VERSION] = call.last_weight_version
+    if call.tries > 1:
+        known[TRIES] = call.tries
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -232,23 +233,21 @@ def _per_choice(choices: Sequence[AnswerChoice], values: list[Any]) -> Any:
     return values[0] if len(choices) == 1 else [value if value is not None else [] for value in values]
 
 
-def _content(record: CallRecord, redact: Redact | None) -> dict[str, str]:
-    dialect, request = record.dialect, record.request
-    said = {
+def _content(dialect: Dialect, request: dict[str, Any], answer: Answer, redact: Redact | None) -> dict[str, str]:
+    content = {
         genai.INPUT_MESSAGES: ("input", dialect.messages(request)),
         genai.SYSTEM_INSTRUCTIONS: ("instructions", dialect.instructions(request)),
         genai.TOOL_DEFINITIONS: ("tools", dialect.tools(request)),
-        genai.OUTPUT_MESSAGES: ("output", parts.of_choices(record.answer)),
+        genai.OUTPUT_MESSAGES: ("output", parts.of_choices(answer)),
     }
     found = {}
-    for name, (what, value) in said.items():
+    for name, (what, value) in content.items():
         if not value:
             continue
-        if redact is None:
-            found[name] = hide_attempt_keys(text(value))
-            continue
         try:
-            found[name] = hide_attempt_keys(text(redact(what, value)))
+            found[name] = hide_attempt_keys(text(value if redact is None else redact(what, value)))
         except Exception:
+            if redact is None:
+                raise
             logger.exception("lightning.redaction_failed what=%s; it is not recorded", what)
     return found

@@ -58,5 +58,5 @@ async def test_nothing_is_left_of_calls_that_have_ended(
     service = proxy._running._serving
     assert isinstance(service, ProxyService)
     assert not service.outbox._attempts
-    assert service.traffic.in_flight == service.traffic.waiting == 0
+    assert service.limiter.in_flight == service.limiter.waiting == 0
     assert [replica.in_flight for replica in service.replicas.all] == [0]

@@ -5,8 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from lightning_proxy.exchange import IncomingBodies
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import IncomingBodies, Refused
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 

@@ -1,14 +1,12 @@
 """From Weave's record of a call to the attributes of a span."""
 
 import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from lightning_proxy.call import CallRecord
+from lightning_proxy.answer import Answer
 from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.owner import Owner
-from lightning_proxy.spans import Capture, span_of
+from lightning_proxy.spans import Capture, attributes_of
 
 from lightning_core.adapter import genai
 from lightning_core.emitter.attributes import describe
@@ -93,10 +91,10 @@ def _dialect(request: Mapping[str, Any], output: Any, failed: bool) -> Dialect |
 
 
 def _model_call(dialect: Dialect, request: dict[str, Any], output: Any) -> dict[str, Any]:
-    record = CallRecord(owner=Owner(None, "", ""), dialect=dialect, request=request, began=time.time())
+    answer = Answer()
     if isinstance(output, dict):
-        record.answer = dialect.read(_of_stream(output) if request.get("stream") else output)
-    return dict(span_of(record, Capture()).attributes)
+        answer = dialect.read(_of_stream(output) if request.get("stream") else output)
+    return attributes_of(dialect, request, answer, Capture())
 
 
 def _of_stream(answer: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from lightning_proxy.answer import Answer, AnswerChoice, failure_of, integer, ma
 from lightning_proxy.dialects.base import Assembler, Dialect, Fields
 from lightning_proxy.dialects.openai_tokens import read_usage
 from lightning_proxy.jsons import dump, text
-from lightning_proxy.refusals import Refused, anthropic_error
+from lightning_proxy.request import Refused, anthropic_error
 from lightning_proxy.sse import ServerEvent
 
 _REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from lightning_proxy.answer import Answer
 from lightning_proxy.jsons import dump
-from lightning_proxy.refusals import Refused, openai_error
+from lightning_proxy.request import Refused, openai_error
 from lightning_proxy.sse import ServerEvent
 
 Fields = dict[str, Any]

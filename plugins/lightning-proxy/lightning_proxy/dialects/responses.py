@@ -7,7 +7,7 @@ from lightning_proxy.answer import Answer, AnswerChoice, failure_of, mapping, ob
 from lightning_proxy.dialects.base import Assembler, Dialect, Fields
 from lightning_proxy.dialects.openai_tokens import read_usage
 from lightning_proxy.jsons import dump
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 from lightning_proxy.sse import ServerEvent
 
 _LAST_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})

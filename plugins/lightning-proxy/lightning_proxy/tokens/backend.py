@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from lightning_core.errors import ConfigError
 from lightning_proxy.backend import Backend, BackendAnswer, BackendBroke, BackendRequest, WholeAnswer
 from lightning_proxy.jsons import dump
-from lightning_proxy.refusals import Refused, openai_error
+from lightning_proxy.request import Refused, openai_error
 from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
 from lightning_proxy.tokens.prompts import Conversations, Prompts, TextStream
 from lightning_proxy.tokens.request import CHAT, COMPLETIONS, Asked, WrongParameter, read_request, told

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lightning_proxy.answer import mapping, objects
 from lightning_proxy.jsons import dump
-from lightning_proxy.refusals import Refused
+from lightning_proxy.request import Refused
 from lightning_proxy.tokens.engine import Tokenizer
 
 Message = dict[str, Any]

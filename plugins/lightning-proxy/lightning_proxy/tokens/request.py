@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.registry import did_you_mean
-from lightning_proxy.refusals import Refused, openai_error
+from lightning_proxy.request import Refused, openai_error
 
 MAX_CHOICES = 128
 

@@ -16,12 +16,12 @@ from lightning_http.auth import Keys
 
 from lightning_core.registry import default_registry
 from lightning_core.store.clock import SystemClock
+from lightning_proxy.limiter import Drained
 from lightning_proxy.owner import Owner
-from lightning_proxy.refusals import Refused
 from lightning_proxy.replicas import Wanted
+from lightning_proxy.request import Refused
 from lightning_proxy.service import ProxyService
 from lightning_proxy.steering import Links, Steering
-from lightning_proxy.traffic import Drained
 from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
 
 

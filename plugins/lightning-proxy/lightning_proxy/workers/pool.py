@@ -16,13 +16,13 @@ from lightning_http.listener import bind
 from lightning_core.budget import Budget
 from lightning_core.errors import LightningError, ProxyError
 from lightning_core.store import LightningStore
+from lightning_proxy.limiter import Drained
 from lightning_proxy.owner import MAX_BOUND, Owner
 from lightning_proxy.replicas import Places, StoredResponses
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import RefusalWaits
 from lightning_proxy.steering import CallsLost, Serving, Settings
-from lightning_proxy.traffic import Drained
 from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
 from lightning_proxy.workers.pickling import packed_task, require_sendable
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from lightning_proxy import Drained
-from lightning_proxy.refusals import Refused
+from lightning_proxy.limiter import Limiter
+from lightning_proxy.request import Refused
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.testing import FakeEngine
-from lightning_proxy.traffic import Traffic
 from proxy_fixtures import Agent, MakeProxy
 
 from lightning_core.store import InMemoryLightningStore
@@ -23,76 +23,76 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def traffic(clock: FakeClock) -> Traffic:
-    return Traffic(clock, max_calls=2, max_waiting=3, queue_seconds=10, pause_seconds=60)
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(clock, max_calls=2, max_waiting=3, queue_seconds=10, pause_seconds=60)
 
 
-def enter(traffic: Traffic, name: str) -> "asyncio.Task[None]":
-    return asyncio.create_task(traffic.enter(name, lambda _: None))
+def enter(limiter: Limiter, name: str) -> "asyncio.Task[None]":
+    return asyncio.create_task(limiter.acquire(name, lambda _: None))
 
 
-async def test_calls_wait_for_their_turn_in_order(traffic: Traffic, clock: FakeClock) -> None:
-    calls = [enter(traffic, name) for name in "abcd"]
+async def test_calls_wait_for_their_turn_in_order(limiter: Limiter, clock: FakeClock) -> None:
+    calls = [enter(limiter, name) for name in "abcd"]
     await clock.until_waiting(2)
-    assert (traffic.in_flight, traffic.waiting) == (2, 2)
-    traffic.leave("a")
-    late = enter(traffic, "e")
+    assert (limiter.in_flight, limiter.waiting) == (2, 2)
+    limiter.release("a")
+    late = enter(limiter, "e")
     await clock.advance(0)
     assert [call.done() for call in (*calls, late)] == [True, True, True, False, False]
-    traffic.leave("b")
-    traffic.leave("c")
+    limiter.release("b")
+    limiter.release("c")
     await asyncio.gather(*calls, late)
-    assert traffic.in_flight == 2
+    assert limiter.in_flight == 2
 
 
-async def test_a_call_that_waits_for_too_long_is_refused(traffic: Traffic, clock: FakeClock) -> None:
+async def test_a_call_that_waits_for_too_long_is_refused(limiter: Limiter, clock: FakeClock) -> None:
     for name in "ab":
-        await traffic.enter(name, lambda _: None)
-    call = enter(traffic, "c")
+        await limiter.acquire(name, lambda _: None)
+    call = enter(limiter, "c")
     await clock.until_waiting()
     await clock.advance(10)
     with pytest.raises(Refused, match="none ended within 10 s") as refused:
         await call
     assert refused.value.retry_after is not None
-    traffic.leave("a")
-    await traffic.enter("d", lambda _: None)
+    limiter.release("a")
+    await limiter.acquire("d", lambda _: None)
 
 
-async def test_one_too_many_is_refused_at_once(traffic: Traffic, clock: FakeClock) -> None:
-    calls = [enter(traffic, name) for name in "abcde"]
+async def test_one_too_many_is_refused_at_once(limiter: Limiter, clock: FakeClock) -> None:
+    calls = [enter(limiter, name) for name in "abcde"]
     await clock.until_waiting(3)
     with pytest.raises(Refused, match="3 wait"):
-        await traffic.enter("f", lambda _: None)
+        await limiter.acquire("f", lambda _: None)
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    assert traffic.waiting == 0
+    assert limiter.waiting == 0
 
 
 async def test_a_call_that_is_cancelled_as_it_is_let_in_leaves_its_place_to_the_next(
-    traffic: Traffic, clock: FakeClock
+    limiter: Limiter, clock: FakeClock
 ) -> None:
-    calls = [enter(traffic, name) for name in "abcd"]
+    calls = [enter(limiter, name) for name in "abcd"]
     await clock.until_waiting(2)
-    traffic.leave("a")
+    limiter.release("a")
     calls[2].cancel()
     await calls[3]
-    assert traffic.in_flight == 2
+    assert limiter.in_flight == 2
 
 
-async def test_a_pause_lets_nobody_in_until_it_ends(traffic: Traffic, clock: FakeClock) -> None:
-    traffic.pause()
-    call = enter(traffic, "a")
+async def test_a_pause_lets_nobody_in_until_it_ends(limiter: Limiter, clock: FakeClock) -> None:
+    limiter.pause()
+    call = enter(limiter, "a")
     await clock.until_waiting()
     await clock.advance(59)
     assert not call.done()
-    traffic.resume()
+    limiter.resume()
     await call
 
 
-async def test_a_pause_that_lasts_gives_a_retryable_answer(traffic: Traffic, clock: FakeClock) -> None:
-    traffic.pause()
-    call = enter(traffic, "a")
+async def test_a_pause_that_lasts_gives_a_retryable_answer(limiter: Limiter, clock: FakeClock) -> None:
+    limiter.pause()
+    call = enter(limiter, "a")
     await clock.until_waiting()
     await clock.advance(60)
     with pytest.raises(Refused, match="paused for new weights, for more than 60 s") as refused:
@@ -100,91 +100,91 @@ async def test_a_pause_that_lasts_gives_a_retryable_answer(traffic: Traffic, clo
     assert refused.value.status == 503
 
 
-async def test_nobody_is_let_in_any_more_once_it_is_closed(traffic: Traffic, clock: FakeClock) -> None:
-    await traffic.enter("a", lambda _: None)
-    await traffic.enter("b", lambda _: None)
-    queued = enter(traffic, "c")
+async def test_nobody_is_let_in_any_more_once_it_is_closed(limiter: Limiter, clock: FakeClock) -> None:
+    await limiter.acquire("a", lambda _: None)
+    await limiter.acquire("b", lambda _: None)
+    queued = enter(limiter, "c")
     await clock.until_waiting()
-    traffic.pause()
-    paused = enter(traffic, "d")
+    limiter.pause()
+    paused = enter(limiter, "d")
     await clock.until_waiting(2)
-    traffic.close()
-    traffic.leave("a")
-    traffic.resume()
-    for call in (queued, paused, enter(traffic, "e")):
+    limiter.close()
+    limiter.release("a")
+    limiter.resume()
+    for call in (queued, paused, enter(limiter, "e")):
         with pytest.raises(Refused, match="the proxy was stopped"):
             await call
-    assert (traffic.in_flight, traffic.waiting) == (1, 0)
+    assert (limiter.in_flight, limiter.waiting) == (1, 0)
 
 
 async def test_a_call_that_is_made_again_waits_for_the_end_of_a_pause_and_keeps_no_drain_waiting(
-    traffic: Traffic, clock: FakeClock
+    limiter: Limiter, clock: FakeClock
 ) -> None:
     again, came = asyncio.Event(), asyncio.Event()
 
     async def call() -> None:
-        await traffic.enter("a", lambda _: None)
-        traffic.rest()
-        await traffic.come_again()  # no pause, no wait
+        await limiter.acquire("a", lambda _: None)
+        limiter.park("a")
+        await limiter.reacquire("a")  # no pause, no wait
         came.set()
         await again.wait()
-        traffic.rest()
-        await traffic.come_again()
+        limiter.park("a")
+        await limiter.reacquire("a")
 
     task = asyncio.create_task(call())
     await came.wait()
-    traffic.pause()
-    draining = asyncio.create_task(traffic.drain(5))
+    limiter.pause()
+    draining = asyncio.create_task(limiter.drain(5))
     await clock.until_waiting()
     again.set()
     assert await draining == Drained(finished=1, aborted=0)
     assert not task.done()
-    traffic.resume()
+    limiter.resume()
     await task
-    assert traffic.in_flight == 1
+    assert limiter.in_flight == 1
 
 
-async def test_a_call_that_waits_for_another_try_keeps_its_place(traffic: Traffic, clock: FakeClock) -> None:
+async def test_a_call_that_waits_for_another_try_keeps_its_place(limiter: Limiter, clock: FakeClock) -> None:
     ends = asyncio.Event()
 
     async def call() -> None:
-        await traffic.enter("a", lambda _: None)
-        traffic.rest()
+        await limiter.acquire("a", lambda _: None)
+        limiter.park("a")
         await ends.wait()
-        traffic.leave("a")
+        limiter.release("a")
 
     resting = asyncio.create_task(call())
     await clock.advance(0)
-    assert (traffic.in_flight, traffic.waiting) == (0, 1)
-    calls = [enter(traffic, name) for name in "bc"]
+    assert (limiter.in_flight, limiter.waiting) == (0, 1)
+    calls = [enter(limiter, name) for name in "bc"]
     await clock.advance(0)
     assert [each.done() for each in calls] == [True, False]
     ends.set()
     await asyncio.gather(resting, *calls)
-    assert (traffic.in_flight, traffic.waiting) == (2, 0)
+    assert (limiter.in_flight, limiter.waiting) == (2, 0)
 
 
-async def test_draining_waits_for_what_is_under_way(traffic: Traffic, clock: FakeClock) -> None:
-    assert await traffic.drain(0) == Drained(0, 0)
+async def test_draining_waits_for_what_is_under_way(limiter: Limiter, clock: FakeClock) -> None:
+    assert await limiter.drain(0) == Drained(0, 0)
     for name in "ab":
-        await traffic.enter(name, lambda _: None)
-    traffic.pause()
-    draining = asyncio.create_task(traffic.drain(5))
+        await limiter.acquire(name, lambda _: None)
+    limiter.pause()
+    draining = asyncio.create_task(limiter.drain(5))
     await clock.until_waiting()
-    traffic.leave("a")
-    traffic.leave("b")
+    limiter.release("a")
+    limiter.release("b")
     assert await draining == Drained(finished=2, aborted=0)
-    traffic.resume()
-    await traffic.enter("c", lambda _: None)
-    traffic.leave("c")
+    limiter.resume()
+    await limiter.acquire("c", lambda _: None)
+    limiter.release("c")
 
 
-async def test_draining_cuts_off_what_takes_too_long_and_counts_it(traffic: Traffic, clock: FakeClock) -> None:
-    await traffic.enter("a", lambda _: None)
-    await traffic.enter("b", lambda _: traffic.leave("b"))
-    draining = asyncio.create_task(traffic.drain(5))
+async def test_draining_cuts_off_what_takes_too_long_and_counts_it(limiter: Limiter, clock: FakeClock) -> None:
+    await limiter.acquire("a", lambda _: None)
+    await limiter.acquire("b", lambda _: limiter.release("b"))
+    draining = asyncio.create_task(limiter.drain(5))
     await clock.until_waiting()
-    traffic.leave("a")
+    limiter.release("a")
     await clock.advance(5)
     assert await draining == Drained(finished=1, aborted=1)
 
@@ -233,27 +233,27 @@ async def test_a_call_that_is_cut_off_is_told_to_try_again(
 
 
 async def test_after_a_pause_calls_go_on_although_one_gave_up_its_place_in_it(
-    traffic: Traffic, clock: FakeClock
+    limiter: Limiter, clock: FakeClock
 ) -> None:
     for name in "ab":
-        await traffic.enter(name, lambda _: None)
-    calls = [enter(traffic, name) for name in "cde"]
+        await limiter.acquire(name, lambda _: None)
+    calls = [enter(limiter, name) for name in "cde"]
     await clock.until_waiting(3)
-    traffic.leave("a")  # it is the turn of one
-    traffic.pause()
-    traffic.leave("b")
+    limiter.release("a")  # it is the turn of one
+    limiter.pause()
+    limiter.release("b")
     await clock.advance(0)
     calls[0].cancel()
     await clock.advance(0)
-    traffic.resume()
+    limiter.resume()
     await clock.advance(0)
     assert [call.done() for call in calls] == [True, True, True]
-    assert traffic.in_flight == 2
+    assert limiter.in_flight == 2
 
 
-async def test_draining_does_not_wait_for_ever_for_what_it_has_cut_off(traffic: Traffic, clock: FakeClock) -> None:
-    await traffic.enter("a", lambda _: None)  # does not let itself be cut off
-    draining = asyncio.create_task(traffic.drain(5))
+async def test_draining_does_not_wait_for_ever_for_what_it_has_cut_off(limiter: Limiter, clock: FakeClock) -> None:
+    await limiter.acquire("a", lambda _: None)  # does not let itself be cut off
+    draining = asyncio.create_task(limiter.drain(5))
     await clock.until_waiting()
     await clock.advance(5)
     await clock.advance(5)

@@ -1,39 +1,40 @@
-"""When a call may go on: the limit of concurrent calls with its queue, and the pause for new weights."""
+"""When a call may start: the limit of concurrent calls with its queue, and the pause for new weights."""
 
 import asyncio
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 from lightning_core.store.clock import Clock
-from lightning_proxy.refusals import Refused, proxy_stopped
+from lightning_proxy.request import Refused, proxy_stopped
 
 _ABORT_SECONDS = 5.0
-"""How long to wait for the end of calls that were cut off."""
+"""How long to wait for calls to end after they were cut off."""
 
 _STOPS = "the proxy stops"
-_entered: ContextVar[object] = ContextVar("the call that this task makes", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of the calls that were under way."""
+    """How the calls ended that were in flight when `drain` began."""
 
     finished: int
-    """They came to their end, or wait for another try."""
+    """How many ended by themselves, or wait for another try."""
     aborted: int
-    """They were cut off when the time was over. A backend that does not let go of one may still be at it."""
+    """How many were cut off at the timeout. A backend that ignores this may still work on one."""
 
 
-class Traffic:
-    """Lets calls in.
+class Limiter:
+    """Limits how many calls are in flight, and holds all of them back during a pause.
+
+    A call acquires before it is sent, is parked while it waits for another try, reacquires for that, and is released at
+    its end.
 
     Args:
         clock: How long waits last.
-        max_calls: How many may be under way at once.
-        max_waiting: How many may wait for their turn; one more is refused at once.
-        queue_seconds: How long one waits for its turn.
-        pause_seconds: How long one waits for the end of a pause, unless who pauses says it.
+        max_calls: How many may be in flight at once.
+        max_waiting: How many may wait; one more is refused at once.
+        queue_seconds: How long a call waits for its turn.
+        pause_seconds: How long a call waits for the end of a pause, unless `pause` is given another time.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Traffic:
         self._queue_seconds = queue_seconds
         self._usual_pause_seconds = self._pause_seconds = pause_seconds
         self._aborts: dict[object, Callable[[str], None]] = {}
-        self._resting: dict[object, Callable[[str], None]] = {}
+        self._parked: dict[object, Callable[[str], None]] = {}
         self._queue: dict[asyncio.Future[None], None] = {}
         self._promised = 0
         self._waiting = 0
@@ -55,13 +56,13 @@ class Traffic:
 
     @property
     def in_flight(self) -> int:
-        """How many calls are under way."""
+        """How many calls are in flight."""
         return len(self._aborts)
 
     @property
     def waiting(self) -> int:
-        """How many calls wait: for their turn, for the end of a pause, or for another try."""
-        return self._waiting + len(self._resting)
+        """How many calls wait for their turn, for the end of a pause, or for another try."""
+        return self._waiting + len(self._parked)
 
     @property
     def is_paused(self) -> bool:
@@ -69,36 +70,35 @@ class Traffic:
         return self._resumed is not None
 
     def pause(self, seconds: float | None = None) -> None:
-        """Let no new call in. Twice is as once.
+        """Let no new call start. Idempotent.
 
         Args:
-            seconds: How long a call that comes from now on waits for the end; None for as long as usual.
+            seconds: How long a call that comes from now on waits for `resume`; None for `pause_seconds`.
         """
         self._pause_seconds = self._usual_pause_seconds if seconds is None else seconds
         if self._resumed is None:
             self._resumed = asyncio.get_running_loop().create_future()
 
     def resume(self) -> None:
-        """Let calls in again."""
+        """Let calls start again."""
         resumed, self._resumed = self._resumed, None
         if resumed is not None and not resumed.done():
             resumed.set_result(None)
-            self._let_next_in()
+            self._start_next()
 
     def close(self) -> None:
-        """Let nobody in any more, neither those who wait, for their turn or for another try. Calls under way go on."""
+        """Refuse new calls, and those that wait, for their turn or for another try. Calls in flight go on."""
         self._is_closed = True
         for waiting in (self._resumed, *self._queue):
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
-        for abort in tuple(self._resting.values()):
+        for abort in tuple(self._parked.values()):
             abort(_STOPS)
 
     async def drain(self, timeout: float | None) -> Drained:
-        """Wait until no call is under way; cut off those that are when the time is over.
+        """Wait until no call is in flight; cut off those that still are at the timeout.
 
-        What is cut off is given five seconds to end. Does not pause: whoever wants to change weights calls `pause`
-        before.
+        Calls that are cut off get five seconds to end. It does not pause: call `pause` first to change weights.
 
         Args:
             timeout: Seconds; None for no limit.
@@ -112,17 +112,16 @@ class Traffic:
             await self._clock.wait(self._until_idle(), _ABORT_SECONDS)
         return Drained(finished=max(0, before - aborted), aborted=aborted)
 
-    async def enter(self, call: object, abort: Callable[[str], None]) -> None:
-        """Return when a call may begin.
+    async def acquire(self, call: object, abort: Callable[[str], None]) -> None:
+        """Return when a call may start.
 
         Args:
-            call: Which one.
+            call: The call.
             abort: Cuts it off, with the reason.
 
         Raises:
-            Refused: When it had to wait for too long, too many wait, or the proxy stops.
+            Refused: When it waited for too long, too many wait, or the proxy stops.
         """
-        _entered.set(call)
         if self._resumed is None and self._has_room() and not self._queue and not self._is_closed:
             self._aborts[call] = abort
             return
@@ -140,48 +139,46 @@ class Traffic:
             self._waiting -= 1
         self._aborts[call] = abort
 
-    def rest(self) -> None:
-        """Take note that a try of this task's call, which was let in, has failed: no backend is at it.
+    def park(self, call: object) -> None:
+        """Take a call out of flight whose try has failed: no backend works on it. It keeps its place.
 
-        Until `come_again` it is not under way, but keeps its place.
+        Ignores a call that has not acquired.
         """
-        call = _entered.get()
         abort = self._aborts.pop(call, None)
         if abort is not None:
-            self._resting[call] = abort
-            self._tell_if_idle()
+            self._parked[call] = abort
+            self._notify_if_idle()
             if self._is_closed:
                 abort(_STOPS)
 
-    async def come_again(self) -> None:
-        """Return when the call of this task, which rests, may be made again. In a pause it gives up its place.
+    async def reacquire(self, call: object) -> None:
+        """Return when a parked call may be sent again. In a pause it gives up its place.
 
         Raises:
-            Refused: As of `enter`.
+            Refused: As of `acquire`.
         """
-        call = _entered.get()
-        abort = self._resting.pop(call, None)
+        abort = self._parked.pop(call, None)
         if abort is None:
             return
         if self._resumed is None:
             self._aborts[call] = abort
         else:
-            await self.enter(call, abort)
+            await self.acquire(call, abort)
 
-    def leave(self, call: object) -> None:
-        """Take note that a call has ended. One that was not let in is ignored."""
-        if self._aborts.pop(call, None) is None and self._resting.pop(call, None) is None:
+    def release(self, call: object) -> None:
+        """Record the end of a call. Ignores one that has not acquired."""
+        if self._aborts.pop(call, None) is None and self._parked.pop(call, None) is None:
             return
-        self._let_next_in()
-        self._tell_if_idle()
+        self._start_next()
+        self._notify_if_idle()
 
-    def _tell_if_idle(self) -> None:
+    def _notify_if_idle(self) -> None:
         if not self._aborts and self._idle is not None:
             self._idle.set_result(None)
             self._idle = None
 
     def _has_room(self) -> bool:
-        return len(self._aborts) + len(self._resting) + self._promised < self._max_calls
+        return len(self._aborts) + len(self._parked) + self._promised < self._max_calls
 
     async def _wait(self) -> None:
         while not self._is_closed:
@@ -195,11 +192,11 @@ class Traffic:
                         "try again in a moment",
                         retry_after=1.0,
                     )
-            elif self._has_room() or await self._came_to_its_turn():
+            elif self._has_room() or await self._wait_for_turn():
                 return
         raise proxy_stopped()
 
-    async def _came_to_its_turn(self) -> bool:
+    async def _wait_for_turn(self) -> bool:
         """Wait for a place; False when a pause began meanwhile."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue[turn] = None
@@ -208,7 +205,7 @@ class Traffic:
         except BaseException:
             if turn.done():  # the place is not needed any more
                 self._promised -= 1
-                self._let_next_in()
+                self._start_next()
             raise
         finally:
             self._queue.pop(turn, None)
@@ -224,7 +221,7 @@ class Traffic:
         self._promised -= 1
         return self._resumed is None
 
-    def _let_next_in(self) -> None:
+    def _start_next(self) -> None:
         while self._resumed is None and self._queue and self._has_room() and not self._is_closed:
             turn = next(iter(self._queue))
             del self._queue[turn]
