@@ -105,7 +105,7 @@ def test_threads_share_it_exactly() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"dollars": 5}, "no limit 'dollars'; it has: usd, tokens, calls, seconds"),
+        ({"dollars": 5}, "budget has no option 'dollars'; it takes: usd, tokens, calls, seconds"),
         ({"usd": -1}, "usd is -1"),
         ({"calls": True}, "calls is True"),
         (5, "budget is a int"),
