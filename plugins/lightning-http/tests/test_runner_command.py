@@ -12,11 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.processes import ProcessesStrategy
 from process_fixtures import still_alive
 
 from lightning_core.algorithm import run_batch
+from lightning_core.cli import agl
 from lightning_core.store import InMemoryLightningStore, LightningStore
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "runner"]
@@ -251,11 +253,15 @@ async def test_wrong_key_is_one_line_and_status_2(folder: Path):
     ],
     ids=str,
 )
-def test_wrong_argument_is_named_with_status_2(folder: Path, arguments: list[str], message: str):
-    with joining(folder, *arguments) as process:
-        said, errors = process.communicate(timeout=60)
-    assert (process.returncode, said) == (2, "")
-    assert message in errors.splitlines()[-1]
+def test_wrong_argument_is_named_with_status_2(
+    folder: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    clean = dict.fromkeys(os.environ.keys() - environment().keys())
+    sys.modules.pop("solving", None)  # of another folder
+    done = CliRunner(env=clean).invoke(agl, ["runner", "config.yaml", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr.splitlines()[-1]
 
 
 def test_config_that_is_not_there_is_named(folder: Path):

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from click.testing import CliRunner
 from lightning_http import LightningStoreClient
 
+from lightning_core.cli import agl
 from lightning_core.errors import AccessDenied, StoreError
 from lightning_core.types import EnqueueRolloutRequest
 
@@ -42,12 +44,10 @@ def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Pope
         process.communicate()
 
 
-def refused(*arguments: str, **variables: str) -> str:
-    """Run the command, which is wrong, and return the one line that it says."""
-    done = subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, env=environment(**variables), check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
+def refused(*arguments: str) -> str:
+    """Run the command, which is wrong, in this process; return the one line that it says."""
+    done = CliRunner(env=dict.fromkeys(os.environ.keys() - environment().keys())).invoke(agl, ["store", *arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
     return done.stderr.strip().splitlines()[-1]
 
 

@@ -14,26 +14,12 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
+from click.testing import CliRunner
 from lightning_http import LightningStoreServer
 from lightning_proxy.testing import FakeEngine
 
+from lightning_core.cli import agl
 from lightning_core.store import InMemoryLightningStore
-
-PROGRAM = """
-import sys
-from lightning_core.cli import main
-from lightning_proxy.commands import proxy
-from lightning_proxy.openai_backend import OpenAIBackend
-from lightning_core.registry import default_registry
-default_registry().register("backends", "openai", OpenAIBackend)
-default_registry().register("commands", "proxy", proxy)
-main()
-"""
-
-IMPATIENT = """
-from lightning_proxy import commands as proxy
-proxy._STORE_SECONDS = 0.2
-"""
 
 
 def free_port() -> int:
@@ -50,7 +36,7 @@ def environment(**variables: str) -> dict[str, str]:
 @contextmanager
 def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", PROGRAM, "proxy", *arguments],
+        [sys.executable, "-W", "error", "-m", "lightning_core", "proxy", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,15 +53,9 @@ def serving(*arguments: str, **variables: str) -> Iterator[tuple[subprocess.Pope
 
 
 def refused(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "proxy", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment(),
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
+    """Run the command, which is wrong, in this process; return the last line that it says."""
+    done = CliRunner(env=dict.fromkeys(os.environ.keys() - environment().keys())).invoke(agl, ["proxy", *arguments])
+    assert done.exit_code == 2, done.stderr
     return done.stderr.strip().splitlines()[-1]
 
 
@@ -148,7 +128,7 @@ def test_without_a_store_it_is_a_proxy_for_anybody_on_this_machine(tmp_path: Pat
 async def test_a_store_that_is_not_there_yet_is_waited_for_and_named(tmp_path: Path) -> None:
     address = "127.0.0.1", free_port()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-W", "error", "-c", PROGRAM, "proxy", config(tmp_path, "http://127.0.0.1:1/v1")),
+        *(sys.executable, "-W", "error", "-m", "lightning_core", "proxy", config(tmp_path, "http://127.0.0.1:1/v1")),
         *("--store", f"http://{address[0]}:{address[1]}"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -171,7 +151,7 @@ async def test_a_store_that_is_not_there_yet_is_waited_for_and_named(tmp_path: P
 
 
 def test_a_store_that_is_not_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.PROGRAM", f"{IMPATIENT}{PROGRAM}")
+    monkeypatch.setattr("lightning_proxy.commands._STORE_SECONDS", 0.2)
     url = f"http://127.0.0.1:{free_port()}"
     told = refused(config(tmp_path, "http://127.0.0.1:1/v1"), "--store", url)
     assert told.startswith(f"Error: the store at {url} was out of reach for ")
