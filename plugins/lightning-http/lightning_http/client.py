@@ -1,26 +1,49 @@
 """A store that is somewhere else."""
 
+import abc
 import asyncio
+import functools
+import json
 import os
 import secrets
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode
 
-from lightning_core.errors import NotFound, StoreClosed, StoreError
+from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
-from lightning_core.store.base import LightningStoreCapabilities, LightningStoreStatistics
+from lightning_core.store.base import LightningStore, LightningStoreCapabilities, Unset
+from lightning_core.store.parts.arguments import ids, make_request, make_requests, patience, whole
 from lightning_core.store.query import check_page
-from lightning_core.types import PaginatedResult
+from lightning_core.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    PaginatedResult,
+    Rollout,
+    RolloutConfig,
+    RolloutMode,
+    Span,
+    TaskInput,
+)
+from lightning_core.types.span import plain_attributes
 from lightning_http import wire
-from lightning_http.client_records import RecordsClient, WorkClient
 from lightning_http.connection import Answer, Connection
-from lightning_http.messages import REQUEST_HEADER, RUN_HEADER, TRACES_PATH
+from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, REQUEST_HEADER, RUN_HEADER, TRACES_PATH
+from lightning_http.operations import OPERATIONS, Operation
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    # Most methods are made below, in a loop. For a type checker, take them from where they are written out.
+    from lightning_core.store.facade import StoreFacade as _Complete
+else:
+    _Complete = LightningStore
 
 T = TypeVar("T")
 
@@ -79,7 +102,7 @@ _MAX_WAIT_SECONDS = 1e9
 _MAX_ATTEMPT_KEYS = 4096
 
 
-class LightningStoreClient(WorkClient, RecordsClient):
+class LightningStoreClient(_Complete):
     """The store behind a `LightningStoreServer`, from any event loop, thread or process.
 
     A request is repeated while the server is out of reach, which is harmless: every change has a request id. When it
@@ -133,11 +156,11 @@ class LightningStoreClient(WorkClient, RecordsClient):
         self._begin(run_id, root=self)
 
     def _begin(self, run_id: str | None, *, root: "LightningStoreClient") -> None:
-        self._run_id = run_id
+        self._known_run_id = run_id
         self._root = root
         self._closed = False
-        self._waits = ClosableWaits()
-        self._views: weakref.WeakSet[LightningStoreClient] = weakref.WeakSet()
+        self._pending = ClosableWaits()
+        self._own_views: weakref.WeakSet[LightningStoreClient] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._attempt_keys: OrderedDict[str, str] = OrderedDict()
 
@@ -159,17 +182,17 @@ class LightningStoreClient(WorkClient, RecordsClient):
         Raises:
             StoreError: When none was given, and the server has not been asked anything yet.
         """
-        if self._run_id is None:
+        if self._known_run_id is None:
             raise StoreError(
                 f"the run of the store at {self.url} is not known yet; use 'async with', or give the client a run_id"
             )
-        return self._run_id
+        return self._known_run_id
 
     def find_run_id(self) -> str:
-        if self._run_id is None:
+        if self._known_run_id is None:
             # In an event loop of its own: the caller's, if there is one, does not run meanwhile.
             with ThreadPoolExecutor(1, thread_name_prefix="run id") as thread:
-                thread.submit(asyncio.run, self._get("/run")).result()
+                thread.submit(asyncio.run, self._ask("GET", "/run")).result()
         return self.run_id
 
     def for_run(self, run_id: str) -> "LightningStoreClient":
@@ -178,7 +201,7 @@ class LightningStoreClient(WorkClient, RecordsClient):
         view._options, view._connection = self._options, self._connection
         view._begin(run_id, root=self._root)
         with self._root._lock:
-            self._root._views.add(view)
+            self._root._own_views.add(view)
         return view
 
     @property
@@ -191,10 +214,6 @@ class LightningStoreClient(WorkClient, RecordsClient):
         told = self._connection.lease_seconds
         return None if told is None else float(told)
 
-    async def statistics(self) -> LightningStoreStatistics:
-        statistics: LightningStoreStatistics = await self._get("/statistics")
-        return statistics
-
     def attempt_key(self, attempt_id: str) -> str | None:
         """Return the key that came with the claim of an attempt: it can write spans of that attempt, and nothing else.
 
@@ -205,12 +224,12 @@ class LightningStoreClient(WorkClient, RecordsClient):
         return self._attempt_keys.get(attempt_id)
 
     def __reduce__(self) -> Any:
-        return _again, (self.url, self._options, self._run_id)
+        return _again, (self.url, self._options, self._known_run_id)
 
     # From beginning to end
 
     async def __aenter__(self) -> Self:
-        await self._get("/run")
+        await self._ask("GET", "/run")
         return self
 
     async def __aexit__(
@@ -224,21 +243,21 @@ class LightningStoreClient(WorkClient, RecordsClient):
         self._close_view()
         if self._root is self:
             with self._lock:
-                views = tuple(self._views)
+                views = tuple(self._own_views)
             for view in views:
                 view._close_view()
             await self._connection.aclose()
 
     def _close_view(self) -> None:
         self._closed = True
-        self._waits.close()
+        self._pending.close()
 
     def _check_open(self) -> None:
         if self._closed or self._root._closed:
             raise StoreClosed(self._closed_message())
 
     def _closed_message(self) -> str:
-        return f"the store of run {self._run_id or '(not known yet)'} is closed"
+        return f"the store of run {self._known_run_id or '(not known yet)'} is closed"
 
     # Requests
 
@@ -254,8 +273,8 @@ class LightningStoreClient(WorkClient, RecordsClient):
         self._check_open()
         payload = None if body is None else wire.encode(body)
         headers = {}
-        if self._run_id is not None:
-            headers[RUN_HEADER] = self._run_id
+        if self._known_run_id is not None:
+            headers[RUN_HEADER] = self._known_run_id
         if request_id is not None:
             headers[REQUEST_HEADER] = request_id
         try:
@@ -264,67 +283,83 @@ class LightningStoreClient(WorkClient, RecordsClient):
             )
         except StoreClosed as exc:
             raise StoreClosed(self._closed_message()) from exc
-        if self._run_id is None:
-            self._run_id = answer.run_id
+        if self._known_run_id is None:
+            self._known_run_id = answer.run_id
         return answer
 
-    async def _get(self, path: str) -> Any:
-        return (await self._ask("GET", path)).data()
-
-    async def _get_or_none(self, path: str) -> Any:
-        try:
-            return await self._get(path)
-        except NotFound:
-            return None
-
-    async def _change(self, path: str, body: Any, request_id: str | None, *, method: str = "POST") -> Any:
-        """Ask for a change, under an id, so that the request can be repeated."""
-        return (await self._ask(method, path, body, request_id=request_id or secrets.token_hex(12))).data()
-
-    async def _search(self, path: str, body: Any) -> Any:
-        return (await self._ask("POST", path, body)).data()
-
-    async def _await(
-        self, path: str, body: Mapping[str, Any], name: str, seconds: float | None, *, request_id: str | None = None
-    ) -> Any:
-        """Ask for something that takes its time, again and again until it is there or the time has passed.
+    async def _call(self, operation: Operation, arguments: Mapping[str, Any]) -> Any:
+        """Carry out a method of the table.
 
         Args:
-            path: What to ask.
-            body: The rest of the request.
-            name: The field that says how long to wait.
-            seconds: How long to wait; None without limit.
-            request_id: The same for all requests.
+            operation: The method.
+            arguments: Its arguments by name; those that are `UNSET` are not sent.
         """
-        poll_seconds = self._options["poll_seconds"]
+        given = {name: value for name, value in arguments.items() if not isinstance(value, Unset)}
+        for name, newer in operation.deprecated.items():
+            value = given.pop(name, None)
+            if given.get(newer) is None:
+                given[newer] = value
+        given |= {name: check(name, given[name]) for name, check in _CHECKS.items() if name in given}
+        request_id = given.pop("request_id", None)
+        if request_id is None and operation.takes_request_id and operation.always_has_id:
+            request_id = secrets.token_hex(12)
+        path = operation.path.replace(":path}", "}").format(
+            **{name: quote(given.pop(name), safe="") for name in operation.path_names}
+        )
+        if operation.is_query:
+            return await self._find(operation, path + "/search", given)
+        body: Any = {operation.renamed.get(name, name): value for name, value in given.items()}
+        if operation.body is not None:
+            body = dict(body[operation.body])
+        if operation.waits is not None and given[operation.waits] != 0.0:
+            data = await self._await(path, body, operation.waits, request_id)
+        elif operation.method == "GET" and body:
+            data = (await self._ask("GET", f"{path}?{urlencode(body)}")).data()
+        else:
+            try:
+                sent = body if operation.fields else None
+                data = (await self._ask(operation.method, path, sent, request_id=request_id)).data()
+            except NotFound:
+                if operation.missing is None:
+                    raise
+                return None
+        if operation.claims:
+            for claimed in data if isinstance(data, list) else [data]:
+                self._keep_key(claimed)
+        if operation.returns is type(None):
+            return None
+        return operation.decode(data if operation.wrapped_in is None else data[operation.wrapped_in])
+
+    async def _find(self, operation: Operation, path: str, given: dict[str, Any]) -> PaginatedResult[Any]:
+        """Ask for a page of a query's result, which may be several of the server's."""
+        limit, offset = given.pop("limit", -1), given.pop("offset", 0)
+        check_page(limit, offset)
+        size = self._options["page_size"]
+        items: list[Any] = []
+        while True:
+            wanted = size if limit == -1 else min(size, limit - len(items))
+            data = (await self._ask("POST", path, {**given, "limit": wanted, "offset": offset + len(items)})).data()
+            items += operation.decode(data["items"])
+            complete = offset + len(items) >= data["total"] or (limit != -1 and len(items) >= limit)
+            if complete or not data["items"]:
+                return PaginatedResult.model_construct(items=items, limit=limit, offset=offset, total=data["total"])
+
+    async def _await(self, path: str, body: Mapping[str, Any], waits: str, request_id: str | None) -> Any:
+        """Ask for something that takes its time, again and again until it is there or the time has passed."""
+        poll_seconds, seconds = self._options["poll_seconds"], body[waits]
 
         async def asking() -> Any:
             left = None if seconds is None else min(max(seconds, 0.0), _MAX_WAIT_SECONDS)
             until = None if left is None else time.monotonic() + left
             while True:
-                asked = {**body, name: left, "poll_seconds": poll_seconds}
+                asked = {**body, waits: left, "poll_seconds": poll_seconds}
                 answer = await self._ask("POST", path, asked, request_id=request_id, extra_seconds=poll_seconds)
                 if not answer.is_pending:
                     return answer.data()
                 left = None if until is None else max(until - time.monotonic(), 0.0)
 
         self._check_open()
-        return await self._waits.unless_closed(asking(), self._closed_message())
-
-    async def _find(
-        self, path: str, body: Mapping[str, Any], limit: int, offset: int, read: Callable[[Any], list[T]]
-    ) -> PaginatedResult[T]:
-        """Ask for a page of a query's result, which may be several of the server's."""
-        check_page(limit, offset)
-        size = self._options["page_size"]
-        items: list[T] = []
-        while True:
-            wanted = size if limit == -1 else min(size, limit - len(items))
-            data = await self._search(path, {**body, "limit": wanted, "offset": offset + len(items)})
-            items += read(data["items"])
-            complete = offset + len(items) >= data["total"] or (limit != -1 and len(items) >= limit)
-            if complete or not data["items"]:
-                return PaginatedResult.model_construct(items=items, limit=limit, offset=offset, total=data["total"])
+        return await self._pending.unless_closed(asking(), self._closed_message())
 
     def _keep_key(self, claimed: Mapping[str, Any]) -> None:
         key = claimed.get("attempt_key")
@@ -334,6 +369,125 @@ class LightningStoreClient(WorkClient, RecordsClient):
                 if len(self._attempt_keys) > _MAX_ATTEMPT_KEYS:
                     self._attempt_keys.popitem(last=False)
 
+    # Methods that are more than one request of the table
+
+    async def enqueue_rollout(
+        self,
+        input: TaskInput,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> Rollout:
+        request = make_request(input, mode, resources_id, config, metadata)
+        return (await self.enqueue_many_rollouts([request], request_id=request_id))[0]
+
+    async def enqueue_many_rollouts(
+        self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
+    ) -> Sequence[Rollout]:
+        requests = make_requests(rollouts)
+        enqueued: list[Rollout] = []
+        for number, start in enumerate(range(0, max(len(requests), 1), MAX_ENQUEUED)):
+            part_id = f"{request_id}/{number}" if request_id and number else request_id
+            part = {"rollouts": requests[start : start + MAX_ENQUEUED], "request_id": part_id}
+            enqueued += await self._call(OPERATIONS["enqueue_many_rollouts"], part)
+        return enqueued
+
+    async def dequeue_rollout(
+        self, worker_id: str | None = None, *, wait_seconds: float | None = 0.0, request_id: str | None = None
+    ) -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(
+            limit=1, worker_id=worker_id, wait_seconds=wait_seconds, request_id=request_id
+        )
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self,
+        *,
+        limit: int = 1,
+        worker_id: str | None = None,
+        wait_seconds: float | None = 0.0,
+        request_id: str | None = None,
+    ) -> Sequence[AttemptedRollout]:
+        limit = min(whole("limit", limit), MAX_CLAIMED)
+        claim: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "request_id": request_id}
+        # Below 1 it asks only for what the request id claimed before.
+        claim["wait_seconds"] = patience("wait_seconds", wait_seconds) if limit > 0 else 0.0
+        claimed: list[AttemptedRollout] = await self._call(OPERATIONS["dequeue_many_rollouts"], claim)
+        return claimed
+
+    async def add_span(self, span: Span) -> Span | None:
+        stored = await self.add_many_spans([span])
+        return stored[0] if stored else None
+
+    async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
+        given = list(spans)
+        try:
+            numbers = (await self._ask("POST", "/spans/bulk", {"spans": given})).data()["sequence_ids"]
+        except InvalidRequest:
+            for span in given:
+                _check_attributes(span)
+            raise
+        return [
+            span if span.sequence_id == number else span.model_copy(update={"sequence_id": number})
+            for span, number in zip(given, numbers, strict=True)
+            if number is not None
+        ]
+
+    async def add_otel_span(
+        self, rollout_id: str, attempt_id: str, readable_span: "ReadableSpan", sequence_id: int | None = None
+    ) -> Span | None:
+        return await self.add_span(Span.from_opentelemetry(readable_span, rollout_id, attempt_id, sequence_id or 0))
+
+    async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
+        try:
+            text = json.dumps(state, allow_nan=False)
+        except (TypeError, ValueError) as exc:
+            raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
+        saved = {"name": name, "state": json.loads(text), "request_id": request_id}
+        await self._call(OPERATIONS["save_state"], saved)
+
 
 def _again(url: str, options: Mapping[str, Any], run_id: str | None) -> LightningStoreClient:
     return LightningStoreClient(url, run_id=run_id, **options)
+
+
+def _check_attributes(span: Span) -> None:
+    """Raise what the store itself would: the server only sees what JSON made of it.
+
+    Raises:
+        InvalidRequest: Names the attribute that spans do not take.
+    """
+    try:
+        plain_attributes(span.attributes)
+    except ValueError as exc:
+        raise InvalidRequest(str(exc)) from exc
+
+
+_CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "rollout_ids": ids,
+    "timeout": patience,
+}
+"""What the client checks itself, as the store would: the server could not tell what was meant."""
+
+
+def _method(operation: Operation) -> Any:
+    bind = operation.signature.bind
+
+    @functools.wraps(operation.function)
+    async def call(self: LightningStoreClient, *args: Any, **kwargs: Any) -> Any:
+        bound = bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        del bound.arguments["self"]
+        return await self._call(operation, bound.arguments)
+
+    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
+    return call
+
+
+for _operation in OPERATIONS.values():
+    if _operation.name not in LightningStoreClient.__dict__:
+        setattr(LightningStoreClient, _operation.name, _method(_operation))
+abc.update_abstractmethods(LightningStoreClient)

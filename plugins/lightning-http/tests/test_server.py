@@ -280,6 +280,12 @@ async def test_a_long_wait_is_several_requests(memory):
             client.wait_for_rollouts(rollout_ids=[(await client.start_rollout("b")).rollout_id], timeout=0.2)
         )
         assert list(await results) == []
+        started = await client.start_rollout("c")
+        without_limit = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[started.rollout_id]))
+        await asyncio.sleep(0.2)
+        assert not without_limit.done()
+        await client.update_rollout(started.rollout_id, status="cancelled")
+        assert [ended.rollout_id for ended in await without_limit] == [started.rollout_id]
         rollout = await client.enqueue_rollout("a")
         assert (await waiter).rollout_id == rollout.rollout_id
         scrape = await asyncio.to_thread(fetch, server.url + "/metrics")
