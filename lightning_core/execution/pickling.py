@@ -1,17 +1,15 @@
 """From this process to another one: by import path where there is one, else pickled."""
 
-import ast
 import io
 import pickle
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lightning_core.errors import ExecutionError
+from lightning_core.errors import ExecutionError, UnknownComponent
 from lightning_core.registry import load_object
 
 _ADVICE = "define it at the top level of a module that can be imported, and use that one"
@@ -46,10 +44,16 @@ def unpacked(data: bytes) -> Any:
     """Return what was packed.
 
     Raises:
+        ExecutionError: When this process has nothing of its name.
         Exception: What importing it, or making it, has raised.
     """
-    value = pickle.loads(data)
-    return load_object(value.path) if isinstance(value, _ByPath) else value
+    try:
+        value = pickle.loads(data)
+        return load_object(value.path) if isinstance(value, _ByPath) else value
+    except (AttributeError, UnknownComponent) as exc:
+        raise ExecutionError(
+            f"{_reason(exc)}. What stands below `if __name__ == '__main__':` is not there in another process; {_ADVICE}"
+        ) from exc
 
 
 class _ByPath:
@@ -73,11 +77,6 @@ class _Pickler(pickle.Pickler):
                     f"{obj.__qualname__!r} is defined in a notebook, or in a program that is no file, "
                     "which another process cannot import"
                 )
-            if obj.__module__ == "__main__" and obj.__qualname__.partition(".")[0] in _guarded_names():
-                raise _Unreachable(
-                    f"{obj.__qualname__!r} is defined below `if __name__ == '__main__':`, which another process "
-                    "does not run"
-                )
         elif "__qualname__" in getattr(obj, "__dict__", ()):  # a wrapper that a decorator made of a function
             path = f"{obj.__module__}:{obj.__qualname__}"
             if path in _paths(obj):
@@ -97,14 +96,8 @@ def _paths(value: object) -> Iterator[str]:
         names = getattr(module, "__dict__", None)
         if names is None or name == "__mp_main__" or (name == "__main__" and not _main_can_be_imported()):
             continue
-        unreachable = _guarded_names() if name == "__main__" else frozenset()
         for attribute, found in list(names.items()):
-            if (
-                found is value
-                and attribute not in unreachable
-                and attribute.isidentifier()
-                and all(map(str.isidentifier, name.split(".")))
-            ):
+            if found is value and attribute.isidentifier() and all(map(str.isidentifier, name.split("."))):
                 yield f"{name}:{attribute}"
 
 
@@ -113,44 +106,6 @@ def _main_can_be_imported() -> bool:
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     return getattr(main, "__spec__", None) is not None or (file is not None and Path(file).is_file())
-
-
-def _guarded_names() -> frozenset[str]:
-    """Return what this program defines only where it is run, and not imported."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
-    return frozenset() if file is None else _guarded_in(file)
-
-
-@cache
-def _guarded_in(file: str) -> frozenset[str]:
-    try:
-        body = ast.parse(Path(file).read_bytes()).body
-    except (OSError, SyntaxError, ValueError):  # no source, as in a frozen program: then the other process will say
-        return frozenset()
-    if any(isinstance(each, ast.ImportFrom) and each.names[0].name == "*" for each in body):
-        return frozenset()  # who knows which names that are
-    guards = [each for each in body if isinstance(each, ast.If) and _is_guard(each.test)]
-    others = [each for each in body if each not in guards]
-    return frozenset(_defined(part for each in guards for part in each.body)) - frozenset(
-        _defined([*others, *(part for each in guards for part in each.orelse)])
-    )
-
-
-def _is_guard(test: ast.expr) -> bool:
-    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
-
-
-def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Find the names that statements give something to, at the level where they stand."""
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (each.asname or each.name.partition(".")[0] for each in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif not isinstance(node, ast.Lambda):
-            yield from _defined(ast.iter_child_nodes(node))
 
 
 def _nothing() -> None:

@@ -78,6 +78,10 @@ def test_what_only_the_run_program_defines_is_refused(monkeypatch: pytest.Monkey
     program.__file__ = str(tmp_path / "program.py")
     exec(source, program.__dict__)
     monkeypatch.setitem(sys.modules, "__main__", program)
-    assert packed("agent", program.fine)
-    with pytest.raises(ExecutionError, match=r"'solve' is defined below `if __name__ == '__main__':`.*; define it at"):
-        packed("agent", program.solve)
+    sent = [packed("agent", each) for each in (program.fine, program.solve)]
+    del program.solve  # the other process imports the program, and does not run what stands below the guard
+    assert unpacked(sent[0]) is program.fine
+    with pytest.raises(
+        ExecutionError, match=r"'solve'.* below `if __name__ == '__main__':` is not there .*; define it"
+    ):
+        unpacked(sent[1])
