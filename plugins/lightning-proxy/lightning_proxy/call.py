@@ -19,8 +19,7 @@ from typing import Any, Self
 from lightning_http.auth import Role
 from lightning_http.call import ClientGone
 
-from lightning_proxy import parts
-from lightning_proxy.answer import Answer, AnswerChoice
+from lightning_proxy.answer import Answer, AnswerChoice, tool_call_part
 from lightning_proxy.dialects import Dialect
 from lightning_proxy.model_list import Replica
 from lightning_proxy.owner import Owner
@@ -151,7 +150,7 @@ class Call:
 def _received_tokens(choice: AnswerChoice) -> int:
     if choice.token_ids is not None:
         return len(choice.token_ids)
-    arguments = (parts.tool_call_part(call)["arguments"] for call in choice.tool_calls)
+    arguments = (tool_call_part(call)["arguments"] for call in choice.tool_calls)
     return _quarter(sum(len(str(text)) for text in (choice.content, choice.reasoning, *arguments) if text))
 
 

@@ -20,7 +20,7 @@ from lightning_proxy.backend import (
     WholeAnswer,
 )
 from lightning_proxy.call import Call
-from lightning_proxy.dialects.openai_tokens import RETURN_TOKEN_IDS
+from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.jsons import dump
 from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Replica

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from lightning_core.errors import ConfigError, InvalidComponent
 from lightning_core.registry import Registry
 from lightning_proxy.backend import Backend
-from lightning_proxy.dialects.openai_tokens import RETURN_TOKEN_IDS
+from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 
 _LEFT_OUT_SECONDS = 60.0
 _CALLS = 2

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
-from lightning_proxy.dialects import Dialect
+from lightning_proxy.dialects import Assembler, Dialect
 from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.model_list import Replica
@@ -115,9 +115,8 @@ class _StreamRelay:
         self._response = response
         self._dialect = dialect
         self._keep_response = keep_response
-        self._choices = dialect.choices(call.fields or {})
         self._reader = EventReader()
-        self._assembler = dialect.assembler()
+        self._assembler = Assembler(dialect, dialect.choices(call.fields or {}))
         self._is_sending = False
 
     async def run(self) -> None:
@@ -126,9 +125,10 @@ class _StreamRelay:
         try:
             await self._relay()
         finally:
-            call.answer = self._assembler.finish()
+            call.answer = answer = self._assembler.answer()
             # Many agents close a stream at the finish reason, before what the backend still says of the usage.
-            call.is_answered = not self._is_sending and call.answer.failure is None and self._has_all()
+            is_complete = answer.failure is None and self._assembler.is_complete(answer)
+            call.is_answered = is_complete and not self._is_sending
 
     async def _relay(self) -> None:
         added, request = self._response.added, self._call.request
@@ -142,7 +142,7 @@ class _StreamRelay:
                     await self._send(self._read(part))
             elif self._keep_response is not None:
                 self._read(self._events(piece))
-                if (response_id := self._assembler.answer.id) is not None:
+                if (response_id := self._assembler.id) is not None:
                     keep_response, self._keep_response = self._keep_response, None
                     await keep_response(response_id)
                 await self._send(piece)
@@ -150,9 +150,8 @@ class _StreamRelay:
                 await self._send(piece)
                 self._read(self._events(piece))
         last = self._read(self._reader.finish())
-        is_ended = self._assembler.is_complete  # by its last event; where there is none, each choice says its own end
-        answer = self._assembler.finish()
-        if not is_ended and not self._has_all() and answer.failure is None:
+        answer = self._assembler.answer()
+        if not (self._assembler.is_ended or answer.failure is not None or self._assembler.is_complete(answer)):
             address = self._response.replica.backend.address
             raise BackendBroke(f"{address} ended its stream before the answer was complete")
         if added:
@@ -160,10 +159,6 @@ class _StreamRelay:
         if self._call.first_chunk_seconds is None:
             await request.start_stream(self._response.answer.status, _headers_of(self._response))
         await request.end_stream()
-
-    def _has_all(self) -> bool:
-        """Whether all answers that were asked for are complete. To be called after `finish`."""
-        return self._assembler.is_complete and len(self._assembler.answer.choices) >= self._choices
 
     async def _send(self, piece: bytes) -> None:
         if not piece:

@@ -14,8 +14,7 @@ from lightning_core.secrets import hide_in_text
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.text import hide_attempt_keys
-from lightning_proxy import parts
-from lightning_proxy.answer import Answer, AnswerChoice
+from lightning_proxy.answer import Answer, AnswerChoice, output_messages
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Dialect
 from lightning_proxy.jsons import text, whole
@@ -238,7 +237,7 @@ def _content(dialect: Dialect, request: dict[str, Any], answer: Answer, redact: 
         genai.INPUT_MESSAGES: ("input", dialect.messages(request)),
         genai.SYSTEM_INSTRUCTIONS: ("instructions", dialect.instructions(request)),
         genai.TOOL_DEFINITIONS: ("tools", dialect.tools(request)),
-        genai.OUTPUT_MESSAGES: ("output", parts.of_choices(answer)),
+        genai.OUTPUT_MESSAGES: ("output", output_messages(answer)),
     }
     found = {}
     for name, (what, value) in content.items():

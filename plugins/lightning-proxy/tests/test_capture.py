@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from lightning_proxy import parts
-from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.answer import output_messages
+from lightning_proxy.dialects import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 from lightning_proxy.testing import FakeEngine, render, tokens_of
 from proxy_fixtures import Agent, MakeProxy
@@ -268,14 +268,14 @@ async def test_tokens_of_anthropics_cache_count(
     cache = {"cache_read_input_tokens": 50_000, "cache_creation_input_tokens": 1000}
     dialect = DIALECTS["/messages"]
     if stream:
-        assembler = dialect.assembler()
+        assembler = Assembler(dialect)
         for fields in (
             {"type": "message_start", "message": {"usage": {"input_tokens": 4, "output_tokens": 1, **cache}}},
             {"type": "message_delta", "delta": {}, "usage": {"input_tokens": 4, "output_tokens": 9}},
             {"type": "message_delta", "delta": {}, "usage": {"output_tokens": 10}},
         ):
             assembler.feed(ServerEvent(b"", "", b""), fields)
-        answer = assembler.finish()
+        answer = assembler.answer()
     else:
         answer = dialect.read({"content": [], "usage": {"input_tokens": 4, "output_tokens": 10, **cache}})
     assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (51_004, 10, 50_000)
@@ -316,11 +316,11 @@ async def test_functions_from_before_tools_are_recorded_as_tools(agent: Agent, e
 
 
 def test_a_streamed_function_call_is_put_together() -> None:
-    assembler = DIALECTS["/chat/completions"].assembler()
+    assembler = Assembler(DIALECTS["/chat/completions"])
     for piece in ({"name": "add", "arguments": ""}, {"arguments": '{"a": 1,'}, {"arguments": '"b":2}'}):
         delta = {"function_call": piece, "tool_calls": None}
         assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": delta}]})
-    (choice,) = assembler.finish().choices
+    (choice,) = assembler.answer().choices
     assert choice.tool_calls == [{"id": None, "type": "function", "function": FUNCTION_CALL}]
 
 
@@ -337,11 +337,11 @@ async def test_calls_of_tools_that_are_no_functions_are_recorded(agent: Agent, e
 
 
 def test_a_streamed_call_of_a_tool_that_is_no_function_is_put_together() -> None:
-    assembler = DIALECTS["/chat/completions"].assembler()
+    assembler = Assembler(DIALECTS["/chat/completions"])
     begun = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "sh", "input": ""}}
     for call in (begun, {"index": 0, "custom": {"input": "ls"}}, {"index": 0, "custom": {"input": " -l"}}):
         assembler.feed(ServerEvent(b"", "", b""), {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
-    assert parts.of_choices(assembler.finish())[0]["parts"] == [CUSTOM_PART]
+    assert output_messages(assembler.answer())[0]["parts"] == [CUSTOM_PART]
 
 
 def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> None:
@@ -349,7 +349,7 @@ def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> Non
     item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "sh", "input": "ls -l"}
     answer = dialect.read({"status": "completed", "output": [item]})
     assert answer.choices[0].finish_reason == "tool_calls"
-    assert parts.of_choices(answer)[0]["parts"] == [CUSTOM_PART]
+    assert output_messages(answer)[0]["parts"] == [CUSTOM_PART]
     result = {"type": "custom_tool_call_output", "call_id": "call_1", "output": "a.txt"}
     assert dialect.messages({"input": [item, result]}) == [
         {"role": "assistant", "parts": [CUSTOM_PART]},
@@ -363,11 +363,11 @@ def test_the_responses_api_has_calls_of_tools_that_are_no_functions_too() -> Non
 )
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
 def test_a_stream_has_failed_where_its_error_says_something(path: str, error: Any, failure: str | None) -> None:
-    assembler = DIALECTS[path].assembler()
+    assembler = Assembler(DIALECTS[path])
     choice = {"index": 0, "text": "ok", "delta": {"content": "ok"}, "finish_reason": "stop"}
     assembler.feed(ServerEvent(b"", "", b""), {"choices": [choice], "error": error})
     assembler.feed(ServerEvent(b"", "", b""), {"choices": [], "error": None})
-    assert assembler.finish().failure == failure
+    assert assembler.answer().failure == failure
 
 
 async def test_what_cannot_be_written_down_is_not_recorded_and_the_attempt_ends(
@@ -386,7 +386,7 @@ async def test_a_call_whose_span_cannot_be_made_is_a_failed_one(
     def fail(answer: Any) -> Any:
         raise RuntimeError("what is this?")
 
-    monkeypatch.setattr("lightning_proxy.parts.of_choices", fail)
+    monkeypatch.setattr("lightning_proxy.spans.output_messages", fail)
     await ask(agent, False, [USER])
     span = await agent.span()
     assert span.status.status_code == "ERROR"
@@ -410,6 +410,40 @@ async def test_a_call_of_which_nobody_says_the_model_is_named_by_its_operation(
 
 
 def test_an_event_whose_type_is_no_text_is_passed_over() -> None:
-    assembler = DIALECTS["/responses"].assembler()
+    assembler = Assembler(DIALECTS["/responses"])
     assembler.feed(ServerEvent(b"", "", b""), {"type": ["response.completed"]})
-    assert not assembler.is_complete
+    assert not assembler.is_ended
+
+
+def test_a_stream_is_read_as_the_same_answer_in_one_piece() -> None:
+    first = {"role": "assistant", "content": "", "reasoning": "Hm", "tool_calls": None}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "add", "arguments": ""}}
+    pieces = [
+        {"index": 1, "delta": {"content": ""}, "finish_reason": None},
+        {"index": 0, "delta": first, "logprobs": None},
+        {"index": 0, "delta": {"reasoning": "m."}, "token_ids": [1], "logprobs": {"content": [{"logprob": -0.1}]}},
+        {"index": 0, "delta": {"tool_calls": [call]}, "token_ids": [2], "logprobs": {"content": [{"logprob": -0.2}]}},
+        {"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '{"a": 1,"b":2}'}}]}},
+        {"index": 1, "delta": {"refusal": "No."}, "finish_reason": "stop"},
+        {"index": 0, "delta": {}, "finish_reason": "tool_calls"},
+    ]
+    dialect = DIALECTS["/chat/completions"]
+    assembler = Assembler(dialect, choices=2)
+    for piece in pieces:
+        assert not assembler.is_complete(assembler.answer())
+        assembler.feed(ServerEvent(b"", "", b""), {"id": "c", "prompt_token_ids": [7], "choices": [piece]})
+    assembler.feed(ServerEvent(b"", "", b""), {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
+    streamed = assembler.answer()
+    assert assembler.is_complete(streamed)
+    assert not assembler.is_ended
+
+    message = {"content": None, "reasoning": "Hmm.", "tool_calls": [{"index": 0, **CALL}]}
+    logprobs = {"content": [{"logprob": -0.1}, {"logprob": -0.2}]}
+    choices = [
+        {"message": message, "token_ids": [1, 2], "logprobs": logprobs, "finish_reason": "tool_calls"},
+        {"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"},
+    ]
+    usage = {"prompt_tokens": 1, "completion_tokens": 2}
+    whole = dialect.read({"id": "c", "choices": choices, "usage": usage, "prompt_token_ids": [7]})
+    whole.choices[0].content = ""  # a stream begins with an empty text
+    assert streamed == whole

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from lightning_proxy.answer import Answer
-from lightning_proxy.dialects import DIALECTS
+from lightning_proxy.dialects import DIALECTS, Assembler
 from lightning_proxy.sse import ServerEvent
 
 PROMPT, ANSWER = [10, 11, 12], [20, 21]
@@ -22,12 +22,12 @@ def read(*pieces: dict[str, Any], stream: bool) -> Answer:
     if not stream:
         (whole,) = pieces
         return dialect.read({"id": "cmpl-1", "choices": [whole]})
-    assembler = dialect.assembler()
+    assembler = Assembler(dialect)
     for piece in pieces:
         fields = {"id": "cmpl-1", "choices": [piece]}
         data = json.dumps(fields).encode()
         assembler.feed(ServerEvent(b"data: " + data + b"\n\n", "", data), fields)
-    return assembler.finish()
+    return assembler.answer()
 
 
 @pytest.mark.parametrize("echoed", [OF_PROMPT, []], ids=["echo", "no echo"])

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 
 from lightning_proxy.dialects.anthropic import AnthropicDialect
-from lightning_proxy.dialects.base import Added, Assembler, Dialect, Fields
-from lightning_proxy.dialects.chat import ChatDialect
-from lightning_proxy.dialects.completions import CompletionsDialect, EmbeddingsDialect
+from lightning_proxy.dialects.base import Assembler, Dialect
+from lightning_proxy.dialects.openai import ChatDialect, CompletionsDialect, EmbeddingsDialect
 from lightning_proxy.dialects.responses import ResponsesDialect
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -17,4 +16,4 @@ DIALECTS: Mapping[str, Dialect] = {
 }
 """By the path below `/v1`."""
 
-__all__ = ["DIALECTS", "Added", "Assembler", "Dialect", "Fields"]
+__all__ = ["DIALECTS", "Assembler", "Dialect"]

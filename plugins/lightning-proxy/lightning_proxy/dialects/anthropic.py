@@ -2,10 +2,20 @@
 
 from typing import Any
 
-from lightning_proxy import parts
-from lightning_proxy.answer import Answer, AnswerChoice, failure_of, integer, mapping, objects, text_of
-from lightning_proxy.dialects.base import Assembler, Dialect, Fields
-from lightning_proxy.dialects.openai_tokens import read_usage
+from lightning_proxy.answer import (
+    Answer,
+    AnswerChoice,
+    content_parts,
+    failure_of,
+    image_part,
+    integer,
+    mapping,
+    objects,
+    text_of,
+    tool_call_part,
+    tool_result_part,
+)
+from lightning_proxy.dialects.base import Dialect, Fields, append_text, item_at, merge_usage, read_usage
 from lightning_proxy.jsons import dump, text
 from lightning_proxy.request import Refused, anthropic_error
 from lightning_proxy.sse import ServerEvent
@@ -24,19 +34,44 @@ class AnthropicDialect(Dialect):
     def read(self, answer: Fields) -> Answer:
         found = Answer(id=text_of(answer.get("id")), model=text_of(answer.get("model")))
         found.failure = failure_of(answer.get("error"))
-        found.choices = [_choice(objects(answer.get("content")), answer.get("stop_reason"))]
-        _read_usage(found, mapping(answer.get("usage")))
+        if "content" in answer:
+            found.choices = [_choice(objects(answer["content"]), answer.get("stop_reason"))]
+        usage = mapping(answer.get("usage"))
+        read_usage(found, usage)
+        if integer(usage.get("input_tokens")) is not None and found.input_tokens is not None:
+            # This API counts what is read from a cache, or written to one, apart.
+            found.input_tokens += sum(integer(usage.get(name)) or 0 for name in _CACHE_TOKENS)
         return found
 
-    def assembler(self) -> Assembler:
-        return AnthropicAssembler()
+    def merge(self, answer: Fields, event: Fields) -> None:
+        kind = event.get("type")
+        if kind == "message_start":
+            message = mapping(event.get("message"))
+            answer.update(id=message.get("id"), model=message.get("model"))
+            merge_usage(answer, message.get("usage"))
+        elif kind == "content_block_start":
+            item_at(answer.setdefault("content", []), _index(event)).update(mapping(event.get("content_block")))
+        elif kind == "content_block_delta":
+            block = item_at(answer.setdefault("content", []), _index(event))
+            block.setdefault("type", "text")
+            for name, piece in mapping(event.get("delta")).items():
+                if name in _DELTAS and isinstance(piece, str):
+                    append_text(block, _DELTAS[name], piece)
+        elif kind == "message_delta":
+            answer["stop_reason"] = mapping(event.get("delta")).get("stop_reason") or answer.get("stop_reason")
+            merge_usage(answer, event.get("usage"))
+        elif kind == "error":
+            answer["error"] = event.get("error") or "the backend reports an error"
+
+    def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
+        return fields is not None and fields.get("type") == "message_stop"
 
     def messages(self, request: Fields) -> list[Fields]:
         return [message for given in objects(request.get("messages")) for message in _messages(given)]
 
     def instructions(self, request: Fields) -> list[Fields]:
         system = request.get("system")
-        return parts.content_parts(system) if isinstance(system, str) else [_part(part) for part in objects(system)]
+        return content_parts(system) if isinstance(system, str) else [_part(part) for part in objects(system)]
 
     def tools(self, request: Fields) -> list[Any]:
         return [
@@ -56,13 +91,6 @@ class AnthropicDialect(Dialect):
 
     def error_event(self, refused: Refused) -> bytes:
         return b"event: error\ndata: " + dump(self.error(refused)) + b"\n\n"
-
-
-def _read_usage(found: Answer, usage: Fields) -> None:
-    """Take note of the numbers of tokens. This API counts what is read from a cache, or written to one, apart."""
-    read_usage(found, usage)
-    if integer(usage.get("input_tokens")) is not None and found.input_tokens is not None:
-        found.input_tokens += sum(integer(usage.get(name)) or 0 for name in _CACHE_TOKENS)
 
 
 def _choice(blocks: list[Fields], reason: Any) -> AnswerChoice:
@@ -86,12 +114,12 @@ def _messages(given: Fields) -> list[Fields]:
     """Turn a message into the conventions'; results of tools, which stand in a user's message here, come before it."""
     content = given.get("content")
     if isinstance(content, str):
-        return [{"role": given.get("role"), "parts": parts.content_parts(content)}]
+        return [{"role": given.get("role"), "parts": content_parts(content)}]
     results: list[Fields] = []
     plain: list[Fields] = []
     for block in objects(content):
         if block.get("type") == "tool_result":
-            result = parts.tool_result_part(block.get("tool_use_id"), _flat(block.get("content")))
+            result = tool_result_part(block.get("tool_use_id"), _flat(block.get("content")))
             results.append({"role": "tool", "parts": [result]})
         else:
             plain.append(_part(block))
@@ -105,12 +133,12 @@ def _part(block: Fields) -> Fields:
     if kind == "thinking":
         return {"type": "reasoning", "content": block.get("thinking")}
     if kind == "tool_use":
-        return parts.tool_call_part(_tool_call(block))
+        return tool_call_part(_tool_call(block))
     if kind == "image":
         source = mapping(block.get("source"))
         if source.get("type") == "base64":
-            return parts.image_part(f"data:{source.get('media_type')};base64,{source.get('data')}")
-        return parts.image_part(str(source.get("url")))
+            return image_part(f"data:{source.get('media_type')};base64,{source.get('data')}")
+        return image_part(str(source.get("url")))
     return block
 
 
@@ -120,59 +148,10 @@ def _flat(content: Any) -> Any:
     return "".join(str(block.get("text") or "") for block in objects(content))
 
 
-class AnthropicAssembler(Assembler):
-    """Makes the answer of the pieces of a streamed one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._blocks: dict[int, Fields] = {}
-        self._pieces: dict[int, dict[str, list[str]]] = {}
-        self._reason: Any = None
-        self._usage: Fields = {}
-
-    def feed(self, event: ServerEvent, fields: Fields | None) -> None:
-        if fields is None:
-            return
-        kind = fields.get("type")
-        if kind == "message_start":
-            message = mapping(fields.get("message"))
-            self.answer.id, self.answer.model = text_of(message.get("id")), text_of(message.get("model"))
-            self._take_usage(message.get("usage"))
-        elif kind == "content_block_start":
-            self._blocks[_place(fields)] = dict(mapping(fields.get("content_block")))
-        elif kind == "content_block_delta":
-            pieces = self._pieces.setdefault(_place(fields), {})
-            for name, piece in mapping(fields.get("delta")).items():
-                if name in _DELTAS and isinstance(piece, str):
-                    pieces.setdefault(_DELTAS[name], []).append(piece)
-        elif kind == "message_delta":
-            self._reason = mapping(fields.get("delta")).get("stop_reason") or self._reason
-            self._take_usage(fields.get("usage"))
-        elif kind == "message_stop":
-            self.is_complete = True
-        elif kind == "error":
-            self.answer.failure = str(mapping(fields.get("error")).get("message") or "the backend reports an error")
-
-    def _take_usage(self, usage: Any) -> None:
-        """Take the numbers of an event; each event has only those that it knows."""
-        self._usage |= {name: count for name, count in mapping(usage).items() if count is not None}
-        _read_usage(self.answer, self._usage)
-
-    def finish(self) -> Answer:
-        for place, pieces in self._pieces.items():
-            block = self._blocks.setdefault(place, {"type": "text"})
-            for name, texts in pieces.items():
-                begun = block.get(name)
-                block[name] = (begun if isinstance(begun, str) else "") + "".join(texts)
-        self._pieces = {}
-        if self._blocks:
-            self.answer.choices = [_choice([self._blocks[place] for place in sorted(self._blocks)], self._reason)]
-        return self.answer
+def _index(event: Fields) -> int:
+    index = event.get("index")
+    return index if isinstance(index, int) else 0
 
 
 _DELTAS = {"text": "text", "partial_json": "input", "thinking": "thinking"}
-
-
-def _place(fields: Fields) -> int:
-    index = fields.get("index")
-    return index if isinstance(index, int) else 0
+"""The fields of a delta, and those of the block that they are pieces of."""

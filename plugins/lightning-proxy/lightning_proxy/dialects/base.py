@@ -1,36 +1,23 @@
-"""One API that agents speak: what is asked for besides, and what an answer says."""
+"""One API that agents speak: what is asked for besides, and how an answer is read.
+
+A stream is read as an answer in one piece is: its events are merged into the object that the API would have given
+without streaming, and the dialect reads that.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from lightning_proxy.answer import Answer
+from lightning_proxy.answer import Answer, integer, mapping
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused, openai_error
-from lightning_proxy.sse import ServerEvent
+from lightning_proxy.sse import DONE, ServerEvent
 
 Fields = dict[str, Any]
 """A JSON object: a request, an answer, or one event of a stream."""
 
 Added = Mapping[str, Any]
 """What the proxy asked for, and the agent did not."""
-
-
-class Assembler(ABC):
-    """Makes one answer of the events of a stream."""
-
-    def __init__(self) -> None:
-        self.answer = Answer()
-        self.is_complete = False
-        """Whether the stream came to the end that its API gives it."""
-
-    @abstractmethod
-    def feed(self, event: ServerEvent, fields: Fields | None) -> None:
-        """Take the next event; its fields are None where it has none."""
-
-    def finish(self) -> Answer:
-        """Return the answer, as far as it came."""
-        return self.answer
 
 
 class Dialect(ABC):
@@ -54,17 +41,24 @@ class Dialect(ABC):
 
     @abstractmethod
     def read(self, answer: Fields) -> Answer:
-        """Read an answer that came in one piece."""
+        """Read an answer in one piece, or as much of one as `merge` put together."""
 
     @abstractmethod
-    def assembler(self) -> Assembler:
-        """Return what reads one that is streamed."""
+    def merge(self, answer: Fields, event: Fields) -> None:
+        """Merge an event of a stream into the answer so far. Takes over nothing that may be changed in the event.
+
+        Texts may be `Text`, which collects pieces.
+        """
+
+    def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
+        """Whether this is the event that ends a stream; its fields are None where it has none."""
+        return event.data == DONE
 
     def strip(self, answer: Fields, added: Added) -> None:  # noqa: B027  # most APIs are asked for nothing more
         """Take out of an answer what the agent did not ask for."""
 
     def strip_event(self, event: Fields, added: Added) -> bool:
-        """Do the same for an event of a stream; False for an event of which nothing is left."""
+        """Do the same for an event of a stream; return False for an event of which nothing is left."""
         return True
 
     def messages(self, request: Fields) -> list[Fields]:
@@ -76,11 +70,11 @@ class Dialect(ABC):
         return []
 
     def tools(self, request: Fields) -> list[Any]:
-        """Return the tools that the model is offered, as OpenAI's chat API has them."""
+        """Return the tools that the model is offered, in the form of OpenAI's chat API."""
         return []
 
     def choices(self, request: Fields) -> int:
-        """Return how many answers are asked for, where a stream says of each when it is complete; else 0."""
+        """Return how many answers are asked for; 0 where only its last event says that a stream is complete."""
         return 0
 
     def error(self, refused: Refused) -> Fields:
@@ -90,3 +84,97 @@ class Dialect(ABC):
     def error_event(self, refused: Refused) -> bytes:
         """Return the event by which a stream says that it goes no further."""
         return b"data: " + dump(self.error(refused)) + b"\n\n"
+
+
+class Assembler:
+    """Makes one answer of the events of a stream.
+
+    Args:
+        dialect: The API.
+        choices: How many answers were asked for; 0 where only the last event says that the stream is complete.
+    """
+
+    def __init__(self, dialect: Dialect, choices: int = 0) -> None:
+        self.is_ended = False
+        """Whether the event came that ends the stream."""
+        self._dialect = dialect
+        self._choices = choices
+        self._merged: Fields = {}
+
+    @property
+    def id(self) -> str | None:
+        """The answer's id, where it is known already."""
+        found = self._merged.get("id")
+        return found if isinstance(found, str) and found else None
+
+    def feed(self, event: ServerEvent, fields: Fields | None) -> None:
+        """Take the next event; its fields are None where it has none."""
+        self.is_ended = self.is_ended or self._dialect.is_end(event, fields)
+        if fields is not None:
+            self._dialect.merge(self._merged, fields)
+
+    def answer(self) -> Answer:
+        """Read the answer, as far as it came."""
+        return self._dialect.read(_joined(self._merged))
+
+    def is_complete(self, answer: Answer) -> bool:
+        """Whether all answers came that were asked for: each has its finish reason, or the stream its last event."""
+        choices = answer.choices
+        ended = self.is_ended or bool(self._choices and choices and all(choice.finish_reason for choice in choices))
+        return ended and len(choices) >= self._choices
+
+
+class Text(list[str]):
+    """A text whose pieces are joined when all have come."""
+
+
+def append_text(fields: Fields, name: str, piece: str) -> None:
+    """Append a piece to a text among the fields of an answer."""
+    known = fields.get(name)
+    if type(known) is not Text:
+        known = fields[name] = Text([known] if isinstance(known, str) else ())
+    known.append(piece)
+
+
+def merge_usage(answer: Fields, usage: Any) -> None:
+    """Merge the numbers of tokens that an event gives; each event has only those that it knows."""
+    if isinstance(usage, dict):
+        known = mapping(answer.get("usage"))
+        answer["usage"] = {**known, **{name: count for name, count in usage.items() if count is not None}}
+
+
+def item_at(items: list[Fields], index: Any) -> Fields:
+    """Return the item of a list that has this `index`; a new one where none has it, or there is no index."""
+    if isinstance(index, int):
+        for item in items:
+            if item.get("index") == index:
+                return item
+    items.append({"index": index} if isinstance(index, int) else {})
+    return items[-1]
+
+
+def read_usage(answer: Answer, usage: Any) -> None:
+    """Set the numbers of tokens, by the names of any of the APIs."""
+    given = mapping(usage)
+    answer.input_tokens = _first_integer(given, ("prompt_tokens", "input_tokens"))
+    answer.output_tokens = _first_integer(given, ("completion_tokens", "output_tokens"))
+    details = mapping(given.get("prompt_tokens_details") or given.get("input_tokens_details"))
+    cached = integer(details.get("cached_tokens"))
+    answer.cached_tokens = integer(given.get("cache_read_input_tokens")) if cached is None else cached
+
+
+def _first_integer(usage: Fields, names: Iterable[str]) -> int | None:
+    return next((count for name in names if (count := integer(usage.get(name))) is not None), None)
+
+
+def _joined(value: Any) -> Any:
+    """Return a merged answer as the API gives it: texts joined, items in the order of their indices."""
+    if type(value) is Text:
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _joined(each) for name, each in value.items()}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        if "index" in value[0]:
+            value = sorted(value, key=lambda item: item.get("index", len(value)))
+        return [_joined(item) for item in value]
+    return value

@@ -2,10 +2,19 @@
 
 from typing import Any
 
-from lightning_proxy import parts
-from lightning_proxy.answer import Answer, AnswerChoice, failure_of, mapping, objects, text_of
-from lightning_proxy.dialects.base import Assembler, Dialect, Fields
-from lightning_proxy.dialects.openai_tokens import read_usage
+from lightning_proxy.answer import (
+    Answer,
+    AnswerChoice,
+    content_parts,
+    failure_of,
+    image_part,
+    mapping,
+    objects,
+    text_of,
+    tool_call_part,
+    tool_result_part,
+)
+from lightning_proxy.dialects.base import Dialect, Fields, append_text, read_usage
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused
 from lightning_proxy.sse import ServerEvent
@@ -49,17 +58,32 @@ class ResponsesDialect(Dialect):
         read_usage(found, answer.get("usage"))
         return found
 
-    def assembler(self) -> Assembler:
-        return ResponsesAssembler(self)
+    def merge(self, answer: Fields, event: Fields) -> None:
+        kind = text_of(event.get("type"))
+        if kind in _LAST_EVENTS:  # they carry the whole answer
+            answer.clear()
+            answer.update(mapping(event.get("response")))
+        elif kind == "response.created":
+            begun = mapping(event.get("response"))
+            answer.update(id=begun.get("id"), model=begun.get("model"))
+        elif kind == "response.output_text.delta":
+            begun = {"type": "message", "content": [{"type": "output_text"}]}
+            message = answer.setdefault("output", [begun])[0]
+            append_text(message["content"][0], "text", str(event.get("delta") or ""))
+        elif kind == "error":
+            answer["error"] = {"message": event.get("message") or "the backend reports an error"}
+
+    def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
+        return fields is not None and text_of(fields.get("type")) in _LAST_EVENTS
 
     def messages(self, request: Fields) -> list[Fields]:
         given = request.get("input")
         if isinstance(given, str):
-            return [{"role": "user", "parts": parts.content_parts(given)}]
+            return [{"role": "user", "parts": content_parts(given)}]
         return [message for item in objects(given) if (message := _message(item)) is not None]
 
     def instructions(self, request: Fields) -> list[Fields]:
-        return parts.content_parts(request.get("instructions"))
+        return content_parts(request.get("instructions"))
 
     def tools(self, request: Fields) -> list[Any]:
         return [
@@ -94,12 +118,12 @@ def _message(item: Fields) -> Fields | None:
     kind = item.get("type", "message")
     if kind == "message":
         content = item.get("content")
-        plain = parts.content_parts(content) if isinstance(content, str) else [_part(part) for part in objects(content)]
+        plain = content_parts(content) if isinstance(content, str) else [_part(part) for part in objects(content)]
         return {"role": item.get("role"), "parts": plain}
     if kind in _CALLS:
-        return {"role": "assistant", "parts": [parts.tool_call_part(_tool_call(item))]}
+        return {"role": "assistant", "parts": [tool_call_part(_tool_call(item))]}
     if kind in _RESULTS:
-        return {"role": "tool", "parts": [parts.tool_result_part(item.get("call_id"), item.get("output"))]}
+        return {"role": "tool", "parts": [tool_result_part(item.get("call_id"), item.get("output"))]}
     return None
 
 
@@ -108,34 +132,5 @@ def _part(part: Fields) -> Fields:
     if kind in ("input_text", "output_text"):
         return {"type": "text", "content": part.get("text")}
     if kind == "input_image" and part.get("image_url"):
-        return parts.image_part(str(part["image_url"]))
+        return image_part(str(part["image_url"]))
     return part
-
-
-class ResponsesAssembler(Assembler):
-    """Takes the whole answer, which the last event carries."""
-
-    def __init__(self, dialect: ResponsesDialect) -> None:
-        super().__init__()
-        self._dialect = dialect
-        self._text: list[str] = []
-
-    def feed(self, event: ServerEvent, fields: Fields | None) -> None:
-        if fields is None:
-            return
-        kind = text_of(fields.get("type"))
-        if kind in _LAST_EVENTS:
-            self.answer = self._dialect.read(mapping(fields.get("response")))
-            self.is_complete = True
-        elif kind == "response.created":
-            begun = mapping(fields.get("response"))
-            self.answer.id, self.answer.model = text_of(begun.get("id")), text_of(begun.get("model"))
-        elif kind == "response.output_text.delta":
-            self._text.append(str(fields.get("delta") or ""))
-        elif kind == "error":
-            self.answer.failure = str(fields.get("message") or "the backend reports an error")
-
-    def finish(self) -> Answer:
-        if not self.is_complete and self._text:
-            self.answer.choices = [AnswerChoice(content="".join(self._text))]
-        return self.answer
