@@ -195,7 +195,7 @@ class ModelCall:
     @property
     def purpose(self) -> str | None:
         """What it was for, where it is none of the agent's own, such as `judge`; None for a call of the agent."""
-        return _first_told(_purpose, self.spans)
+        return _find_first(_purpose, self.spans)
 
     @property
     def span_id(self) -> str:
@@ -240,17 +240,17 @@ class ModelCall:
     @cached_property
     def messages(self) -> tuple[dict[str, Any], ...]:
         """The request's messages, as OpenAI's chat API has them; none when no source recorded them."""
-        return tuple(_first_told(conversation.request_messages, self.spans) or ())
+        return tuple(_find_first(conversation.request_messages, self.spans) or ())
 
     @cached_property
     def tools(self) -> tuple[dict[str, Any], ...]:
         """The tools that the model was offered, as OpenAI's chat API has them."""
-        return tuple(_first_told(conversation.offered_tools, self.spans) or ())
+        return tuple(_find_first(conversation.offered_tools, self.spans) or ())
 
     @cached_property
     def answers(self) -> tuple[dict[str, Any], ...]:
         """The assistant's message of each choice; none when no source recorded them."""
-        return tuple(_first_told(conversation.answer_messages, self.spans) or ())
+        return tuple(_find_first(conversation.answer_messages, self.spans) or ())
 
 
 def read_model_calls(spans: Sequence[Span]) -> list[ModelCall]:
@@ -299,19 +299,19 @@ def _best_first(group: Sequence[Span]) -> tuple[tuple[Span, ...], TokenRecord]:
 
 
 def _call(spans: tuple[Span, ...], tokens: TokenRecord, order: int) -> ModelCall:
-    error = _first_told(_error, spans)
+    error = _find_first(_error, spans)
     return ModelCall(
         spans=spans,
         order=order,
-        model=_first_told(_model, spans),
-        response_id=_first_told(response_id, spans),
+        model=_find_first(_model, spans),
+        response_id=_find_first(response_id, spans),
         error=error,
         prompt_token_ids=tokens.prompt,
         choices=_choices(spans, tokens, answered=error is None),
     )
 
 
-def _first_told(read: Callable[[Span], T | None], spans: Sequence[Span]) -> T | None:
+def _find_first(read: Callable[[Span], T | None], spans: Sequence[Span]) -> T | None:
     for span in spans:
         found = read(span)
         if found:
@@ -320,7 +320,7 @@ def _first_told(read: Callable[[Span], T | None], spans: Sequence[Span]) -> T | 
 
 
 def _choices(spans: Sequence[Span], tokens: TokenRecord, *, answered: bool) -> tuple[Choice, ...]:
-    reasons = _first_told(_finish_reasons, spans) or []
+    reasons = _find_first(_finish_reasons, spans) or []
     found = [Choice(*of_one) for of_one in zip_longest(tokens.responses, tokens.logprobs, reasons)]
     return tuple(found) if found or not answered else (Choice(None, None, None),)
 

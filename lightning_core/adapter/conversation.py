@@ -35,9 +35,9 @@ def chat_messages(given: Any, *, role: str | None = None) -> list[dict[str, Any]
         if not isinstance(message, Mapping):
             continue
         if isinstance(decoded(message.get("parts")), (list, tuple)):
-            messages += _of_parts(message, role)
+            messages += _read_parts(message, role)
         else:
-            messages += _of_fields(message, role)
+            messages += _read_fields(message, role)
     return messages
 
 
@@ -83,12 +83,12 @@ def assistant_message(content: Any, tool_calls: Sequence[dict[str, Any]]) -> dic
     return {"role": "assistant", "content": "" if content is None else content}
 
 
-def _of_fields(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
+def _read_fields(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
     calls = chat_tool_calls(message.get("tool_calls"))
     legacy = decoded(message.get("function_call"))
     if not calls and isinstance(legacy, Mapping):
         calls = chat_tool_calls([legacy])
-    role = message.get("role") or default_role or _told_role(message, calls)
+    role = message.get("role") or default_role or _infer_role(message, calls)
     content = message.get("content")
     if role is None:
         logger.warning("lightning.message_without_role fields=%s", sorted(map(str, message)))
@@ -107,13 +107,13 @@ def _of_fields(message: Mapping[str, Any], default_role: str | None) -> list[dic
     return [plain]
 
 
-def _told_role(message: Mapping[str, Any], calls: Sequence[Any]) -> str | None:
+def _infer_role(message: Mapping[str, Any], calls: Sequence[Any]) -> str | None:
     if calls:
         return "assistant"
     return "tool" if message.get("tool_call_id") else None
 
 
-def _of_parts(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
+def _read_parts(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
     calls: list[Mapping[str, Any]] = []
     results: list[dict[str, Any]] = []
@@ -264,7 +264,7 @@ def _weave_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
 
 
 def _weave_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
-    return _of_choices(entries(nested(attributes, genai.OUTPUT_CHOICES)))
+    return _read_choices(entries(nested(attributes, genai.OUTPUT_CHOICES)))
 
 
 def _raw_request(span: Span, attributes: Mapping[str, Any]) -> Messages:
@@ -272,7 +272,7 @@ def _raw_request(span: Span, attributes: Mapping[str, Any]) -> Messages:
 
 
 def _raw_answers(span: Span, attributes: Mapping[str, Any]) -> Messages:
-    return _of_choices(raw_choices(attributes)) if span.name == genai.LITELLM_RAW_SPAN else []
+    return _read_choices(raw_choices(attributes)) if span.name == genai.LITELLM_RAW_SPAN else []
 
 
 def _event_request(span: Span, _: Mapping[str, Any]) -> Messages:
@@ -286,10 +286,10 @@ def _event_request(span: Span, _: Mapping[str, Any]) -> Messages:
 
 def _event_answers(span: Span, _: Mapping[str, Any]) -> Messages:
     choices = [event.attributes for event in span.events if event.name == genai.CHOICE_EVENT]
-    return _of_choices([unflatten(choice.items()) for choice in choices])
+    return _read_choices([unflatten(choice.items()) for choice in choices])
 
 
-def _of_choices(choices: list[Any]) -> Messages:
+def _read_choices(choices: list[Any]) -> Messages:
     """Read choices of OpenAI's API: a message, or its fields beside the finish reason, or a plain text."""
     answers: Messages = []
     for choice in choices:

@@ -38,7 +38,7 @@ def read_tokens(span: Span) -> TokenRecord:
     """
     attributes = span.attributes
     if genai.PROMPT_TOKEN_IDS in attributes or genai.RESPONSE_TOKEN_IDS in attributes:
-        return _own(attributes)
+        return _read_own(attributes)
     if span.name == genai.LITELLM_RAW_SPAN:
         return _litellm(raw_fields(attributes))
     if genai.OUTPUT_PROMPT_TOKEN_IDS in attributes:
@@ -66,11 +66,11 @@ def token_ids(value: Any) -> Sequence[int] | None:
     return value
 
 
-def _own(attributes: Mapping[str, Any]) -> TokenRecord:
+def _read_own(attributes: Mapping[str, Any]) -> TokenRecord:
     responses = _per_choice(attributes.get(genai.RESPONSE_TOKEN_IDS))
     logprobs: list[Any] = _per_choice(attributes.get(genai.RESPONSE_LOGPROBS))
     if not logprobs and genai.LOGPROBS_CONTENT in attributes:
-        logprobs = [_of_content(decoded(attributes[genai.LOGPROBS_CONTENT]))]
+        logprobs = [_read_content(decoded(attributes[genai.LOGPROBS_CONTENT]))]
     return _record(attributes.get(genai.PROMPT_TOKEN_IDS), responses, logprobs)
 
 
@@ -95,7 +95,7 @@ def _answered(answer: Any) -> TokenRecord:
     logprobs = []
     for choice in choices:
         found = choice.get("logprobs")
-        logprobs.append(_of_content(found.get("content")) if isinstance(found, Mapping) else None)
+        logprobs.append(_read_content(found.get("content")) if isinstance(found, Mapping) else None)
     return _record(answer.get(genai.PROMPT_TOKEN_IDS), responses, logprobs)
 
 
@@ -131,7 +131,7 @@ def _fitting(logprobs: Any, response: Sequence[int]) -> Sequence[float] | None:
     return logprobs if all(type(number) in (float, int) for number in logprobs) else None
 
 
-def _of_content(content: Any) -> list[Any] | None:
+def _read_content(content: Any) -> list[Any] | None:
     """Take the numbers out of OpenAI's list of objects with `logprob`."""
     if not isinstance(content, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in content):
         return None

@@ -142,7 +142,7 @@ def _triplet(selected: SelectedCall, call: ModelCall, reward: float | None) -> T
     recorded = _Recorded(call)
     raw_prompt = recorded.first("prompt", genai.INPUT_CHAT, genai.INPUT_MESSAGES)
     raw_answer = recorded.first("completion", genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES)
-    response: dict[str, Any] = {"token_ids": _own(call.response_token_ids), "raw_content": raw_answer}
+    response: dict[str, Any] = {"token_ids": _or_empty(call.response_token_ids), "raw_content": raw_answer}
     logprobs = _logprobs(call)
     if logprobs is not None:
         response["logprobs"] = logprobs
@@ -155,7 +155,7 @@ def _triplet(selected: SelectedCall, call: ModelCall, reward: float | None) -> T
     if call.error is not None:
         metadata["error"] = call.error
     prompt = {
-        "token_ids": _own(call.prompt_token_ids),
+        "token_ids": _or_empty(call.prompt_token_ids),
         "raw_content": raw_prompt,
         "image_urls": image_urls(raw_prompt),
     }
@@ -180,7 +180,7 @@ class _Recorded:
         return None
 
 
-def _own(token_ids: Sequence[int] | None) -> Sequence[int]:
+def _or_empty(token_ids: Sequence[int] | None) -> Sequence[int]:
     return token_ids if token_ids is not None else []
 
 

@@ -67,7 +67,7 @@ def read_usage(spans: Sequence[Span]) -> Usage:
 
 def usage_of(call: ModelCall) -> Usage:
     """Return what one call used; the numbers of recorded token ids where no source told a number."""
-    input_tokens, output_tokens = _told(call.spans, _INPUT_TOKENS), _told(call.spans, _OUTPUT_TOKENS)
+    input_tokens, output_tokens = _find_number(call.spans, _INPUT_TOKENS), _find_number(call.spans, _OUTPUT_TOKENS)
     if input_tokens is None and call.prompt_token_ids is not None:
         input_tokens = len(call.prompt_token_ids)
     if output_tokens is None and any(choice.token_ids is not None for choice in call.choices):
@@ -76,7 +76,7 @@ def usage_of(call: ModelCall) -> Usage:
         1,
         None if input_tokens is None else int(input_tokens),
         None if output_tokens is None else int(output_tokens),
-        _told(call.spans, _COST),
+        _find_number(call.spans, _COST),
     )
 
 
@@ -84,7 +84,7 @@ def _was_refused(call: ModelCall) -> bool:
     return any(span.attributes.get(ERROR_TYPE) == BUDGET_EXHAUSTED for span in call.spans)
 
 
-def _told(spans: Iterable[Span], names: Sequence[str]) -> float | None:
+def _find_number(spans: Iterable[Span], names: Sequence[str]) -> float | None:
     for span in spans:
         for name in names:
             value: Any = span.attributes.get(name)

@@ -4,8 +4,8 @@ import weakref
 from contextvars import ContextVar
 from typing import Any, ClassVar, Generic, TypeVar
 
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import AgentNotAttached, InvalidAgent, LightningError
-from lightning_core.superseded import superseded
 from lightning_core.tracer import Tracer
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 
@@ -62,7 +62,7 @@ class LitAgent(AttachedToTrainer, Generic[T]):
     _not_attached = AgentNotAttached
     _runner: "weakref.ReferenceType[Any] | None" = None
 
-    @superseded(without_effect={"trained_agents": "the adapter says which agents are trained, by its agent_match="})
+    @deprecated(without_effect={"trained_agents": "the adapter says which agents are trained, by its agent_match="})
     def __init__(self) -> None:
         super().__init__()
 

@@ -67,7 +67,7 @@ def resolved(resources: NamedResources, rollout: AttemptedRollout, *, purpose: s
         purpose: What calls are for, where they are none of the agent's own; the proxy records it.
     """
     return {
-        name: _of_attempt(resource, rollout, purpose) if isinstance(resource, ProxyLLM) else resource
+        name: _bind_to_attempt(resource, rollout, purpose) if isinstance(resource, ProxyLLM) else resource
         for name, resource in resources.items()
     }
 
@@ -80,7 +80,7 @@ def missing(who: str, kind: type[Resource], resources: NamedResources) -> Missin
     )
 
 
-def _of_attempt(resource: ProxyLLM, rollout: AttemptedRollout, purpose: str | None) -> LLM:
+def _bind_to_attempt(resource: ProxyLLM, rollout: AttemptedRollout, purpose: str | None) -> LLM:
     llm = resource.with_attempted_rollout(rollout)
     if purpose is None:
         return llm

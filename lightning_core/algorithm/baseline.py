@@ -4,10 +4,10 @@ from typing import Any
 
 from lightning_core.algorithm.base import FastAlgorithm
 from lightning_core.algorithm.batch import Batch, continued, require_rewards, run_batch
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidInput
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
-from lightning_core.superseded import superseded
 from lightning_core.types import Dataset, RolloutMode, samples_of
 
 _SAMPLES: dict[RolloutMode, str] = {"train": "training", "val": "validation"}
@@ -23,7 +23,7 @@ class Baseline(FastAlgorithm):
         n_epochs: How often to go over the datasets.
     """
 
-    @superseded(
+    @deprecated(
         without_effect={
             "train_split": "each dataset is run as a whole",
             "polling_interval": "waits are notified",

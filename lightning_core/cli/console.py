@@ -97,7 +97,7 @@ class JsonLines:
         """Write one object, and flush it. A number that is not finite is null, as JSON has no such number."""
         if self._is_broken:
             return
-        line = json.dumps(plain(record), ensure_ascii=False, allow_nan=False)
+        line = json.dumps(to_json(record), ensure_ascii=False, allow_nan=False)
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
@@ -132,7 +132,7 @@ def _close(stream: TextIO) -> None:
         stream.close()
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Copy a value into what JSON has, without keys; numbers that are not finite become null, other objects text."""
     return hide_keys_in(_as_json(value))
 

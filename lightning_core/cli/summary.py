@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.console import metric_words, plain, usage_words
+from lightning_core.cli.console import metric_words, to_json, usage_words
 from lightning_core.cli.texts import shortened, visible, visible_prompt
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
@@ -169,7 +169,7 @@ def result_record(result: FitResult) -> dict[str, Any]:
     record: dict[str, Any] = asdict(result)
     resources = result.best_resources
     record["best_resources"] = None if resources is None else resources_record(resources)
-    return dict(plain(record))
+    return dict(to_json(record))
 
 
 def write_result(path: Path, result: FitResult) -> None:

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import ExecutionError, StoreClosed, StoreError
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.lifecycle import QUEUED
 from lightning_core.store import LightningStore
-from lightning_core.superseded import superseded
 from lightning_core.types import Rollout
 
 LOOK_SECONDS = 0.2
@@ -29,7 +29,7 @@ def raise_failure(task: "asyncio.Task[Any]") -> None:
     task.result()
 
 
-async def lead_without_runners(leader: "asyncio.Task[None]", store: LightningStore, n_runners: int) -> None:
+async def wait_for_algorithm(leader: "asyncio.Task[None]", store: LightningStore, n_runners: int) -> None:
     """Let the algorithm come to its end, unless it queues work that nobody is left to do.
 
     Such work stays in the queue, for runners that come later.
@@ -67,7 +67,7 @@ INTERRUPTED_TELL_SECONDS = 0.5
 """The same, when the run has failed or was interrupted: that should not take 2 s."""
 
 
-async def tell_end(store: LightningStore, *, raised: BaseException | None = None) -> None:
+async def signal_run_end(store: LightningStore, *, raised: BaseException | None = None) -> None:
     """Let there be no more work. What goes wrong is logged: runners that are elsewhere then wait on.
 
     Args:
@@ -98,7 +98,7 @@ class LocalStrategy(ExecutionStrategy):
         n_runners: How many rollouts run at the same time.
     """
 
-    @superseded(
+    @deprecated(
         without_effect=dict.fromkeys(
             ("main_thread", "join_timeout", "graceful_delay", "poll_interval", "managed_store"),
             "everything is a task of one event loop",
@@ -120,14 +120,14 @@ class LocalStrategy(ExecutionStrategy):
         try:
             await self._watch(leader, set(runners))
             if not leader.done():
-                await lead_without_runners(leader, store, self.n_runners)
+                await wait_for_algorithm(leader, store, self.n_runners)
             raise_failure(leader)
         except BaseException as exc:
             await end_tasks([leader, *runners], raised=exc)
-            await tell_end(store, raised=exc)
+            await signal_run_end(store, raised=exc)
             raise
         await end_tasks(runners)
-        await tell_end(store)
+        await signal_run_end(store)
 
     async def _watch(self, leader: "asyncio.Task[None]", runners: "set[asyncio.Task[None]]") -> None:
         """Return when the algorithm has ended, or all runners have."""

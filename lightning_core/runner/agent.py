@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
+from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward, find_final_reward
 from lightning_core.errors import (
     AgentTimeout,
@@ -42,7 +43,6 @@ from lightning_core.runner.outcome import (
 )
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
-from lightning_core.superseded import superseded
 from lightning_core.tracer import Trace, Tracer
 from lightning_core.types import (
     Attempt,
@@ -79,7 +79,7 @@ class LitAgentRunner(Runner[T_task]):
         reward: A grader, a function for one, or its path; see `Grader`. None where agents score themselves.
     """
 
-    @superseded(
+    @deprecated(
         without_effect={
             "poll_interval": "waits are notified",
             "interval_jitter": "waits are notified",

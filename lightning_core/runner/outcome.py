@@ -52,12 +52,12 @@ def record_result(result: Any, rollout: AttemptedRollout) -> list[Span]:
         return []
     if isinstance(result, Mapping):
         if not result or not all(map(_is_number, result.values())):
-            raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+            raise InvalidResult(f"the agent returned {_describe(result)}; allowed are {_ALLOWED}")
         emit_reward({str(name): value for name, value in result.items()})
         return []
     if isinstance(result, Sequence) and not isinstance(result, str | bytes):
         return [_as_span(item, rollout, result) for item in result]
-    raise InvalidResult(f"the agent returned {_shown(result)}; allowed are {_ALLOWED}")
+    raise InvalidResult(f"the agent returned {_describe(result)}; allowed are {_ALLOWED}")
 
 
 def spans_of(result: Any, rollout: AttemptedRollout) -> list[Span]:
@@ -94,7 +94,7 @@ def _as_span(item: Any, rollout: AttemptedRollout, result: Any) -> Span:
     if _is_span(item):
         return Span.from_opentelemetry(item, rollout_id, attempt_id, 0)
     raise InvalidResult(
-        f"the agent returned {_shown(result)} with a {type(item).__name__} in it; allowed are {_ALLOWED}"
+        f"the agent returned {_describe(result)} with a {type(item).__name__} in it; allowed are {_ALLOWED}"
     )
 
 
@@ -107,7 +107,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real)
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     text = repr(value)
     return f"a {type(value).__name__} ({text if len(text) <= 80 else text[:77] + '...'})"
 

@@ -321,7 +321,7 @@ def _config_changes(place: str, before: Any, now: Any, defaults: Any) -> Iterato
             old = before.get(key) if key in before else default
             yield from _config_changes(f"{place}.{key}" if place else key, old, now.get(key), default)
     elif before != now:
-        words = f"{_shown(before)} → {_shown(now)}"
+        words = f"{_show(before)} → {_show(now)}"
         yield f"{place} {words}" if len(words) <= 2 * MAX_CHARACTERS and _is_plain(before, now) else place
 
 
@@ -329,7 +329,7 @@ def _is_plain(*values: Any) -> bool:
     return all(value is None or (isinstance(value, str | int | float) and "\n" not in str(value)) for value in values)
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 

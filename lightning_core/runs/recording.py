@@ -69,7 +69,7 @@ def read_best(path: Path, initial: NamedResources | None = None) -> NamedResourc
         first = (initial or {}).get(name)
         if isinstance(resource, LLM) and isinstance(first, LLM):
             resource.api_key = first.api_key
-            if resource.sampling_parameters == _shown_parameters(first.sampling_parameters):
+            if resource.sampling_parameters == _show_parameters(first.sampling_parameters):
                 resource.sampling_parameters = first.sampling_parameters
     return resources
 
@@ -77,11 +77,11 @@ def read_best(path: Path, initial: NamedResources | None = None) -> NamedResourc
 def _without_secrets(resource: Resource) -> dict[str, Any]:
     record = resource.model_dump(mode="json", exclude={"api_key"})
     if "sampling_parameters" in record:
-        record["sampling_parameters"] = _shown_parameters(record["sampling_parameters"])
+        record["sampling_parameters"] = _show_parameters(record["sampling_parameters"])
     return record
 
 
-def _shown_parameters(parameters: Mapping[str, Any]) -> Any:
+def _show_parameters(parameters: Mapping[str, Any]) -> Any:
     return hide_keys_in(without_secrets("sampling_parameters", parameters))
 
 

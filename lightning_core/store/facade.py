@@ -12,12 +12,12 @@ from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities, LightningStoreStatistics
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.documents import Documents
-from lightning_core.store.parts.arguments import ids, real
-from lightning_core.store.parts.kept import ResourcePart, SpanPart, WorkerPart
-from lightning_core.store.parts.work import AttemptPart, ClaimPart, RolloutPart
+from lightning_core.store.parts.arguments import as_float, as_ids
+from lightning_core.store.parts.documents import ResourcePart, SpanPart, WorkerPart
+from lightning_core.store.parts.rollouts import AttemptPart, ClaimPart, RolloutPart
 from lightning_core.store.records import Records
 from lightning_core.store.run_end import RunEnd
-from lightning_core.store.waits import Standstill, Waits, Watchdogs
+from lightning_core.store.waits import PauseDetector, Waits, Watchdogs
 
 
 class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, WorkerPart):
@@ -40,9 +40,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
-        _standstill: Standstill | None = None,
+        _pauses: PauseDetector | None = None,
     ) -> None:
-        lease = real("lease_seconds", lease_seconds)
+        lease = as_float("lease_seconds", lease_seconds)
         if lease <= 0:
             raise InvalidRequest(f"lease_seconds is {lease_seconds}; it is more than 0")
         self._backend = backend
@@ -55,11 +55,11 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
         self._views: weakref.WeakSet[StoreFacade] = weakref.WeakSet()
         self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id, self._clock)
-        self._standstill = standstill = Standstill(self._clock, lease) if _standstill is None else _standstill
-        self._records = Records(backend, self._run_id, self._clock, self._documents, standstill, lease_seconds=lease)
+        self._pauses = pauses = PauseDetector(self._clock, lease) if _pauses is None else _pauses
+        self._records = Records(backend, self._run_id, self._clock, self._documents, pauses, lease_seconds=lease)
         self._waits = Waits()
         self._watchdogs = Watchdogs(
-            *(backend, self._run_id, self._clock, self._waits, standstill),
+            *(backend, self._run_id, self._clock, self._waits, pauses),
             *(self._records.expire, self._records.next_deadline),
         )
         self._unwatch = backend.watch(self._run_id, self._waits.note)
@@ -78,7 +78,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
             run_id=run_id,
             clock=self._clock,
             lease_seconds=self._lease_seconds,
-            _standstill=self._standstill,
+            _pauses=self._pauses,
         )
         root = self if self._view_of is None else self._view_of
         view._view_of = root
@@ -136,7 +136,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
     # Deletion
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
-        rollout_ids = ids("rollout_ids", rollout_ids)
+        rollout_ids = as_ids("rollout_ids", rollout_ids)
         await self._look()
         ended = []
         records = await self._backend.get_many(self._run_id, rollout_ids)

@@ -9,6 +9,7 @@ from operator import getitem
 from typing import Any, Literal
 
 from lightning_core import lifecycle
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidRequest, NotFound, StoreFull
 from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.backend import REQUEST_SECONDS, Change, Document, DocumentKind, StoreBackend
@@ -16,9 +17,8 @@ from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import span_of
 from lightning_core.store.facade import StoreFacade
-from lightning_core.store.parts.arguments import whole
+from lightning_core.store.parts.arguments import as_int
 from lightning_core.store.query import Query, select
-from lightning_core.superseded import superseded
 from lightning_core.types import Span
 
 
@@ -192,7 +192,7 @@ class MemoryBackend(StoreBackend):
 
     def __init__(self, *, max_rollouts: int | None = None, max_spans: int | None = None) -> None:
         for name, limit in (("max_rollouts", max_rollouts), ("max_spans", max_spans)):
-            if limit is not None and whole(name, limit) < 0:
+            if limit is not None and as_int(name, limit) < 0:
                 raise InvalidRequest(f"{name} is {limit}; it is None (no limit) or a number from 0 on")
         self._max_rollouts = max_rollouts
         self._max_spans = max_spans
@@ -484,7 +484,7 @@ class InMemoryLightningStore(StoreFacade):
         max_spans: How many spans it may hold, of all runs together; None for no limit.
     """
 
-    @superseded(
+    @deprecated(
         without_effect={
             "thread_safe": "it can always be used from any thread",
             "scan_debounce_seconds": "deadlines are looked at when they come",

@@ -15,7 +15,7 @@ from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.store.requests import check_same, make_request_of, recall
-from lightning_core.store.waits import Standstill
+from lightning_core.store.waits import PauseDetector
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
 from lightning_core.types.frozen import construct, evolve
 
@@ -82,7 +82,9 @@ def _worker(fields: dict[str, Any]) -> Worker:
     return Worker.model_validate(fields)
 
 
-def _of_worker(worker_id: str, change: Callable[[Worker], Worker]) -> Callable[[dict[str, Any] | None], dict[str, Any]]:
+def _change_worker(
+    worker_id: str, change: Callable[[Worker], Worker]
+) -> Callable[[dict[str, Any] | None], dict[str, Any]]:
     """Return the change of a worker's fields; of a new worker's where there are none. They are what is kept."""
 
     def changed(fields: dict[str, Any] | None) -> dict[str, Any]:
@@ -136,7 +138,7 @@ class Records:
         run_id: Whose records.
         clock: Where the time comes from.
         documents: Where the run's workers are kept.
-        standstill: Says since when silence counts.
+        pauses: Says since when silence counts.
         lease_seconds: How long a worker that sends heartbeats may be silent.
     """
 
@@ -146,7 +148,7 @@ class Records:
         run_id: str,
         clock: Clock,
         documents: Documents,
-        standstill: Standstill,
+        pauses: PauseDetector,
         *,
         lease_seconds: float,
     ) -> None:
@@ -154,7 +156,7 @@ class Records:
         self._run_id = run_id
         self._clock = clock
         self._documents = documents
-        self._standstill = standstill
+        self._pauses = pauses
         self._lease_seconds = lease_seconds
         self._moving = False
 
@@ -229,25 +231,25 @@ class Records:
             record = await self.get(rollout_id)
 
     async def expire(self, *, gives_sign: Callable[[Attempt], bool] | None = None) -> None:
-        """End what is due. Silence counts from when this process began, or stood still last; see `Standstill`.
+        """End what is due. Silence counts from when this process began, or stood still last; see `PauseDetector`.
 
         Args:
             gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is.
         """
         # At once, before anything is awaited: whoever comes next is to see it, too.
-        self._standstill.notice()
-        if (by := self._standstill.to_move(self._run_id)) is not None:
+        self._pauses.notice()
+        if (by := self._pauses.to_move(self._run_id)) is not None:
             await self._move_times(by)
         if self._moving:
             return
         now = self._clock.now()
         due = await self._backend.due(self._run_id, now)
         if not due:
-            self._standstill.looked(late_sign=False)
+            self._pauses.looked(late_sign=False)
             return
         signs = {record.rollout.rollout_id for record in due if gives_sign and _is_late(record, gives_sign)}
-        self._standstill.looked(late_sign=bool(signs))
-        heard_since = self._standstill.began()
+        self._pauses.looked(late_sign=bool(signs))
+        heard_since = self._pauses.began()
         for record in due:
             deadline = lifecycle.deadline(record, heard_since=heard_since)
             if record.rollout.rollout_id in signs or (deadline is not None and now < deadline.at):
@@ -267,7 +269,7 @@ class Records:
         if at is None or at > self._clock.now():
             return at
         # What is due has one more term, and there may be other deadlines before its end.
-        timed, heard_since = await self._backend.due(self._run_id, math.inf), self._standstill.began()
+        timed, heard_since = await self._backend.due(self._run_id, math.inf), self._pauses.began()
         deadlines = [lifecycle.deadline(record, heard_since=heard_since) for record in timed]
         return min((each.at for each in deadlines if each is not None), default=None)
 
@@ -480,7 +482,7 @@ class Records:
         def change(worker: Worker) -> Worker:
             return evolve(worker, last_heartbeat_time=now, **fields)
 
-        kept = await self._documents.change("workers", worker_id, _of_worker(worker_id, change), request=request)
+        kept = await self._documents.change("workers", worker_id, _change_worker(worker_id, change), request=request)
         worker = _worker(kept)
         at = worker.last_heartbeat_time  # of a repeated request that of the first one, which may have got no further
         if attempts is None:
@@ -542,7 +544,7 @@ class Records:
 
         What it follows remembers the request for longer than the worker does; so a few of them are enough here.
         """
-        changed = _of_worker(worker_id, change)
+        changed = _change_worker(worker_id, change)
         await self._documents.change("workers", worker_id, changed, request=once, for_a_day=False, known=known)
 
     async def of_attempts(self, attempts: Iterable[tuple[str, str]]) -> dict[tuple[str, str], RolloutRecord]:

@@ -65,8 +65,8 @@ async def recall(
     return known
 
 
-def _plain(value: Any) -> Any:
+def _encode_model(value: Any) -> Any:
     return value.__dict__ if isinstance(value, BaseModel) else type(value).__qualname__
 
 
-_encode = json.JSONEncoder(sort_keys=True, default=_plain).encode
+_encode = json.JSONEncoder(sort_keys=True, default=_encode_model).encode

@@ -53,7 +53,7 @@ _SET_SECONDS = 1.0
 """By how much the wall clock has to jump to have been set. It is slewed by less between two looks."""
 
 
-class Standstill:
+class PauseDetector:
     """Knows since when workers can have given signs of life; shared by all views of a store.
 
     Workers could not deliver their heartbeats to a process that was not there or was stopped (a signal, a machine that
@@ -74,7 +74,7 @@ class Standstill:
     def __init__(self, clock: Clock, lease_seconds: float) -> None:
         self._clock = clock
         self._lease_seconds = lease_seconds
-        self._bearable_seconds = lease_seconds / 60
+        self._grace_seconds = lease_seconds / 60
         """How late a look may be without meaning anything."""
         self._lock = threading.Lock()
         self._plans: dict[Hashable, float] = {}
@@ -104,7 +104,7 @@ class Standstill:
             if abs(jump) > _SET_SECONDS:
                 self._set_by += jump
                 self._begin(now)
-            elif any(self._looked_at <= due < now - self._bearable_seconds for due in self._plans.values()):
+            elif any(self._looked_at <= due < now - self._grace_seconds for due in self._plans.values()):
                 self._begin(now)
 
     def looked(self, *, late_sign: bool) -> None:
@@ -330,7 +330,7 @@ class Watchdogs:
         run_id: Whose deadlines.
         clock: Where the time comes from, and how to wait.
         waits: Tells of deadlines that are earlier than the one waited for.
-        standstill: Is told when the next look is going to be.
+        pauses: Is told when the next look is going to be.
         look: Ends what is due.
         next_deadline: Returns when to look next, in seconds since the epoch.
     """
@@ -341,7 +341,7 @@ class Watchdogs:
         run_id: str,
         clock: Clock,
         waits: Waits,
-        standstill: Standstill,
+        pauses: PauseDetector,
         look: Callable[[], Awaitable[None]],
         next_deadline: Callable[[], Awaitable[float | None]],
     ) -> None:
@@ -349,7 +349,7 @@ class Watchdogs:
         self._run_id = run_id
         self._clock = clock
         self._waits = waits
-        self._standstill = standstill
+        self._pauses = pauses
         self._look = look
         self._next_deadline = next_deadline
         self._waiters: dict[asyncio.AbstractEventLoop, int] = {}
@@ -398,7 +398,7 @@ class Watchdogs:
                     if deadline is not None:
                         self._waits.expect(ticket, deadline)
                         seconds = max(0.0, deadline - self._clock.now())
-                    self._standstill.plan(me, seconds)
+                    self._pauses.plan(me, seconds)
                     await self._clock.wait(ticket.future, seconds)
                 finally:
                     self._waits.leave_deadline(ticket)
@@ -410,4 +410,4 @@ class Watchdogs:
             self._waits.call_everyone()
             return False
         finally:
-            self._standstill.plan(me, None)
+            self._pauses.plan(me, None)

@@ -17,7 +17,7 @@ _STATUS = 402
 """The proxy's answer to such a call; HTTP's "Payment Required"."""
 
 
-def came_of_a_refused_call(error: BaseException) -> bool:
+def is_budget_error(error: BaseException) -> bool:
     """Whether an error is the refusal of a call, or was raised because of one: in a group, from it, or handling it.
 
     Each HTTP client has an exception of its own; they have the status in common.
@@ -352,7 +352,7 @@ class BudgetOfRun:
             return
         error = None if task.cancelled() else task.exception()
         if error is not None and (
-            isinstance(error, AlgorithmError) or self._was_ended_elsewhere or came_of_a_refused_call(error)
+            isinstance(error, AlgorithmError) or self._was_ended_elsewhere or is_budget_error(error)
         ):
             # It has seen what came of the refused calls before it heard of the budget: NoRewards, or the refusal of a
             # call of its own, which is all that a plain one hears. Of a budget elsewhere it hears last.

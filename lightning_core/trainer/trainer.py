@@ -12,6 +12,7 @@ from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
 from lightning_core.budget import Budget
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.model_proxy import ModelProxy
@@ -24,7 +25,6 @@ from lightning_core.runs.first_rollouts import FirstRollouts
 from lightning_core.runs.manifest import Origin
 from lightning_core.runs.recording import Recorder, Recording
 from lightning_core.store import LightningStore
-from lightning_core.superseded import superseded
 from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import budget_of, check_budget
 from lightning_core.trainer.proxies import make_proxy
@@ -133,7 +133,7 @@ class Trainer:
             options than those given here; says what is possible.
     """
 
-    @superseded(
+    @deprecated(
         renamed={"n_workers": "n_runners", "max_tasks": "max_rollouts", "triplet_exporter": "adapter"},
         without_effect={
             "dev": "call trainer.dev(...) instead of trainer.fit(...)",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_core.lifecycle import Request, RolloutRecord
-from lightning_core.store.codec.spans import dumped, loaded, plain
+from lightning_core.store.codec.spans import as_json, dumped, loaded
 from lightning_core.types import Attempt, Rollout, RolloutConfig
 from lightning_core.types.frozen import construct, evolve
 
@@ -30,9 +30,9 @@ def kept(record: RolloutRecord, before: RolloutRecord | None) -> RolloutRecord:
     rollout, old = record.rollout, before.rollout if before else None
     changed: dict[str, Any] = {}
     if old is None or rollout.input is not old.input:
-        changed["input"] = plain(rollout.input, f"the input of rollout {rollout.rollout_id}")
+        changed["input"] = as_json(rollout.input, f"the input of rollout {rollout.rollout_id}")
     if rollout.metadata is not None and (old is None or rollout.metadata is not old.metadata):
-        changed["metadata"] = plain(rollout.metadata, f"the metadata of rollout {rollout.rollout_id}")
+        changed["metadata"] = as_json(rollout.metadata, f"the metadata of rollout {rollout.rollout_id}")
     known = () if before is None else before.attempts
     attempts = tuple(
         attempt if attempt.metadata is None or any(attempt is other for other in known) else _kept_attempt(attempt)
@@ -101,7 +101,7 @@ def requests_of(kept_requests: Sequence[Any]) -> tuple[Request, ...]:
 
 
 def _kept_attempt(attempt: Attempt) -> Attempt:
-    return evolve(attempt, metadata=plain(attempt.metadata, f"the metadata of attempt {attempt.attempt_id}"))
+    return evolve(attempt, metadata=as_json(attempt.metadata, f"the metadata of attempt {attempt.attempt_id}"))
 
 
 def _attempt(rollout_id: str, kept_fields: Sequence[Any]) -> Attempt:

@@ -34,7 +34,7 @@ def loaded(text: bytes) -> Any:
         return json.loads(text)  # the fast one stops at a depth of 200
 
 
-def plain(value: Any, what: str) -> Any:
+def as_json(value: Any, what: str) -> Any:
     """Return a copy of a value as it will be read again: tuples are lists there, anything else is the same.
 
     Args:
@@ -134,7 +134,7 @@ def _body(span: Span) -> bytes:
     if not _follows(span.parent, span.trace_id, span.parent_id):
         body["p"] = _context(span.parent)
     if span.model_extra:
-        body["x"] = plain(span.model_extra, f"span {span.span_id}")
+        body["x"] = as_json(span.model_extra, f"span {span.span_id}")
     return dumped(body)
 
 

@@ -70,7 +70,7 @@ def make_requests(rollouts: Any) -> list[EnqueueRolloutRequest]:
     return requests
 
 
-def real(name: str, value: Any) -> float:
+def as_float(name: str, value: Any) -> float:
     """Return a number.
 
     Raises:
@@ -83,7 +83,7 @@ def real(name: str, value: Any) -> float:
     return float(value)
 
 
-def whole(name: str, value: Any) -> int:
+def as_int(name: str, value: Any) -> int:
     """Return a whole number.
 
     Raises:
@@ -96,16 +96,16 @@ def whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def patience(name: str, seconds: float | None) -> float | None:
+def as_timeout(name: str, seconds: float | None) -> float | None:
     """Return how long to wait at most, in seconds; None for no limit, which may also be given as infinity.
 
     Raises:
         InvalidRequest: When it is no number.
     """
-    return None if seconds is None or seconds == math.inf else real(name, seconds)
+    return None if seconds is None or seconds == math.inf else as_float(name, seconds)
 
 
-def named(name: str, value: Any) -> None:
+def check_str(name: str, value: Any) -> None:
     """Check a name; None is one, too.
 
     Raises:
@@ -115,7 +115,7 @@ def named(name: str, value: Any) -> None:
         raise InvalidRequest(f"{name} is {value!r}; it is a string")
 
 
-def ids(name: str, values: Any) -> list[str]:
+def as_ids(name: str, values: Any) -> list[str]:
     """Return a sequence of ids as a list.
 
     Raises:
@@ -131,7 +131,7 @@ def ids(name: str, values: Any) -> list[str]:
     return found
 
 
-def pairs(name: str, values: Any) -> list[tuple[str, str]]:
+def as_pairs(name: str, values: Any) -> list[tuple[str, str]]:
     """Return a sequence of `(rollout_id, attempt_id)` as a list.
 
     Raises:
@@ -146,7 +146,7 @@ def pairs(name: str, values: Any) -> list[tuple[str, str]]:
     return found
 
 
-def mapping(name: str, value: Any) -> dict[str, Any]:
+def as_mapping(name: str, value: Any) -> dict[str, Any]:
     """Return a copy of a mapping from names to values; an empty one where it was not given.
 
     Raises:
@@ -160,13 +160,13 @@ def mapping(name: str, value: Any) -> dict[str, Any]:
     return copied
 
 
-def page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
+def make_page(items: Sequence[T], query: Query, total: int) -> PaginatedResult[T]:
     """Return what a query found."""
     fields = {"items": items, "limit": query.limit, "offset": query.offset, "total": total}
     return construct(PaginatedResult, fields, set(fields))
 
 
-def checked(model: type[BaseModel], **values: Any) -> dict[str, Any]:
+def validate_fields(model: type[BaseModel], **values: Any) -> dict[str, Any]:
     """Return copies of the values that were given, as the model's fields take them.
 
     Raises:

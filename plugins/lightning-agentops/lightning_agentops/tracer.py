@@ -10,8 +10,8 @@ from opentelemetry import trace as otel
 from lightning_agentops.library import Instrumentation
 from lightning_agentops.provider import AgentOpsProvider
 from lightning_agentops.service import API_URL, TRACES_URL, Service
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError
-from lightning_core.superseded import superseded
 from lightning_core.tracer import OtelTracer, Trace
 from lightning_core.tracer.exclusive import ProcessClaim, claim_process
 
@@ -48,7 +48,7 @@ class AgentOpsTracer(OtelTracer):
             `export_timeout_seconds` is negative.
     """
 
-    @superseded(
+    @deprecated(
         without_effect={
             "agentops_managed": "AgentOps is not initialised, so there is nothing to manage",
             "instrument_managed": "AgentOps' instrumentation is on between init and teardown, and off after that",

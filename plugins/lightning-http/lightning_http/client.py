@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities, Unset
-from lightning_core.store.parts.arguments import ids, make_request, make_requests, patience, whole
+from lightning_core.store.parts.arguments import as_ids, as_int, as_timeout, make_request, make_requests
 from lightning_core.store.query import check_page
 from lightning_core.types import (
     AttemptedRollout,
@@ -411,10 +411,10 @@ class LightningStoreClient(_Complete):
         wait_seconds: float | None = 0.0,
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
-        limit = min(whole("limit", limit), MAX_CLAIMED)
+        limit = min(as_int("limit", limit), MAX_CLAIMED)
         claim: dict[str, Any] = {"limit": limit, "worker_id": worker_id, "request_id": request_id}
         # Below 1 it asks only for what the request id claimed before.
-        claim["wait_seconds"] = patience("wait_seconds", wait_seconds) if limit > 0 else 0.0
+        claim["wait_seconds"] = as_timeout("wait_seconds", wait_seconds) if limit > 0 else 0.0
         claimed: list[AttemptedRollout] = await self._call(OPERATIONS["dequeue_many_rollouts"], claim)
         return claimed
 
@@ -467,8 +467,8 @@ def _check_attributes(span: Span) -> None:
 
 
 _CHECKS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
-    "rollout_ids": ids,
-    "timeout": patience,
+    "rollout_ids": as_ids,
+    "timeout": as_timeout,
 }
 """What the client checks itself, as the store would: the server could not tell what was meant."""
 

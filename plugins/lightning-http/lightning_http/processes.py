@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import lightning_http as http
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from lightning_core.execution.local import end_tasks, lead_without_runners, raise_failure, tell_end
+from lightning_core.execution.local import end_tasks, raise_failure, signal_run_end, wait_for_algorithm
 from lightning_core.execution.pickling import packed
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.runner.base import worker_prefix
 from lightning_core.store import LightningStore
-from lightning_core.superseded import superseded
 from lightning_core.types import Worker
 from lightning_http.child import run_here, worker_ids
 from lightning_http.join import KEY_VARIABLES, join_run
@@ -129,7 +129,7 @@ class ProcessesStrategy(ExecutionStrategy):
         ValueError: When an argument, or a variable, has a value that it does not take.
     """
 
-    @superseded(without_effect={"allowed_exit_codes": "a runner process that ends with another status is replaced"})
+    @deprecated(without_effect={"allowed_exit_codes": "a runner process that ends with another status is replaced"})
     def __init__(
         self,
         role: Role | None = None,
@@ -236,7 +236,7 @@ class ProcessesStrategy(ExecutionStrategy):
             if self.role == "algorithm":
                 await asyncio.wait({leader})
             await _while_others_work(leader, shared.store, runners.tokens)
-            await lead_without_runners(leader, shared.store, self.n_runners * self.concurrency)
+            await wait_for_algorithm(leader, shared.store, self.n_runners * self.concurrency)
         raise_failure(leader)
 
     async def _end(
@@ -252,7 +252,7 @@ class ProcessesStrategy(ExecutionStrategy):
         if raised is not None:
             graceful, terminate, has_to_be_told = min(graceful, INTERRUPTED_SECONDS), 0.0, lambda token: True
         try:
-            telling = asyncio.create_task(shared.tell_end(raised), name="word of the end")
+            telling = asyncio.create_task(shared.signal_run_end(raised), name="word of the end")
             leading = asyncio.create_task(end_tasks([leader], raised=raised), name="end of the algorithm")
             await runners.stop(graceful_seconds=graceful, terminate_seconds=terminate, has_to_be_told=has_to_be_told)
             await leading
@@ -335,8 +335,8 @@ class _Shared:
         if self.observed is not None:
             self.observed.forget(token)
 
-    async def tell_end(self, raised: BaseException | None) -> None:
-        await tell_end(self.observed or self.store, raised=raised)
+    async def signal_run_end(self, raised: BaseException | None) -> None:
+        await signal_run_end(self.observed or self.store, raised=raised)
 
     def has_to_be_told(self, token: str) -> bool:
         """Whether workers do not soon hear of the end from the store."""

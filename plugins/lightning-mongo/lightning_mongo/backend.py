@@ -10,7 +10,7 @@ from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
-from lightning_core.store.codec.spans import dumped, encoded, plain
+from lightning_core.store.codec.spans import as_json, dumped, encoded
 from lightning_core.store.query import Query
 from lightning_core.store.run_end import RUN_STATE
 from lightning_core.store.waits import Listeners
@@ -207,7 +207,7 @@ class MongoBackend(StoreBackend):
         Raises:
             InvalidRequest: When the value has something that JSON cannot hold, or is too large.
         """
-        own = plain(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
+        own = as_json(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
         try:
             written = await self._do(partial(self._documents.put, run_id, kind, key, dumped(own), revision, requests))
         finally:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lightning_core.deprecated import deprecated
 from lightning_core.store import StoreFacade
 from lightning_core.store.clock import Clock
-from lightning_core.superseded import superseded
 from lightning_mongo.backend import MongoBackend
 
 DEFAULT_URI = "mongodb://127.0.0.1:27017"
@@ -40,7 +40,7 @@ class MongoLightningStore(StoreFacade):
         InvalidRequest: For an argument that is wrong in itself.
     """
 
-    @superseded(
+    @deprecated(
         renamed={"mongo_uri": "uri", "database_name": "database", "mongo_client_kwargs": "client_options"},
         without_effect={"scan_debounce_seconds": "deadlines are looked at when they come"},
     )

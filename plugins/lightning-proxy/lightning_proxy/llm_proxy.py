@@ -11,13 +11,13 @@ from lightning_http.loopback import is_loopback
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.budget import Budget
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, ProxyError
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
 from lightning_core.registry import Registry, check_options, default_registry, load_object
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
-from lightning_core.superseded import superseded
 from lightning_core.types import LLM, Attempt, Rollout
 from lightning_proxy.limiter import Drained
 from lightning_proxy.model_list import ModelConfig, make_replicas
@@ -79,7 +79,7 @@ class LLMProxy(ModelProxy):
         ConfigError: When an option has a value that it does not take.
     """
 
-    @superseded(
+    @deprecated(
         renamed={"num_workers": "workers"},
         without_effect={
             "litellm_config": "give each model its options in the model_list",

@@ -10,7 +10,7 @@ from typing import Any
 from lightning_core.lifecycle import Request, RolloutRecord
 from lightning_core.store.backend import Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
-from lightning_core.store.codec.spans import encoded, plain
+from lightning_core.store.codec.spans import as_json, encoded
 from lightning_core.store.query import Query
 from lightning_core.store.waits import Listeners
 from lightning_core.types import Span
@@ -157,7 +157,7 @@ class SqliteBackend(StoreBackend):
         Raises:
             InvalidRequest: When the value has something that JSON cannot hold.
         """
-        own = plain(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
+        own = as_json(value, f"{_DOCUMENT_NAMES[kind]} {key!r}")
         return await self._writer.do(partial(self._documents.put, run_id, kind, key, own, revision, requests))
 
     async def get_document(self, run_id: str, kind: DocumentKind, key: str) -> Document | None:

@@ -11,7 +11,7 @@ from lightning_sqlite import SqliteLightningStore
 from pydantic import BaseModel
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.store.codec.spans import plain
+from lightning_core.store.codec.spans import as_json
 from lightning_core.types import Event, Link, OtelResource, PromptTemplate, Span, SpanContext, TraceStatus
 
 
@@ -108,7 +108,7 @@ async def test_an_input_that_json_cannot_hold_is_refused(path: Path, value: Any,
 
 def test_a_value_that_contains_itself_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="the state contains itself, or is nested too deeply to be kept as JSON"):
-        plain(endless(), "the state")
+        as_json(endless(), "the state")
 
 
 async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from lightning_proxy import LLMProxy
 from lightning_proxy.steering import CallsLost
 
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
 from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
-from lightning_core.superseded import superseded
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
 from lightning_verl.config import TraceAggregator
 from lightning_verl.learning import (
@@ -82,7 +82,7 @@ class AgentModeDaemon:
         ConfigError: Without a store, for another mode, or when a value cannot be.
     """
 
-    @superseded(
+    @deprecated(
         without_effect={
             "processor": "prompts are of text alone",
             "image_base_dir": "prompts are of text alone",

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from lightning_core.superseded import superseded
+from lightning_core.deprecated import deprecated
 from lightning_core.tracer import Trace
 from lightning_core.tracer.exclusive import ProcessClaim, claim_process
 from lightning_core.tracer.otel import OtelTracer
@@ -44,7 +44,7 @@ class WeaveTracer(OtelTracer):
             `service_timeout_seconds` is negative.
     """
 
-    @superseded(
+    @deprecated(
         without_effect={
             "project_name": "it named a project that nothing was sent to; project='entity/project' sends calls there",
             "weave_user_settings": "Weave reads its settings from WEAVE_ variables of the environment",

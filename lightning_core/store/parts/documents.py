@@ -1,4 +1,4 @@
-"""Spans: kept, numbered, found."""
+"""Spans, resources, workers, and saved state."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from lightning_core.lifecycle import RolloutRecord
 from lightning_core.reported import as_reported, is_reported
 from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_value, copy_worker, own_spans
-from lightning_core.store.parts.arguments import StorePart, checked, named, page, pairs
+from lightning_core.store.parts.arguments import StorePart, as_pairs, check_str, make_page, validate_fields
 from lightning_core.store.query import make_query, select
 from lightning_core.store.records import make_id
 from lightning_core.store.requests import make_request_of
@@ -129,10 +129,10 @@ class SpanPart(StorePart):
         self._check_open()
         record = await self._records.get(rollout_id)
         if attempt_id == "latest" and record.latest is None:
-            return page([], query, 0)
+            return make_page([], query, 0)
         own = None if attempt_id is None else record.attempt(attempt_id).attempt_id
         spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
-        return page(spans, query, total)
+        return make_page(spans, query, total)
 
 
 def _has_ended(records: Mapping[tuple[str, str], RolloutRecord], span: Span) -> bool:
@@ -204,7 +204,7 @@ class ResourcePart(StorePart):
         )
         self._check_open()
         found, total = select(await self._documents.all("resources", ResourcesUpdate), query)
-        return page(found, query, total)
+        return make_page(found, query, total)
 
 
 def _without_addresses(bundle: NamedResources) -> NamedResources:
@@ -216,7 +216,7 @@ def _without_addresses(bundle: NamedResources) -> NamedResources:
 
 
 class WorkerPart(StorePart):
-    """Those who execute attempts, and what algorithms want to find again."""
+    """Workers, and the saved state of algorithms."""
 
     async def update_worker(
         self,
@@ -226,13 +226,13 @@ class WorkerPart(StorePart):
         attempts: Sequence[tuple[str, str]] | Unset = UNSET,
         request_id: str | None = None,
     ) -> Worker:
-        named("worker_id", worker_id)
-        named_attempts = None if isinstance(attempts, Unset) else pairs("attempts", attempts)
+        check_str("worker_id", worker_id)
+        named_attempts = None if isinstance(attempts, Unset) else as_pairs("attempts", attempts)
         alive = None if named_attempts is None else {attempt_id for _, attempt_id in named_attempts}
         await self._look(
             gives_sign=lambda attempt: attempt.worker_id == worker_id if alive is None else attempt.attempt_id in alive
         )
-        given = Worker(worker_id=worker_id, **checked(Worker, heartbeat_stats=heartbeat_stats))
+        given = Worker(worker_id=worker_id, **validate_fields(Worker, heartbeat_stats=heartbeat_stats))
         fields = given.model_dump(include={"heartbeat_stats"}, exclude_unset=True)
         request = make_request_of(request_id, "update_worker", fields, named_attempts)
         return copy_worker(await self._records.heartbeat(worker_id, fields, named_attempts, request=request))
@@ -263,7 +263,7 @@ class WorkerPart(StorePart):
         )
         await self._look()
         found, total = select(await self._documents.all("workers", Worker), query)
-        return page(found, query, total)
+        return make_page(found, query, total)
 
     async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
         self._check_open()

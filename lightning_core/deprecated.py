@@ -9,10 +9,10 @@ from typing import Any, ParamSpec
 P = ParamSpec("P")
 
 _NONE: Mapping[str, str] = MappingProxyType({})
-_ATTRIBUTE = "__superseded_options__"
+_ATTRIBUTE = "__deprecated_options__"
 
 
-def superseded(
+def deprecated(
     *, renamed: Mapping[str, str] = _NONE, without_effect: Mapping[str, str] = _NONE
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Let a constructor take options that its signature does not have any more.
@@ -45,7 +45,7 @@ def superseded(
     return decorate
 
 
-def superseded_options(factory: Any) -> frozenset[str]:
+def deprecated_options(factory: Any) -> frozenset[str]:
     """Return the options that a class, or a function, takes besides those of its signature."""
     constructor: Any = factory
     if isinstance(factory, type):

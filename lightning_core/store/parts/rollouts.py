@@ -1,4 +1,4 @@
-"""Claims: whoever executes a rollout begins an attempt of it."""
+"""Rollouts: the queue, claims, and attempts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ from lightning_core.store.base import UNSET, Unset
 from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
 from lightning_core.store.parts.arguments import (
     StorePart,
-    checked,
-    ids,
+    as_float,
+    as_ids,
+    as_int,
+    as_mapping,
+    as_timeout,
+    check_str,
+    make_page,
     make_request,
     make_requests,
-    mapping,
-    named,
-    page,
-    patience,
-    real,
-    whole,
+    validate_fields,
 )
 from lightning_core.store.query import make_query, select
 from lightning_core.store.records import check_began, own_attempt
@@ -54,7 +54,7 @@ class ClaimPart(StorePart):
         *,
         request_id: str | None = None,
     ) -> AttemptedRollout:
-        named("worker_id", worker_id)
+        check_str("worker_id", worker_id)
         self._check_open()
         wanted = make_request(input, mode, resources_id, config, metadata)
         await self._check_resources({resources_id})
@@ -81,10 +81,10 @@ class ClaimPart(StorePart):
         wait_seconds: float | None = 0.0,
         request_id: str | None = None,
     ) -> Sequence[AttemptedRollout]:
-        named("worker_id", worker_id)
-        wait_seconds = patience("wait_seconds", wait_seconds)
+        check_str("worker_id", worker_id)
+        wait_seconds = as_timeout("wait_seconds", wait_seconds)
         self._check_open()
-        if whole("limit", limit) < 1:
+        if as_int("limit", limit) < 1:
             if request_id is not None:
                 return await self._claim(0, worker_id, self._clock.now(), request_id) or []
             await self._run_end.check()
@@ -115,7 +115,7 @@ class ClaimPart(StorePart):
     async def start_attempt(
         self, rollout_id: str, worker_id: str | None = None, *, request_id: str | None = None
     ) -> AttemptedRollout:
-        named("worker_id", worker_id)
+        check_str("worker_id", worker_id)
         await self._look()
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
         record = await self._records.change(rollout_id, beginning.begin)
@@ -192,7 +192,7 @@ class RolloutPart(StorePart):
         )
         await self._look()
         records, total = await self._backend.find(self._run_id, query)
-        return page([copy_rollout(record) for record in records], query, total)
+        return make_page([copy_rollout(record) for record in records], query, total)
 
     async def update_rollout(
         self,
@@ -209,8 +209,10 @@ class RolloutPart(StorePart):
         await self._look()
         if isinstance(resources_id, str):
             await self._check_resources({resources_id})
-        checked(Rollout, status=status)
-        fields = checked(Rollout, input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata)
+        validate_fields(Rollout, status=status)
+        fields = validate_fields(
+            Rollout, input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
+        )
 
         def change(record: RolloutRecord) -> RolloutRecord:
             if not isinstance(status, Unset):
@@ -223,9 +225,9 @@ class RolloutPart(StorePart):
     async def wait_for_rollouts(
         self, *, rollout_ids: Sequence[str], timeout: float | None = None, min_ended: int | None = None
     ) -> Sequence[Rollout]:
-        rollout_ids, timeout = ids("rollout_ids", rollout_ids), patience("timeout", timeout)
+        rollout_ids, timeout = as_ids("rollout_ids", rollout_ids), as_timeout("timeout", timeout)
         different = len(set(rollout_ids))
-        enough = different if min_ended is None else whole("min_ended", min_ended)
+        enough = different if min_ended is None else as_int("min_ended", min_ended)
         if not 0 <= enough <= different:
             raise InvalidRequest(f"min_ended is {min_ended}; it is from 0 to {different}, the number of rollouts")
         self._check_open()
@@ -270,7 +272,7 @@ class AttemptPart(StorePart):
         query = make_query(Attempt, conditions={}, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
         await self._look()
         attempts, total = select((await self._records.get(rollout_id)).attempts, query)
-        return page([copy_attempt(attempt) for attempt in attempts], query, total)
+        return make_page([copy_attempt(attempt) for attempt in attempts], query, total)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         await self._look()
@@ -290,15 +292,15 @@ class AttemptPart(StorePart):
         request_id: str | None = None,
     ) -> Attempt:
         await self._look(gives_sign=lambda attempt: attempt.attempt_id == attempt_id)
-        fields = checked(Attempt, status=status, metadata=metadata)
+        fields = validate_fields(Attempt, status=status, metadata=metadata)
         fields.pop("status", None)
-        added = mapping("add_metadata", add_metadata)
+        added = as_mapping("add_metadata", add_metadata)
         alive_at = None
         if not isinstance(last_heartbeat_time, Unset):
-            alive_at = real("last_heartbeat_time", last_heartbeat_time)
+            alive_at = as_float("last_heartbeat_time", last_heartbeat_time)
         hand_over = None
         if not isinstance(worker_id, Unset):
-            hand_over = await self._records.handing_over(attempt_id, **checked(Attempt, worker_id=worker_id))
+            hand_over = await self._records.handing_over(attempt_id, **validate_fields(Attempt, worker_id=worker_id))
         before: str | None = None
 
         def change(record: RolloutRecord) -> RolloutRecord:
@@ -331,7 +333,7 @@ class AttemptPart(StorePart):
     async def report_fault(
         self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
     ) -> Attempt:
-        named("reason", reason)
+        check_str("reason", reason)
         await self._look()
         request = make_request_of(request_id, "report_fault", attempt_id, reason)
         record = await self._records.change(

@@ -6,12 +6,12 @@ import warnings
 import pytest
 
 from lightning_core import Baseline, InMemoryLightningStore, LitAgent, LitAgentRunner, OtelTracer
+from lightning_core.deprecated import deprecated, deprecated_options
 from lightning_core.execution import LocalStrategy
-from lightning_core.superseded import superseded, superseded_options
 
 
 class Oven:
-    @superseded(renamed={"heat": "degrees"}, without_effect={"door": "it is always shut"})
+    @deprecated(renamed={"heat": "degrees"}, without_effect={"door": "it is always shut"})
     def __init__(self, *, degrees: int | None = None) -> None:
         """Heat up."""
         self.degrees = degrees
@@ -47,8 +47,8 @@ def test_an_unknown_option_is_an_error_as_ever():
 
 def test_signature_shows_what_there_is_and_the_former_options_can_be_asked_for():
     assert list(inspect.signature(Oven).parameters) == ["degrees"]
-    assert superseded_options(Oven) == {"heat", "door"}
-    assert superseded_options(dict) == superseded_options(len) == frozenset()
+    assert deprecated_options(Oven) == {"heat", "door"}
+    assert deprecated_options(dict) == deprecated_options(len) == frozenset()
 
 
 @pytest.mark.parametrize(
