@@ -1,246 +1,167 @@
-"""Steering a proxy over HTTP: by the runner of an attempt, and by the algorithm."""
+"""What a running proxy can be told, wherever it runs."""
 
-import asyncio
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
-from urllib.parse import parse_qs
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
-from lightning_http.auth import Role
-from lightning_http.call import ClientGone
+from lightning_http.connection_limits import ConnectionLimits, Seconds
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from lightning_core.adapter import read_model_calls
-from lightning_core.emitter import emit_annotation, emit_reward
-from lightning_core.errors import ConfigError, RegistryError
-from lightning_core.registry import did_you_mean
-from lightning_core.reported import as_reported
-from lightning_core.types import ProxyLLM, Span, SpanCoreFields
-from lightning_core.types.text import hide_attempt_keys
-from lightning_proxy.call import Call
-from lightning_proxy.jsons import parse_object
-from lightning_proxy.live_attempts import LiveAttempts
-from lightning_proxy.outbox import Outbox
-from lightning_proxy.request import Refused, Request
-from lightning_proxy.steering import Steering
-
-REPORT_PATH = "/report"
-
-_MAX_REPORT_BYTES = 256 * 1024
-_FIELDS = ("reward", "annotation")
-_EXAMPLE = '{"reward": 1.0}, {"reward": {"right": 1, "short": 0.5}} or {"annotation": {"tool": "search"}}'
+from lightning_core.errors import ProxyError
+from lightning_proxy.limiter import Drained
+from lightning_proxy.owner import Owner
+from lightning_proxy.replicas import Placing
+from lightning_proxy.spending import Spending
 
 
-def report_url(llm: ProxyLLM, rollout_id: str, attempt_id: str) -> str:
-    """Return where an attempt reports."""
-    return llm.get_base_url(rollout_id, attempt_id).removesuffix("/v1") + REPORT_PATH
+class CallsLost(ProxyError):
+    """Calls of an attempt are gone: the process that answered them has died, or the store cannot keep them."""
 
 
-class Reports:
-    """Takes reports of live attempts. They go to the store with the model calls, in the order in which they came.
+class ProxyControl(ABC):
+    """What a running proxy can be told, wherever it runs: in this event loop, in its workers, or in another process.
 
-    Args:
-        attempts: Knows which attempts are live.
-        outbox: Brings spans to the store.
+    Every argument may be pickled and given by its position, so that `forward_control` can send a call anywhere.
     """
 
-    def __init__(self, attempts: LiveAttempts, outbox: Outbox) -> None:
-        self._attempts = attempts
-        self._outbox = outbox
+    @abstractmethod
+    async def pause(self, seconds: float | None = None) -> None:
+        """Let no new call start. Idempotent.
 
-    async def take(self, call: Call) -> None:
-        """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
+        Args:
+            seconds: How long a call that comes from now on waits for `resume`; None for `pause_seconds`.
+        """
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Let calls start again."""
+
+    @abstractmethod
+    async def drain(self, timeout: float | None) -> Drained:
+        """Wait until no call is in flight; cut off those that still are after `timeout` seconds."""
+
+    @abstractmethod
+    async def set_weight_version(self, version: str | None) -> None:
+        """Record this version of the weights with each call from now on."""
+
+    @abstractmethod
+    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
+        """Send calls to other replicas from now on. Those that have not changed keep their connections.
 
         Raises:
-            Refused: When the attempt is not live, or the report is none.
+            ConfigError: When an entry is wrong; then nothing changes.
+            RegistryError: When a backend cannot be had; then nothing changes.
         """
-        owner = call.owner
-        if owner is None:
-            raise Refused(
-                403,
-                "unattributed",
-                "the report belongs to no attempt: use the URL, or the key, that its agent was given",
-            )
-        await self._attempts.require(owner, has_key=call.role == Role.ATTEMPT)
-        self._outbox.require_room()
-        body = await call.request.read_body(_MAX_REPORT_BYTES)
-        spans = [
-            as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
-            for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
-        ]
-        if read_model_calls(spans):
-            raise Refused(
-                400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
-            )
-        self._attempts.require_not_ended(owner)  # the body took its time
-        for span in spans:
-            self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
-        await call.request.respond(204, b"", ())
 
+    @abstractmethod
+    async def bind(self, value: str, owner: Owner) -> None:
+        """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
 
-def _read(fields: dict[str, Any] | None) -> list[SpanCoreFields]:
-    if not fields:
-        raise Refused(400, "invalid_report", f"the report is no JSON object with something in it; send {_EXAMPLE}")
-    unknown = next((name for name in fields if name not in _FIELDS), None)
-    if unknown is not None:
-        hint = did_you_mean(unknown, _FIELDS)
-        raise Refused(400, "invalid_report", f"a report has no field {unknown!r}; send {_EXAMPLE}{hint}")
-    made = []
-    try:
-        if "annotation" in fields:
-            made.append(emit_annotation(fields["annotation"], propagate=False))
-        if "reward" in fields:
-            made.append(emit_reward(fields["reward"], propagate=False))
-    except (TypeError, ValueError) as exc:
-        raise Refused(400, "invalid_report", f"the report cannot be taken: {exc}") from exc
-    return made
+    @abstractmethod
+    async def flush(self, owner: Owner, end: bool) -> None:
+        """Return when the store has the calls of an attempt.
 
-
-def _cannot_be_cut_off(reason: str) -> None:
-    """Do nothing: a report has ended when it has begun."""
-
-
-FLUSH_PATH = "/flush"
-BIND_PATH = "/bind"
-CONTROL_PREFIX = "/control/"
-
-MAX_WAIT_SECONDS = 60
-"""How long a question may wait for its answer."""
-
-_MAX_BODY_BYTES = 1024 * 1024
-
-
-class Control:
-    """What a proxy does besides model calls.
-
-    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls; also with
-      the attempt's own key, as runners do;
-    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
-      not with an attempt's key, which could take over the calls of others;
-    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
-    - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
-      `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
-      how it stands, and is steered in its own process alone;
-    - `GET /control/budget?refusals=N&seconds=S`, likewise: answers how the budget stands as soon as it has refused more
-      than N calls, or after S seconds.
-
-    Args:
-        steering: What is steered.
-        reports: Takes what attempts say of themselves.
-        has_keys: Whether callers say who they are.
-    """
-
-    def __init__(self, steering: Steering, reports: Reports, *, has_keys: bool) -> None:
-        self._steering = steering
-        self._reports = reports
-        self._has_keys = has_keys
-
-    async def serve(self, call: Call) -> bool:
-        """Answer a request that is for here; return whether it was.
+        Args:
+            owner: The attempt.
+            end: Whether it has ended: calls in flight are cut off after a moment, and no other one begins. Otherwise
+                they go on, and are not waited for.
 
         Raises:
-            Refused: When the caller may not, or asks for what there is not.
+            StoreUnavailable: When the store did not take them in time.
+            CallsLost: When calls of it are gone for good.
         """
-        request, path, owner, role = call.request, call.path, call.owner, call.role
-        if request.method == "POST" and path == REPORT_PATH:
-            await self._reports.take(call)
-            return True
-        if request.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
-            if path == BIND_PATH and role <= Role.ATTEMPT:
-                raise Refused(403, "not_allowed", "an attempt's key cannot say what stands for an attempt")
-            fields = await self._fields(request)
-            if path == FLUSH_PATH:
-                await self._steering.flush(owner, end=fields.get("end") is not False)
-            else:
-                await self._steering.bind(_text(fields, "value"), owner)
-            await request.respond(204, b"", ())
-            return True
-        if not path.startswith(CONTROL_PREFIX):
-            return False
-        is_question = request.method == "GET" and path.removeprefix(CONTROL_PREFIX) in _QUESTIONS
-        if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
-            why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
-            raise Refused(403, "not_allowed", f"{why}, so it cannot be steered over HTTP")
-        await request.respond_json(200, await self._steer(request, path.removeprefix(CONTROL_PREFIX)))
-        return True
 
-    async def _steer(self, request: Request, what: str) -> Mapping[str, Any]:
-        steering = self._steering
-        if (request.method, what) == ("GET", "status"):
-            return await steering.status()
-        if (request.method, what) == ("GET", "budget"):
-            return {"budget": await self._budget(request)}
-        if request.method == "POST" and what in _ACTIONS:
-            fields = await self._fields(request)
-            if what == "pause":
-                await steering.pause(_seconds(fields, "seconds"))
-            elif what == "resume":
-                await steering.resume()
-            elif what == "drain":
-                drained = await steering.drain(_seconds(fields, "timeout"))
-                return {"finished": drained.finished, "aborted": drained.aborted}
-            elif what == "weights":
-                await steering.set_weight_version(_text(fields, "version"))
-            else:
-                await self._update(fields.get("model_list"))
-            return await steering.status()
-        raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
+    @abstractmethod
+    async def status(self) -> dict[str, Any]:
+        """Return how it stands."""
 
-    async def _budget(self, request: Request) -> Mapping[str, Any] | None:
-        asked = parse_qs(request.query)
-        refusals = _number(asked, "refusals", -1)
-        seconds = min(_number(asked, "seconds", 0), MAX_WAIT_SECONDS)
-        answer = asyncio.ensure_future(self._steering.budget_beyond(refusals, seconds))
-        gone = asyncio.ensure_future(request.wait_closed())
-        try:
-            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise ClientGone
-            return answer.result()
-        finally:
-            answer.cancel()
-            gone.cancel()
-            await asyncio.wait((answer, gone))
+    @abstractmethod
+    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
+        """Return how the budget stands as soon as it has refused more calls than these; None without a budget.
 
-    async def _update(self, model_list: Any) -> None:
-        if not isinstance(model_list, list):
-            raise Refused(400, "invalid_request", "model_list is missing, or no list")
-        if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
-            raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
-        try:
-            await self._steering.update_model_list(model_list)
-        except (ConfigError, RegistryError) as exc:
-            raise Refused(400, "invalid_request", str(exc)) from exc
-
-    async def _fields(self, request: Request) -> dict[str, Any]:
-        body = await request.read_body(_MAX_BODY_BYTES)
-        fields = parse_object(body) if body else {}
-        if fields is None:
-            raise Refused(400, "invalid_json", "the request's body is no JSON object")
-        return fields
+        Args:
+            refusals: How many are known.
+            seconds: After so many it is returned in any case.
+        """
 
 
-_QUESTIONS = frozenset({"status", "budget"})
-_ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
+CONTROLS = frozenset(ProxyControl.__abstractmethods__)
+"""The names of its methods."""
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not value:
-        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a text")
-    return value
+def forward_control(ask: Callable[..., Awaitable[Any]]) -> ProxyControl:
+    """Return a control that calls elsewhere: `ask` is given the name of each method, and its arguments."""
+
+    def forwarding(name: str) -> Callable[..., Awaitable[Any]]:
+        return lambda self, *arguments: ask(name, *arguments)
+
+    kind = type("ForwardedControl", (ProxyControl,), {name: forwarding(name) for name in CONTROLS})
+    forwarded: ProxyControl = kind()
+    return forwarded
 
 
-def _number(asked: Mapping[str, Sequence[str]], name: str, default: int) -> int:
-    given = asked.get(name, [""])[-1]
-    if given and not given.isdecimal():
-        raise Refused(400, "invalid_request", f"{name} is {given!r}; it is a whole number from 0 on")
-    return int(given) if given else default
+class ProxyServer(ProxyControl):
+    """A proxy that can be started and stopped."""
+
+    @abstractmethod
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port when requests are answered.
+
+        Raises:
+            ConfigError: When the port cannot be had.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Let calls end, bring their spans to the store, and close everything."""
 
 
-def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
-    value = fields.get(name)
-    if value is not None and (
-        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
-    ):
-        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a number of seconds")
-    return value
+Wait = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""Seconds; 0 for no wait."""
+
+
+@dataclass(frozen=True)
+class Settings(ConnectionLimits):
+    """The limits of a proxy. Seconds are real ones, unless a test brings its own clock."""
+
+    allow_unattributed: bool = False
+    allow_paths: Sequence[str] = ()
+    attribution_header: str | None = None
+    num_retries: NonNegativeInt = 2
+    first_retry_seconds: Wait = 0.25
+    max_concurrent_calls: PositiveInt = 4096
+    max_waiting_calls: NonNegativeInt = 16_384
+    queue_seconds: Wait = 300.0
+    pause_seconds: Wait = 60.0
+    stall_seconds: Seconds = 120.0
+    flush_grace_seconds: Wait = 1.0
+    flush_seconds: Wait | None = 30.0
+    max_incoming_bytes: PositiveInt = 512 * 1024 * 1024
+    max_unsent_spans: PositiveInt = 20_000
+    max_unsent_bytes: PositiveInt = 512 * 1024 * 1024
+
+    def share_of(self, workers: int) -> Self:
+        """Return the limits of one of so many workers; together they go over these by less than one each."""
+        return replace(
+            self,
+            max_concurrent_calls=-(-self.max_concurrent_calls // workers),
+            max_waiting_calls=-(-self.max_waiting_calls // workers),
+            max_incoming_bytes=-(-self.max_incoming_bytes // workers),
+            max_unsent_spans=-(-self.max_unsent_spans // workers),
+            max_unsent_bytes=-(-self.max_unsent_bytes // workers),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What all workers of a proxy share, as one of them reaches it."""
+
+    control: ProxyControl
+    """Controls all of them."""
+    spending: Spending | None
+    """The budget; None for no limit."""
+    placing: Placing
+    on_attempt: Callable[[Owner, bool], None]
+    """Is told of an attempt that has calls here which the store does not have yet, and (False) of one that has none any
+    more."""

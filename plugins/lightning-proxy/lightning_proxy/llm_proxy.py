@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
-from lightning_http.auth import Keys
 from lightning_http.loopback import is_loopback
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -18,23 +17,24 @@ from lightning_core.registry import Registry, check_options, default_registry, l
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
-from lightning_core.types import LLM, Attempt, Rollout
+from lightning_core.types import Attempt, Rollout
+from lightning_proxy.address import AddressedProxy
+from lightning_proxy.control import ProxyServer, Settings
 from lightning_proxy.limiter import Drained
 from lightning_proxy.model_list import ModelConfig, make_replicas
-from lightning_proxy.owner import Address, Owner
+from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import flush_calls
 from lightning_proxy.running import RunningProxy
 from lightning_proxy.service import ProxyService
 from lightning_proxy.setup import proxy_from_spec
 from lightning_proxy.spans import Capture, Redact
-from lightning_proxy.steering import Serving, Settings
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """0 lets the system choose."""
 
 
-class LLMProxy(ModelProxy):
+class LLMProxy(AddressedProxy):
     """Stands between agents and models: every call is attributed to its attempt, recorded, and sent on.
 
         async with LLMProxy(store=store, model_list=[
@@ -124,23 +124,19 @@ class LLMProxy(ModelProxy):
         plain |= {"allow_paths": allow_paths, "workers": workers}
         check_options("LLMProxy", {**plain, **settings}, LLMProxy, Settings)
         OpenPaths(allow_paths)
-        self.host = host or "127.0.0.1"
+        host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
-        if key is None and not is_loopback(self.host):
+        if key is None and not is_loopback(host):
             raise ConfigError(
-                f"host {self.host} can be reached from other machines, so the proxy needs a key: give key= or "
+                f"host {host} can be reached from other machines, so the proxy needs a key: give key= or "
                 f"{KEY_VARIABLE}, or serve on 127.0.0.1"
             )
-        self.key = key
-        """Its own; None where it needs none."""
         if workers > 1 and (registry is not None or clock is not None):
             raise ConfigError(
                 "registry and clock are objects of this process, which workers cannot have; leave them out"
             )
         self.workers = workers
-        keys = Keys(key)
-        self._keys = keys
-        self._address = Address(self.host, port or 0, public_url=public_url, keys=keys)
+        super().__init__(host, port or 0, public_url=public_url, key=key)
         self._in_thread = launch_mode != "asyncio" or workers > 1
         self._settings = Settings(
             allow_unattributed=allow_unattributed,
@@ -200,18 +196,9 @@ class LLMProxy(ModelProxy):
     # Where it is
 
     @property
-    def url(self) -> str:
-        """Where agents find it, such as `http://127.0.0.1:4748`; known once it is started.
-
-        Raises:
-            ProxyError: When the system is to choose the port, and has not yet.
-        """
-        return self._address.url
-
-    @property
     def port(self) -> int:
         """Where it listens; 0 before the system has chosen."""
-        return self._address.port
+        return self._port
 
     def is_running(self) -> bool:
         """Whether calls are served."""
@@ -220,10 +207,6 @@ class LLMProxy(ModelProxy):
     def models(self) -> list[str]:
         """Return what agents may ask for."""
         return list(dict.fromkeys(str(entry.get("model_name")) for entry in self.model_list))
-
-    def get_store(self) -> LightningStore | None:
-        """Return where calls are recorded."""
-        return self.store
 
     def set_store(self, store: LightningStore) -> None:
         """Record calls in another store, from the next start on.
@@ -234,39 +217,6 @@ class LLMProxy(ModelProxy):
         if self._running is not None and store is not self.store:
             raise ProxyError("the proxy runs; stop it before it gets another store")
         self.store = store
-
-    def as_resource(
-        self,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        model: str | None = None,
-        sampling_parameters: Mapping[str, Any] | None = None,
-    ) -> LLM:
-        """Return what an agent is given to call a model: a `ProxyLLM`, or with both ids the `LLM` of that attempt.
-
-        Where keys are needed, the latter has the attempt's; the former has none, for one key cannot be all attempts'.
-
-        Raises:
-            ValueError: When only one of the ids is given, or when it is not clear which model is meant.
-        """
-        return self._address.resource(
-            self.models(),
-            None if self.store is None or not self._keys.required else self.store.run_id,
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            model=model,
-            sampling_parameters=sampling_parameters,
-        )
-
-    def attempt_key(self, rollout_id: str, attempt_id: str, *, expires: bool = True) -> str | None:
-        """Return the key that opens model calls of one attempt; None where no keys are needed.
-
-        It is the same as that which the store's server gives with the claim: good for a day, or unless it expires, for
-        as long as the attempt lives.
-        """
-        if not self._keys.required or self.store is None:
-            return None
-        return self._address.attempt_key(self.store.run_id, rollout_id, attempt_id, expires=expires)
 
     # From start to stop
 
@@ -289,7 +239,7 @@ class LLMProxy(ModelProxy):
         if store is not None:
             await store.statistics()  # one that cannot be reached is known now, and its run from now on
         running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
-        self._address.port = await running.start(self.host, self._address.port)
+        self._port = await running.start(self.host, self._port)
         self._running = running
 
     async def stop(self) -> None:
@@ -303,7 +253,7 @@ class LLMProxy(ModelProxy):
         """Stop and start again, on the same port."""
         await self.stop()
         if _port is not None:
-            self._address.port = _port
+            self._port = _port
         await self.start()
 
     async def __aenter__(self) -> Self:
@@ -315,7 +265,7 @@ class LLMProxy(ModelProxy):
     ) -> None:
         await self.stop()
 
-    def _make(self, store: LightningStore | None) -> Serving:
+    def _make(self, store: LightningStore | None) -> ProxyServer:
         """Make what serves calls, in the event loop that it belongs to."""
         if self.workers > 1:
             from lightning_proxy.workers import Plan, WorkerPool
@@ -396,7 +346,7 @@ class LLMProxy(ModelProxy):
             StoreUnavailable: When the store does not take them in time. They go to it when it is back.
             CallsLost: When a worker has died with calls of it, or the store cannot keep one of them.
         """
-        await self._known().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end=end))
+        await self._known().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end))
 
     async def status(self) -> dict[str, Any]:
         """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""

@@ -10,9 +10,9 @@ from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreUn
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
 from lightning_core.types import Span
+from lightning_proxy.control import CallsLost
 from lightning_proxy.owner import Owner
 from lightning_proxy.request import Refused
-from lightning_proxy.steering import CallsLost
 
 logger = logging.getLogger(__name__)
 

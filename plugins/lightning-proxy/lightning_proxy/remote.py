@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import aiohttp
-from lightning_http.auth import Keys
 from lightning_http.connection import Sessions
 
 from lightning_core.budget import Budget
@@ -14,10 +13,10 @@ from lightning_core.errors import ConfigError, Fault, ProxyError, StoreUnavailab
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
-from lightning_core.types import LLM, AttemptedRollout, ProxyLLM, Resource
-from lightning_proxy.control import FLUSH_PATH
+from lightning_core.types import AttemptedRollout, ProxyLLM, Resource
+from lightning_proxy.address import AddressedProxy
 from lightning_proxy.jsons import dump, parse_object
-from lightning_proxy.owner import Address
+from lightning_proxy.routes import FLUSH_PATH
 
 _FLUSH_SECONDS = 60.0
 _sessions = Sessions()
@@ -73,7 +72,7 @@ _WAIT_SECONDS = 20
 """How long an answer that is waited for is asked to wait: connections that are silent for longer are cut by some."""
 
 
-class RemoteProxy(ModelProxy):
+class RemoteProxy(AddressedProxy):
     """Stands for a proxy of another process, as far as a run needs it: it is neither started nor stopped from here.
 
     It records calls in the store that it was started with; that has to be the run's, too. It counts its own budget.
@@ -94,10 +93,8 @@ class RemoteProxy(ModelProxy):
     def __init__(self, url: str, *, key: str | None = None) -> None:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"the URL of a proxy is {url!r}; it is as in http://10.0.0.5:4748")
-        self.key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
-        self._address = Address("", 0, public_url=url, keys=Keys(self.key))
+        super().__init__("", 0, public_url=url, key=(os.environ.get(KEY_VARIABLE) if key is None else key) or None)
         self._models: list[str] = []
-        self._store: LightningStore | None = None
         self._is_running = False
         self._sessions = Sessions()
 
@@ -107,11 +104,6 @@ class RemoteProxy(ModelProxy):
         options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {"url": spec}
         return cls(**options)
 
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return self._address.url
-
     def is_running(self) -> bool:
         """Whether it was reached by `start`."""
         return self._is_running
@@ -120,38 +112,9 @@ class RemoteProxy(ModelProxy):
         """Return what agents may ask for, as it was at the start."""
         return list(self._models)
 
-    def get_store(self) -> LightningStore | None:
-        """Return the run's store."""
-        return self._store
-
     def set_store(self, store: LightningStore) -> None:
         """Say which run's attempts call it."""
-        self._store = store
-
-    def as_resource(
-        self,
-        rollout_id: str | None = None,
-        attempt_id: str | None = None,
-        model: str | None = None,
-        sampling_parameters: Mapping[str, Any] | None = None,
-    ) -> LLM:
-        """Return what an agent is given to call a model; see `LLMProxy.as_resource`.
-
-        Raises:
-            ValueError: When only one of the ids is given, or when it is not clear which model is meant.
-        """
-        return self._address.resource(
-            self._models,
-            self._run_id(),
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            model=model,
-            sampling_parameters=sampling_parameters,
-        )
-
-    def attempt_key(self, rollout_id: str, attempt_id: str, *, expires: bool = True) -> str | None:
-        """Return the key that opens model calls of one attempt; see `LLMProxy.attempt_key`."""
-        return self._address.attempt_key(self._run_id(), rollout_id, attempt_id, expires=expires)
+        self.store = store
 
     async def start(self) -> None:
         """Ask it for its models.
@@ -185,9 +148,6 @@ class RemoteProxy(ModelProxy):
         path = f"/control/budget?refusals={refusals}&seconds={_WAIT_SECONDS}"
         budget: dict[str, Any] | None = (await self._ask(path, seconds=_WAIT_SECONDS + _SECONDS)).get("budget")
         return budget
-
-    def _run_id(self) -> str | None:
-        return None if self.key is None or self._store is None else self._store.run_id
 
     async def _ask(self, path: str, *, seconds: float = _SECONDS) -> dict[str, Any]:
         """Ask it for something.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from lightning_core.errors import ProxyError, StoreUnavailable
-from lightning_proxy.steering import Serving, Steering
+from lightning_proxy.control import ProxyControl, ProxyServer
 
 T = TypeVar("T")
 
@@ -21,9 +21,9 @@ class RunningProxy:
         in_thread: Whether that is another one than the caller's.
     """
 
-    def __init__(self, make: Callable[[], Serving], *, in_thread: bool) -> None:
+    def __init__(self, make: Callable[[], ProxyServer], *, in_thread: bool) -> None:
         self._make = make
-        self._serving: Serving | None = None
+        self._serving: ProxyServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Future[None] | None = None
         self._thread = _Thread(self._close) if in_thread else None
@@ -53,7 +53,7 @@ class RunningProxy:
         await asyncio.shield(asyncio.wrap_future(self._thread.stop()))
         await asyncio.to_thread(self._thread.join)
 
-    async def ask(self, method: Callable[[Steering], Awaitable[T]]) -> T:
+    async def ask(self, method: Callable[[ProxyControl], Awaitable[T]]) -> T:
         """Call something in the proxy's event loop, and wait for it.
 
         Raises:
@@ -68,7 +68,7 @@ class RunningProxy:
             return await call()
         return await asyncio.wrap_future(_handed_over(call(), loop))
 
-    def ask_now(self, method: Callable[[Steering], Coroutine[Any, Any, T]]) -> T:
+    def ask_now(self, method: Callable[[ProxyControl], Coroutine[Any, Any, T]]) -> T:
         """Do the same for a caller who cannot wait, with what takes no time.
 
         Raises:
@@ -86,7 +86,7 @@ class RunningProxy:
         asked.close()
         raise ProxyError("this cannot be asked in the proxy's own event loop; ask in another thread")
 
-    def _known(self) -> tuple[Serving, asyncio.AbstractEventLoop]:
+    def _known(self) -> tuple[ProxyServer, asyncio.AbstractEventLoop]:
         if self._serving is None or self._loop is None:
             raise ProxyError("the proxy does not run; start it first")
         return self._serving, self._loop

@@ -14,7 +14,7 @@ from lightning_core.budget import Budget
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
-from lightning_proxy.control import Control, Reports
+from lightning_proxy.control import Links, ProxyServer, Settings
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
 from lightning_proxy.limiter import Drained, Limiter
@@ -25,16 +25,16 @@ from lightning_proxy.owner import Attribution, Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import IncomingBodies
+from lightning_proxy.routes import ControlRoutes, Reports
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import LocalSpending, RefusalWaits
-from lightning_proxy.steering import Links, Serving, Settings
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0
 """How long calls may go on when the proxy stops, and how long it then waits for the store."""
 
 
-class ProxyService(Serving):
+class ProxyService(ProxyServer):
     """The parts of a running proxy. Belongs to one event loop.
 
     Args:
@@ -93,8 +93,8 @@ class ProxyService(Serving):
             first_pause_seconds=settings.first_retry_seconds,
         )
         local = None if budget is None else LocalSpending(budget)
-        control = Control(
-            self if links is None else links.steering,
+        routes = ControlRoutes(
+            self if links is None else links.control,
             Reports(self.attempts, self.outbox),
             has_keys=keys.required,
         )
@@ -108,7 +108,7 @@ class ProxyService(Serving):
             capture=capture,
             spending=local if links is None else links.spending,
             open_paths=OpenPaths(settings.allow_paths),
-            serve_control=control.serve,
+            serve_control=routes.serve,
             run_id=None if store is None else store.run_id,
             local_only=not keys.required,
             allow_unattributed=settings.allow_unattributed,
@@ -142,7 +142,7 @@ class ProxyService(Serving):
         while self._closing:
             await asyncio.wait(self._closing)
 
-    # Steering: none of this waits, but for draining and flushing
+    # ProxyControl: none of this waits, but for draining and flushing
 
     async def pause(self, seconds: float | None = None) -> None:
         self.limiter.pause(seconds)
@@ -166,7 +166,7 @@ class ProxyService(Serving):
     async def bind(self, value: str, owner: Owner) -> None:
         self.attribution.bind(value, owner)
 
-    async def flush(self, owner: Owner, *, end: bool) -> None:
+    async def flush(self, owner: Owner, end: bool) -> None:
         if end:
             self.attempts.end(owner)
         await self.outbox.flush(

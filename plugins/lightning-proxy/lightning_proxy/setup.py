@@ -14,8 +14,8 @@ from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
 from lightning_core.registry import Registry, check_options, default_registry
 from lightning_core.store import LightningStore
 from lightning_core.trainer.proxies import leads
+from lightning_proxy.control import Settings
 from lightning_proxy.remote import RemoteProxy
-from lightning_proxy.steering import Settings
 
 logger = logging.getLogger(__name__)
 

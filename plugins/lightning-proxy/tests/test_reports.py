@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 from lightning_proxy import LLMProxy
-from lightning_proxy.control import report_url
+from lightning_proxy.routes import report_url
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 

@@ -13,8 +13,8 @@ import aiohttp
 import psutil
 import pytest
 from lightning_proxy import LLMProxy, RemoteProxy
+from lightning_proxy.control import CallsLost, Settings
 from lightning_proxy.spans import Capture
-from lightning_proxy.steering import CallsLost, Settings
 from lightning_proxy.testing import FakeEngine
 from lightning_proxy.workers import Plan, WorkerPool
 from proxy_fixtures import Agent, MakeProxy, model

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from lightning_proxy import LLMProxy
-from lightning_proxy.steering import CallsLost
+from lightning_proxy.control import CallsLost
 
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable

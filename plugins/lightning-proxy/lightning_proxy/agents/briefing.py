@@ -11,8 +11,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from lightning_core.agent.functions import main_or_first, resolved
 from lightning_core.errors import AgentError, InvalidResult, InvalidTask
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
-from lightning_proxy.control import report_url
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER
+from lightning_proxy.routes import report_url
 
 NO_KEY = "none"
 """Stands for the key where none is needed: clients of models do not start without one."""

@@ -20,9 +20,9 @@ from lightning_core.errors import (
     StoreUnavailable,
 )
 from lightning_core.store import LightningStore
+from lightning_proxy.control import CallsLost, Settings
 from lightning_proxy.owner import Owner
 from lightning_proxy.spans import Capture
-from lightning_proxy.steering import CallsLost, Settings
 
 
 @dataclass(frozen=True, slots=True)

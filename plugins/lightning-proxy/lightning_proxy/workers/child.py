@@ -16,12 +16,11 @@ from lightning_http.auth import Keys
 
 from lightning_core.registry import default_registry
 from lightning_core.store.clock import SystemClock
-from lightning_proxy.limiter import Drained
+from lightning_proxy.control import Links, forward_control
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import Wanted
 from lightning_proxy.request import Refused
 from lightning_proxy.service import ProxyService
-from lightning_proxy.steering import Links, Steering
 from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
 
 
@@ -68,9 +67,6 @@ class Worker:
                 return service.check_model_list(*arguments)
             case "update_model_list":
                 return await self._update(service, *arguments)
-            case "flush":
-                owner, end = arguments
-                return await service.flush(owner, end=end)
             case _:
                 return await getattr(service, name)(*arguments)
 
@@ -128,7 +124,7 @@ async def _work(listening: socket.socket, ours: socket.socket) -> None:
 def _links(channel: Channel, *, has_budget: bool) -> Links:
     shared = _Shared(channel)
     return Links(
-        steering=_Above(channel),
+        control=forward_control(channel.ask),
         spending=shared if has_budget else None,
         placing=shared,
         on_attempt=functools.partial(channel.tell, "attempt"),
@@ -167,43 +163,6 @@ class _Shared:
         except ChannelClosed:  # this worker is about to stop
             return None
         return number
-
-
-class _Above(Steering):
-    """Steers all workers, through the process that started this one."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    async def pause(self, seconds: float | None = None) -> None:
-        await self._channel.ask("pause", seconds)
-
-    async def resume(self) -> None:
-        await self._channel.ask("resume")
-
-    async def drain(self, timeout: float | None) -> Drained:
-        drained: Drained = await self._channel.ask("drain", timeout)
-        return drained
-
-    async def set_weight_version(self, version: str | None) -> None:
-        await self._channel.ask("set_weight_version", version)
-
-    async def update_model_list(self, model_list: Sequence[Mapping[str, Any]]) -> None:
-        await self._channel.ask("update_model_list", model_list)
-
-    async def bind(self, value: str, owner: Owner) -> None:
-        await self._channel.ask("bind", value, owner)
-
-    async def flush(self, owner: Owner, *, end: bool) -> None:
-        await self._channel.ask("flush", owner, end)
-
-    async def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = await self._channel.ask("status")
-        return status
-
-    async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
-        status: dict[str, Any] | None = await self._channel.ask("budget_beyond", refusals, seconds)
-        return status
 
 
 if __name__ == "__main__":

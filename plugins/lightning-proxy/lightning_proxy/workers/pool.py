@@ -16,13 +16,13 @@ from lightning_http.listener import bind
 from lightning_core.budget import Budget
 from lightning_core.errors import LightningError, ProxyError
 from lightning_core.store import LightningStore
+from lightning_proxy.control import CONTROLS, CallsLost, ProxyServer, Settings
 from lightning_proxy.limiter import Drained
 from lightning_proxy.owner import MAX_BOUND, Owner
 from lightning_proxy.replicas import Places, StoredResponses
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import RefusalWaits
-from lightning_proxy.steering import CallsLost, Serving, Settings
 from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
 from lightning_proxy.workers.pickling import packed_task, require_sendable
 
@@ -162,7 +162,7 @@ class Plan:
     store: LightningStore | None
 
 
-class WorkerPool(Serving):
+class WorkerPool(ProxyServer):
     """A proxy in several processes, which accept connections from one socket. Belongs to one event loop.
 
     Here is what they share: the budget, on which replica an attempt is, and what they were told, which one that comes
@@ -323,10 +323,7 @@ class WorkerPool(Serving):
             if version != self._state.list_version:
                 return None
             return self._responses.keep(*rest) if name == "keep_response" else self._responses.find(*rest)
-        assert name in _STEERED
-        if name == "flush":
-            owner, end = arguments
-            return await self.flush(owner, end=end)
+        assert name in CONTROLS
         return await getattr(self, name)(*arguments)
 
     def _take(self, worker: WorkerProcess, name: str, arguments: tuple[Any, ...]) -> None:
@@ -342,7 +339,7 @@ class WorkerPool(Serving):
         else:
             worker.open_attempts.discard(owner)
 
-    # Steering
+    # ProxyControl
 
     async def pause(self, seconds: float | None = None) -> None:
         self._state.is_paused, self._state.pause_seconds = True, seconds
@@ -377,7 +374,7 @@ class WorkerPool(Serving):
             del self._state.bound[next(iter(self._state.bound))]
         await self._all("bind", value, owner)
 
-    async def flush(self, owner: Owner, *, end: bool) -> None:
+    async def flush(self, owner: Owner, end: bool) -> None:
         self._require_known(owner)
         await self._all("flush", owner, end)
         self._require_known(owner)  # one may have died meanwhile
@@ -431,11 +428,3 @@ async def _all_of(starting: Sequence[Coroutine[Any, Any, WorkerProcess]]) -> lis
 
 _ASKED = frozenset({"drain", "flush", "status"})
 """What changes nothing that a worker which begins just now has to know."""
-
-_STEERED = frozenset(
-    {
-        *("pause", "resume", "drain", "set_weight_version", "update_model_list", "bind", "flush"),
-        *("status", "budget_beyond"),
-    }
-)
-"""What a worker may ask to be done by all."""

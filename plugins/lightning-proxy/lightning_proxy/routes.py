@@ -1,0 +1,245 @@
+"""The routes of a proxy besides model calls: reports of an attempt, and control over HTTP."""
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import parse_qs
+
+from lightning_http.auth import Role
+from lightning_http.call import ClientGone
+
+from lightning_core.adapter import read_model_calls
+from lightning_core.emitter import emit_annotation, emit_reward
+from lightning_core.errors import ConfigError, RegistryError
+from lightning_core.registry import did_you_mean
+from lightning_core.reported import as_reported
+from lightning_core.types import ProxyLLM, Span, SpanCoreFields
+from lightning_core.types.text import hide_attempt_keys
+from lightning_proxy.call import Call
+from lightning_proxy.control import ProxyControl
+from lightning_proxy.jsons import parse_object
+from lightning_proxy.live_attempts import LiveAttempts
+from lightning_proxy.outbox import Outbox
+from lightning_proxy.request import Refused, Request
+
+REPORT_PATH = "/report"
+
+_MAX_REPORT_BYTES = 256 * 1024
+_FIELDS = ("reward", "annotation")
+_EXAMPLE = '{"reward": 1.0}, {"reward": {"right": 1, "short": 0.5}} or {"annotation": {"tool": "search"}}'
+
+
+def report_url(llm: ProxyLLM, rollout_id: str, attempt_id: str) -> str:
+    """Return where an attempt reports."""
+    return llm.get_base_url(rollout_id, attempt_id).removesuffix("/v1") + REPORT_PATH
+
+
+class Reports:
+    """Takes reports of live attempts. They go to the store with the model calls, in the order in which they came.
+
+    Args:
+        attempts: Knows which attempts are live.
+        outbox: Brings spans to the store.
+    """
+
+    def __init__(self, attempts: LiveAttempts, outbox: Outbox) -> None:
+        self._attempts = attempts
+        self._outbox = outbox
+
+    async def take(self, call: Call) -> None:
+        """Answer a report. From then on it is in the outbox: the end of the attempt waits until it is stored.
+
+        Raises:
+            Refused: When the attempt is not live, or the report is none.
+        """
+        owner = call.owner
+        if owner is None:
+            raise Refused(
+                403,
+                "unattributed",
+                "the report belongs to no attempt: use the URL, or the key, that its agent was given",
+            )
+        await self._attempts.require(owner, has_key=call.role == Role.ATTEMPT)
+        self._outbox.require_room()
+        body = await call.request.read_body(_MAX_REPORT_BYTES)
+        spans = [
+            as_reported(Span.from_core_fields(made, rollout_id=owner.rollout_id, attempt_id=owner.attempt_id))
+            for made in _read(parse_object(hide_attempt_keys(body.decode("utf-8", "replace")).encode()))
+        ]
+        if read_model_calls(spans):
+            raise Refused(
+                400, "invalid_report", "an annotation cannot stand for a model call; name its fields otherwise"
+            )
+        self._attempts.require_not_ended(owner)  # the body took its time
+        for span in spans:
+            self._outbox.end(self._outbox.begin(owner, _cannot_be_cut_off), span, len(body))
+        await call.request.respond(204, b"", ())
+
+
+def _read(fields: dict[str, Any] | None) -> list[SpanCoreFields]:
+    if not fields:
+        raise Refused(400, "invalid_report", f"the report is no JSON object with something in it; send {_EXAMPLE}")
+    unknown = next((name for name in fields if name not in _FIELDS), None)
+    if unknown is not None:
+        hint = did_you_mean(unknown, _FIELDS)
+        raise Refused(400, "invalid_report", f"a report has no field {unknown!r}; send {_EXAMPLE}{hint}")
+    made = []
+    try:
+        if "annotation" in fields:
+            made.append(emit_annotation(fields["annotation"], propagate=False))
+        if "reward" in fields:
+            made.append(emit_reward(fields["reward"], propagate=False))
+    except (TypeError, ValueError) as exc:
+        raise Refused(400, "invalid_report", f"the report cannot be taken: {exc}") from exc
+    return made
+
+
+def _cannot_be_cut_off(reason: str) -> None:
+    """Do nothing: a report has ended when it has begun."""
+
+
+FLUSH_PATH = "/flush"
+BIND_PATH = "/bind"
+CONTROL_PREFIX = "/control/"
+
+MAX_WAIT_SECONDS = 60
+"""How long a question may wait for its answer."""
+
+_MAX_BODY_BYTES = 1024 * 1024
+
+
+class ControlRoutes:
+    """Controls a proxy over HTTP.
+
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/flush`: answers when the store has the attempt's calls; also with
+      the attempt's own key, as runners do;
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/bind` `{"value": ...}`: lets a value stand for the attempt;
+      not with an attempt's key, which could take over the calls of others;
+    - `POST /rollout/{rollout_id}/attempt/{attempt_id}/report`: a reward or an annotation; see `Reports`;
+    - `POST /control/pause` `{"seconds": ...}`, `resume`, `drain` `{"timeout": ...}`, `weights`, `model_list` and
+      `GET /control/status`: with the algorithm's key only. A proxy without keys, which answers to its own machine, says
+      how it stands, and is controlled in its own process alone;
+    - `GET /control/budget?refusals=N&seconds=S`, likewise: answers how the budget stands as soon as it has refused more
+      than N calls, or after S seconds.
+
+    Args:
+        control: The proxy's.
+        reports: Takes reports.
+        has_keys: Whether the proxy has keys.
+    """
+
+    def __init__(self, control: ProxyControl, reports: Reports, *, has_keys: bool) -> None:
+        self._control = control
+        self._reports = reports
+        self._has_keys = has_keys
+
+    async def serve(self, call: Call) -> bool:
+        """Answer a request that is for here; return whether it was.
+
+        Raises:
+            Refused: When the caller may not, or asks for what there is not.
+        """
+        request, path, owner, role = call.request, call.path, call.owner, call.role
+        if request.method == "POST" and path == REPORT_PATH:
+            await self._reports.take(call)
+            return True
+        if request.method == "POST" and path in (FLUSH_PATH, BIND_PATH) and owner is not None:
+            if path == BIND_PATH and role <= Role.ATTEMPT:
+                raise Refused(403, "not_allowed", "an attempt's key cannot say what stands for an attempt")
+            fields = await self._fields(request)
+            if path == FLUSH_PATH:
+                await self._control.flush(owner, fields.get("end") is not False)
+            else:
+                await self._control.bind(_text(fields, "value"), owner)
+            await request.respond(204, b"", ())
+            return True
+        if not path.startswith(CONTROL_PREFIX):
+            return False
+        is_question = request.method == "GET" and path.removeprefix(CONTROL_PREFIX) in _QUESTIONS
+        if (not self._has_keys and not is_question) or role < Role.ALGORITHM:
+            why = "the proxy has no key" if not self._has_keys else "this key is not the algorithm's"
+            raise Refused(403, "not_allowed", f"{why}, so it cannot be controlled over HTTP")
+        await request.respond_json(200, await self._take(request, path.removeprefix(CONTROL_PREFIX)))
+        return True
+
+    async def _take(self, request: Request, what: str) -> Mapping[str, Any]:
+        control = self._control
+        if (request.method, what) == ("GET", "budget"):
+            return {"budget": await self._budget(request)}
+        if request.method == "POST" and what in _ACTIONS:
+            fields = await self._fields(request)
+            if what == "pause":
+                await control.pause(_seconds(fields, "seconds"))
+            elif what == "resume":
+                await control.resume()
+            elif what == "drain":
+                return asdict(await control.drain(_seconds(fields, "timeout")))
+            elif what == "weights":
+                await control.set_weight_version(_text(fields, "version"))
+            else:
+                await self._update(fields.get("model_list"))
+        elif (request.method, what) != ("GET", "status"):
+            raise Refused(404, "unknown_path", f"there is no {request.method} {request.path}")
+        return await control.status()
+
+    async def _budget(self, request: Request) -> Mapping[str, Any] | None:
+        asked = parse_qs(request.query)
+        refusals = _number(asked, "refusals", -1)
+        seconds = min(_number(asked, "seconds", 0), MAX_WAIT_SECONDS)
+        answer = asyncio.ensure_future(self._control.budget_beyond(refusals, seconds))
+        gone = asyncio.ensure_future(request.wait_closed())
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ClientGone
+            return answer.result()
+        finally:
+            answer.cancel()
+            gone.cancel()
+            await asyncio.wait((answer, gone))
+
+    async def _update(self, model_list: Any) -> None:
+        if not isinstance(model_list, list):
+            raise Refused(400, "invalid_request", "model_list is missing, or no list")
+        if any(isinstance(entry, dict) and "backend" in entry for entry in model_list):
+            raise Refused(400, "invalid_request", "a backend cannot be chosen over HTTP; litellm_params alone")
+        try:
+            await self._control.update_model_list(model_list)
+        except (ConfigError, RegistryError) as exc:
+            raise Refused(400, "invalid_request", str(exc)) from exc
+
+    async def _fields(self, request: Request) -> dict[str, Any]:
+        body = await request.read_body(_MAX_BODY_BYTES)
+        fields = parse_object(body) if body else {}
+        if fields is None:
+            raise Refused(400, "invalid_json", "the request's body is no JSON object")
+        return fields
+
+
+_QUESTIONS = frozenset({"status", "budget"})
+_ACTIONS = frozenset({"pause", "resume", "drain", "weights", "model_list"})
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a text")
+    return value
+
+
+def _number(asked: Mapping[str, Sequence[str]], name: str, default: int) -> int:
+    given = asked.get(name, [""])[-1]
+    if given and not given.isdecimal():
+        raise Refused(400, "invalid_request", f"{name} is {given!r}; it is a whole number from 0 on")
+    return int(given) if given else default
+
+
+def _seconds(fields: Mapping[str, Any], name: str) -> float | None:
+    value = fields.get(name)
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf
+    ):
+        raise Refused(400, "invalid_request", f"{name} is {value!r}; it is a number of seconds")
+    return value
