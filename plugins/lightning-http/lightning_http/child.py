@@ -4,15 +4,19 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Literal
 
 from lightning_core.concurrency import loop_factory
 from lightning_core.errors import AccessDenied, RunEnded, StoreError, StoreUnavailable
@@ -23,9 +27,8 @@ from lightning_core.runs.result import FAILED_HOOKS
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
 from lightning_core.types import AttemptedRollout, Worker
-from lightning_http.channel import Ending, Line, Report
 from lightning_http.forwarding import ForwardingStore
-from lightning_http.logs import LogLevels, carry_logs
+from lightning_http.logs import CarriedRecord, LogLevels, carry_logs
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +102,6 @@ class ReportingStore(ForwardingStore):
             logger.warning("lightning.failed_hooks_not_told worker_id=%s", self._teller, exc_info=exc)
 
 
-STOP = b"stop"
-"""What a runner process is told when it is to end."""
-
 END_SECONDS = 2.0
 """How long runners that are cancelled may take to end: agents to clean up, and rollouts to be given back."""
 
@@ -118,12 +118,100 @@ TELL_SECONDS = 0.5
 """How long the last words of a process on its plugins may hold up its end: somebody waits for that."""
 
 
+Ending = Literal["over", "broken", "hopeless", "failed"]
+"""`over`: the run has ended. `broken`: it could not begin, and no other one could. `hopeless`: it has failed, and so
+will others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a runner process says of itself: that it is ready, or why it ends."""
+
+    kind: Literal["ready"] | Ending
+    error: str = ""
+    """In one line."""
+    trace: str = ""
+
+
+class Parent:
+    """The process that started this one. When it dies, this process leaves.
+
+    Args:
+        connection: Leads to it. It sends notes, as a `Channel` does: `begin` with what runs here, then perhaps `stop`.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._unsaid: deque[bytes] = deque()
+        self._speaking = threading.RLock()
+        self._is_speaking = False
+        self._payload: SimpleQueue[Sequence[bytes]] = SimpleQueue()
+        self._stop: Callable[[], object] | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name="parent", daemon=True).start()
+
+    def payload(self) -> Sequence[bytes]:
+        """Wait for what runs here."""
+        return self._payload.get()
+
+    def tell(self, said: Report | CarriedRecord) -> None:
+        """Say something, in any thread; it is lost where the other process has died.
+
+        Python may collect garbage at any moment, and run a `__del__` that logs: what it has to say in the midst of
+        another message comes after that.
+        """
+        self._unsaid.append(pickle.dumps(("tell", 0, "said", (said,)), protocol=pickle.HIGHEST_PROTOCOL))
+        with self._speaking:
+            while self._unsaid and not self._is_speaking:
+                self._is_speaking = True
+                try:
+                    with suppress(OSError):
+                        self._connection.send_bytes(self._unsaid.popleft())
+                finally:
+                    self._is_speaking = False
+
+    @contextmanager
+    def working(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Let agents clean up during the block: `stop` is called, in another thread, when it is time to end."""
+        self._stop = stop
+        try:
+            yield
+        finally:
+            self._ended.set()
+
+    def _watch(self) -> None:
+        parent = multiprocessing.parent_process()
+        # It tells of the parent's death even where a process that it forked keeps our connection open.
+        parents: list[Any] = [] if parent is None else pidfd(parent.pid)
+        while not any(each in parents for each in wait([self._connection, *parents])):
+            try:
+                _, _, name, arguments = self._connection.recv()
+            except (EOFError, OSError):
+                break
+            if name == "begin":
+                self._payload.put(arguments)
+            elif self._stop is not None:
+                self._stop()
+        if self._stop is not None:
+            with suppress(RuntimeError):  # the loop has ended, and this process is about to
+                self._stop()
+            self._ended.wait(ORPHAN_SECONDS)
+        os._exit(ORPHANED)
+
+
+def pidfd(pid: int | None) -> list[int]:
+    """Return what tells of a process's end even where a process that it forked lives on, where the system has it."""
+    try:
+        return [] if pid is None else [os.pidfd_open(pid)]
+    except (AttributeError, OSError):  # it has ended already, or the system has no such thing
+        return []
+
+
 def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Sequence[str], levels: LogLevels) -> None:
     """Run runners in this process until they have ended, and then leave it, whatever still runs in it.
 
     Args:
-        connection: To the process that started this one. What comes first are the runners' side and the store, then,
-            perhaps, `STOP`. When it closes, that process has died.
+        connection: To the process that started this one; see `Parent`.
         token: Is part of the ids of the workers here.
         numbers: Of the workers; they run at the same time.
         secrets: Environment variables that are not for agents.
@@ -136,21 +224,16 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     for name in secrets:
         os.environ.pop(name, None)
-    begun = threading.Event()
-    threading.Thread(target=_watch_beginning, args=(begun,), name="parent at the beginning", daemon=True).start()
-    line = Line(connection)
-    logs = carry_logs(levels, line.tell)
+    parent = Parent(connection)
+    logs = carry_logs(levels, parent.tell)
     status = 1
     try:
-        runner, store = map(unpacked, (connection.recv_bytes(), connection.recv_bytes()))
-    except EOFError:
-        status = ORPHANED
+        runner, store = map(unpacked, parent.payload())
     except BaseException as exc:
-        line.tell(_report("broken", exc))
+        parent.tell(_report("broken", exc))
     else:
         logs.run_id = store.run_id
-        begun.set()  # the run's own watch lets agents clean up first
-        status = _work(connection, line, runner, store, prefix=worker_ids(token), numbers=numbers)
+        status = _work(parent, runner, store, prefix=worker_ids(token), numbers=numbers)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
             stream.flush()
@@ -204,81 +287,30 @@ async def run_here(
         await asyncio.wait((*left, stopping), timeout=END_SECONDS)
 
 
-def _work(
-    connection: Connection,
-    line: Line,
-    runner: RunnerBundle,
-    store: LightningStore,
-    *,
-    prefix: str,
-    numbers: Sequence[int],
-) -> int:
-    ended = threading.Event()
-
+def _work(parent: Parent, runner: RunnerBundle, store: LightningStore, *, prefix: str, numbers: Sequence[int]) -> int:
     async def work() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        watch = threading.Thread(
-            target=_watch,
-            args=(connection, lambda: loop.call_soon_threadsafe(stop.set), ended),
-            name="parent",
-            daemon=True,
-        )
-        watch.start()
         worker_prefix.set(prefix)
-        line.tell(Report("ready"))
         reporting = ReportingStore(store, lambda: getattr(runner, "failed_hooks", ()))
-        try:
-            await run_here(runner, reporting, numbers, stop, on_over=lambda: line.tell(Report("over")))
-        finally:
-            with suppress(StoreError, TimeoutError):  # why it is out of reach is told by what ended this
-                async with asyncio.timeout(TELL_SECONDS):
-                    await reporting.tell()
-            await store.aclose()
+        with parent.working(lambda: loop.call_soon_threadsafe(stop.set)):
+            parent.tell(Report("ready"))
+            try:
+                await run_here(runner, reporting, numbers, stop, on_over=lambda: parent.tell(Report("over")))
+            finally:
+                with suppress(StoreError, TimeoutError):  # why it is out of reach is told by what ended this
+                    async with asyncio.timeout(TELL_SECONDS):
+                        await reporting.tell()
+                await store.aclose()
 
     try:
         # Never closed: that would wait for the threads of agents that hang.
         asyncio.Runner(loop_factory=loop_factory()).run(work())
     except BaseException as exc:
         hopeless = isinstance(exc, StoreUnavailable | AccessDenied)
-        line.tell(_report("hopeless" if hopeless else "failed", exc))
+        parent.tell(_report("hopeless" if hopeless else "failed", exc))
         return 1
-    finally:
-        ended.set()
     return 0
-
-
-def _watch_beginning(begun: threading.Event) -> None:
-    """Leave this process when the one that started it dies while this one still imports what it is to run."""
-    parent = _parent() or [each.sentinel for each in (multiprocessing.parent_process(),) if each is not None]
-    if parent and wait(parent) and not begun.is_set():
-        os._exit(ORPHANED)
-
-
-def _watch(connection: Connection, stop: Callable[[], object], ended: threading.Event) -> None:
-    """Stop when told so. When the process that started this one has died, nobody waits for what is left here."""
-    parent = _parent()
-    while not any(each in parent for each in wait([connection, *parent])):
-        try:
-            connection.recv_bytes()
-        except (EOFError, OSError):
-            break
-        stop()
-    with suppress(RuntimeError):  # the loop has ended, and this process is about to
-        stop()
-    ended.wait(ORPHAN_SECONDS)
-    os._exit(ORPHANED)
-
-
-def _parent() -> list[Any]:
-    """Return what tells of the parent's death even where a process that it forked keeps our connection open."""
-    parent = multiprocessing.parent_process()
-    if parent is None or parent.pid is None or not hasattr(os, "pidfd_open"):
-        return []
-    try:
-        return [os.pidfd_open(parent.pid)]
-    except OSError:  # it has died already, or the system has no such thing: the connection tells as well
-        return []
 
 
 def _report(kind: Ending, error: BaseException) -> Report:

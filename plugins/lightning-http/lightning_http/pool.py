@@ -3,22 +3,21 @@
 import asyncio
 import logging
 import os
-import pickle
 import secrets
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, Protocol
 
 from lightning_core.errors import ExecutionError, InvalidTransition, NotFound, StoreError
-from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.store import LightningStore
 from lightning_http import child
-from lightning_http.channel import Report, Words
-from lightning_http.child import OVER_SECONDS, STOP
+from lightning_http.channel import Channel, describe_exit
+from lightning_http.child import OVER_SECONDS, Report
 from lightning_http.logs import CarriedRecord, LogLevels
 
 logger = logging.getLogger(__name__)
@@ -45,53 +44,28 @@ async def release(store: LightningStore, token: str, reason: str) -> None:
         logger.warning("lightning.rollouts_not_released workers=%s", token, exc_info=exc)
 
 
-WORDS_AT_ONCE = 100
-"""How much that a process says is taken in before others have their turn: it may log a lot."""
-
-
 class RunnerProcess:
-    """Starts one process with runners, and watches it, in the running event loop.
+    """A process with runners, watched from the running event loop.
 
     Args:
         context: How processes are started.
-        payload: The packed runners' side, and the packed store.
         numbers: Of its workers.
-        secret_variables: Environment variables that it does not keep.
     """
 
-    def __init__(
-        self,
-        context: BaseContext,
-        payload: Sequence[bytes],
-        numbers: Sequence[int],
-        secret_variables: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, context: BaseContext, numbers: Sequence[int]) -> None:
         self.token = secrets.token_hex(4)
         """Is part of the ids of its workers."""
         self.numbers = numbers
+        self.name = f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}"
         self.report: Report | None = None
         """The last thing that it said."""
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         """Done when it has ended."""
-        self._payload = payload
-        self._connection, theirs = context.Pipe()
-        self._words = Words(self._connection)
+        self._context: Any = context
+        self._channel = Channel(self._take)
         self._has_failed_to_show = False
-        self._pidfds: list[int] = []
-        process: Any = context
-        self._process = process.Process(
-            target=child.main,
-            args=(theirs, self.token, numbers, secret_variables, LogLevels.here()),
-            name=f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}",
-        )
-        self._theirs = theirs
-        self._sent: asyncio.Future[Any] | None = None
-
-    @property
-    def name(self) -> str:
-        """What it is called in messages."""
-        return str(self._process.name)
+        self._watched: list[int] = []
 
     @property
     def pid(self) -> int | None:
@@ -110,31 +84,39 @@ class RunnerProcess:
         """Whether it came as far as to look for work."""
         return self.report is not None and self.report.kind != "broken"
 
-    def start(self) -> None:
-        """Start it."""
-        try:
-            with _without_interrupts():
-                self._process.start()
-        except BaseException:
-            self._words.close()
-            self._connection.close()
-            raise
-        finally:
-            self._theirs.close()
-        self._pidfds = _pidfds(self._process.pid)
-        for end in (self._process.sentinel, *self._pidfds):
+    async def start(self, payload: Sequence[bytes], secret_variables: Sequence[str]) -> None:
+        """Start it.
+
+        Args:
+            payload: The packed runners' side, and the packed store.
+            secret_variables: Environment variables that it does not keep.
+        """
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(True)  # a default timeout of this process is not meant for it
+        with Connection(theirs.detach()) as connection:
+            await self._channel.open(ours)
+            self._process = self._context.Process(
+                target=child.main,
+                args=(connection, self.token, self.numbers, secret_variables, LogLevels.here()),
+                name=self.name,
+            )
+            try:
+                with _without_interrupts():
+                    self._process.start()
+            except BaseException:
+                self._channel.abort()
+                raise
+        self._watched = [self._process.sentinel, *child.pidfd(self._process.pid)]
+        for end in self._watched:
             self._loop.add_reader(end, self._on_end)
-        self._loop.add_reader(self._words.fileno(), self._on_word)
-        # It may be more than a pipe holds, and the process takes it when it has started.
-        self._sent = in_daemon_thread(lambda: _send(self._connection, self._payload), name="runner's payload")
+        self._channel.tell("begin", *payload)
 
     def stop(self) -> None:
         """Ask it to give back what it works on, and to end."""
-        if not self.has_begun:
+        if self.has_begun:
+            self._channel.tell("stop")
+        else:
             self.terminate()
-        elif not self.ended.done():
-            with suppress(OSError):  # it ends just now
-                self._connection.send_bytes(STOP)
 
     def terminate(self) -> None:
         """Ask the system to end it."""
@@ -148,45 +130,25 @@ class RunnerProcess:
 
     def describe_end(self) -> str:
         """Say how it ended, in one line."""
-        code = self.exit_code
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            how = f"signal {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"signal {-code}"
         said = f" ({self.report.error})" if self.report is not None and self.report.error else ""
-        return f"{self.name} (process {self.pid}) ended with {how}{said}"
+        return f"{self.name} (process {self.pid}) ended with {describe_exit(self.exit_code)}{said}"
 
     def close(self) -> None:
         """Kill it where it still runs, and wait for that."""
-        if self._process.pid is not None and not self.ended.done():
+        if not self.ended.done():
             self._process.kill()
             self._process.join()
             self._on_end()
 
-    def _on_word(self) -> None:
-        for _ in range(WORDS_AT_ONCE):
-            if not self._hear():
-                return
-
-    def _hear(self) -> bool:
-        """Take in what it said next; return whether there was anything."""
+    def _take(self, name: str, arguments: tuple[Report | CarriedRecord]) -> None:
+        (said,) = arguments
+        if isinstance(said, Report):
+            self.report = said
+            return
         try:
-            word = self._words.next()
-        except (EOFError, OSError):
-            self._loop.remove_reader(self._words.fileno())
-            return False
-        if word is None:
-            return False
-        try:
-            self._take(pickle.loads(word))
+            said.show()
         except Exception as exc:  # of a handler or a filter of the program; what the process says counts all the same
             self._tell_of_failure(exc)
-        return True
-
-    def _take(self, said: Report | CarriedRecord) -> None:
-        if isinstance(said, CarriedRecord):
-            said.show()
-        else:
-            self.report = said
 
     def _tell_of_failure(self, error: Exception) -> None:
         """Say once, where no handler of the program is asked, that its records are not shown."""
@@ -197,39 +159,15 @@ class RunnerProcess:
         self._has_failed_to_show = True
 
     def _on_end(self) -> None:
-        for end in (self._process.sentinel, *self._pidfds):
+        for end in self._watched:
             self._loop.remove_reader(end)
-        while self._pidfds:
-            os.close(self._pidfds.pop())
+        for pidfd in self._watched[1:]:
+            os.close(pidfd)
         try:
-            while self._hear():
-                continue
+            self._channel.abort()
         finally:
-            self._loop.remove_reader(self._words.fileno())
-            self._words.close()
-            self._connection.close()
             self._process.join()
-            if self._sent is not None and self._sent.done() and not self._sent.cancelled():
-                self._sent.exception()  # nobody was there to take it
-            elif self._sent is not None:
-                self._sent.cancel()
             self.ended.set_result(None)
-
-
-def _pidfds(pid: int) -> list[int]:
-    """Return what tells of a process's end even where a process that it forked lives on, which keeps the rest open."""
-    if not hasattr(os, "pidfd_open"):
-        return []
-    try:
-        return [os.pidfd_open(pid)]
-    except OSError:  # it has ended already, or the system has no such thing: the sentinel tells as well
-        return []
-
-
-def _send(connection: Connection, payload: Sequence[bytes]) -> None:
-    with suppress(OSError):  # it has died; how is known from its end
-        for part in payload:
-            connection.send_bytes(part)
 
 
 @contextmanager
@@ -316,7 +254,7 @@ class RunnerPool:
             ExecutionError: When one cannot begin, or too many have died.
         """
         for numbers in self._slots:
-            self._start(numbers)
+            await self._start(numbers)
         while self._running:
             await asyncio.wait({each.ended for each in self._running}, return_when=asyncio.FIRST_COMPLETED)
             for process in [each for each in self._running if each.ended.done()]:
@@ -418,10 +356,13 @@ class RunnerPool:
             )
         trace = f"\n{report.trace}" if report is not None and report.trace else ""
         logger.warning("lightning.runner_process_replaced %s%s", how, trace)
-        self._start(process.numbers)
+        await self._start(process.numbers)
 
-    def _start(self, numbers: Sequence[int]) -> None:
-        process = RunnerProcess(self._context, self._payload, numbers, self._secret_variables)
-        process.start()
+    async def _start(self, numbers: Sequence[int]) -> None:
+        process = RunnerProcess(self._context, numbers)
+        await process.start(self._payload, self._secret_variables)
         self.tokens.add(process.token)
-        self._running.add(process)
+        if self._is_stopping:  # meanwhile
+            process.close()
+        else:
+            self._running.add(process)

@@ -293,7 +293,7 @@ async def test_a_worker_that_dies_is_replaced_and_what_it_lost_is_told(
         await unlucky.spans()
     assert await lucky.spans()
     assert "lightning.proxy_worker_died" in caplog.text
-    assert "signal 9" in caplog.text
+    assert "signal SIGKILL" in caplog.text
 
 
 async def test_a_worker_that_fails_as_it_stops_is_ended_all_the_same(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from lightning_http.auth import Keys
+from lightning_http.channel import Channel, ChannelClosed
 
 from lightning_core.registry import default_registry
 from lightning_core.store.clock import SystemClock
@@ -21,7 +22,7 @@ from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import Wanted
 from lightning_proxy.request import Refused
 from lightning_proxy.service import ProxyService
-from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
+from lightning_proxy.workers.task import ERRORS, State, Task
 
 
 def main() -> None:
@@ -41,13 +42,13 @@ class Worker:
         self._listening = listening
         self._service: ProxyService | None = None
         self._task: Task | None = None
-        self._channel: Channel | None = None
+        self._channel = Channel(self._take, self._answer, ERRORS)
 
     async def run(self, ours: socket.socket) -> None:
         """Work until the process that started this one closes its end, or dies."""
-        self._channel = channel = await Channel.over(ours, self._answer, self._take)
+        await self._channel.open(ours)
         try:
-            await asyncio.wait((channel.closed,))
+            await asyncio.wait((self._channel.closed,))
         finally:
             await self._stop()
 
@@ -78,7 +79,6 @@ class Worker:
     async def _begin(self, packed: bytes, path: Sequence[str], state: State) -> None:
         sys.path[:] = path  # before a class of the program's own is unpickled
         task: Task = pickle.loads(packed)
-        assert self._channel is not None
         if task.store is not None:
             await task.store.statistics()  # its run is known from now on
         service = ProxyService(

@@ -9,8 +9,10 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from lightning_http.channel import Channel, ChannelClosed, describe_exit
 from lightning_http.listener import bind
 
 from lightning_core.budget import Budget
@@ -23,8 +25,7 @@ from lightning_proxy.replicas import Places, StoredResponses
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import RefusalWaits
-from lightning_proxy.workers.channel import Channel, ChannelClosed, State, Task
-from lightning_proxy.workers.pickling import packed_task, require_sendable
+from lightning_proxy.workers.task import ERRORS, State, Task, packed_task, require_sendable
 
 
 def sum_of(statuses: Sequence[dict[str, Any]], *, weight_version: str | None, is_paused: bool) -> dict[str, Any]:
@@ -53,25 +54,20 @@ _END_SECONDS = 2.0
 
 
 class WorkerProcess:
-    """Starts a worker, and knows what it works on.
+    """A worker, in a process that has nothing of this program.
 
     Args:
-        listening: The socket that all workers answer on.
-        answer: Answers what it asks.
         note: Takes what it tells.
+        answer: Answers what it asks.
     """
 
     def __init__(
         self,
-        listening: socket.socket,
-        answer: "Callable[[WorkerProcess, str, tuple[Any, ...]], Awaitable[Any]]",
         note: "Callable[[WorkerProcess, str, tuple[Any, ...]], None]",
+        answer: "Callable[[WorkerProcess, str, tuple[Any, ...]], Awaitable[Any]]",
     ) -> None:
-        self._listening = listening
-        self._answer = answer
-        self._note = note
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self.channel = Channel(partial(note, self), partial(answer, self), ERRORS)
         self.open_attempts: set[Owner] = set()
         """Those with calls which the store does not have yet."""
 
@@ -80,63 +76,37 @@ class WorkerProcess:
         """Its process id; None before it is started."""
         return None if self._process is None else self._process.pid
 
-    @property
-    def channel(self) -> Channel:
-        """What leads to it."""
-        assert self._channel is not None
-        return self._channel
-
-    async def start(self) -> None:
-        """Start the process, which does nothing yet."""
+    async def start(self, listening: socket.socket) -> None:
+        """Start the process, which does nothing yet, with the socket that all workers answer on."""
         ours, theirs = socket.socketpair()
-        try:
-            descriptors = (self._listening.fileno(), theirs.fileno())
+        with theirs:
+            await self.channel.open(ours)
+            descriptors = (listening.fileno(), theirs.fileno())
             # asyncio's own way to start processes works in the main thread alone on some platforms.
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 [sys.executable, "-m", "lightning_proxy.workers.child", *map(str, descriptors)],
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
             )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        try:
-            self._channel = await Channel.over(
-                ours,
-                lambda name, arguments: self._answer(self, name, arguments),
-                lambda name, arguments: self._note(self, name, arguments),
-            )
-        except BaseException:
-            ours.close()
-            raise
 
-    async def end(self, seconds: float) -> int:
-        """Close the channel, wait for the process's end and kill it when it does not come; return how it ended."""
-        process = self._process
-        assert process is not None
-        if self._channel is not None:
-            await self._channel.aclose()
-        try:
-            return await asyncio.to_thread(process.wait, seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return await asyncio.to_thread(process.wait)
-
-    async def buried(self) -> str:
-        """Say how a process ended that has closed its channel."""
-        code = await self.end(_END_SECONDS)
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    async def killed(self) -> str:
-        """Let the system end it, and say how it ended."""
+    async def end(self, seconds: float = _END_SECONDS) -> str:
+        """Close the channel, kill the process where it does not end by itself, and say how it ended."""
+        await self.channel.aclose()
         process = self._process
         if process is None:
             return "nothing"
-        if self._channel is None or not self._channel.closed.done():
+        try:
+            code = await asyncio.to_thread(process.wait, seconds)
+        except subprocess.TimeoutExpired:
             process.kill()
-        return await self.buried()
+            code = await asyncio.to_thread(process.wait)
+        return describe_exit(code)
+
+    async def kill(self) -> str:
+        """End it at once, and say how it ended."""
+        if self._process is not None and not self.channel.closed.done():
+            self._process.kill()
+        return await self.end()
 
 
 logger = logging.getLogger(__name__)
@@ -253,9 +223,9 @@ class WorkerPool(ProxyServer):
 
     async def _start_worker(self) -> WorkerProcess:
         assert self._listening is not None
-        worker = WorkerProcess(self._listening, self._answer, self._take)
+        worker = WorkerProcess(self._take, self._answer)
         try:
-            await worker.start()
+            await worker.start(self._listening)
             async with asyncio.timeout(_START_SECONDS):
                 known = self._changes
                 await worker.channel.ask("begin", self._packed, sys.path, self._state)
@@ -267,7 +237,7 @@ class WorkerPool(ProxyServer):
         except BaseException as exc:
             if worker in self._workers:
                 self._workers.remove(worker)
-            how = await worker.killed()
+            how = await worker.kill()
             if isinstance(exc, ChannelClosed):
                 raise ProxyError(f"a worker of the proxy ended with {how} before it began; see stderr") from exc
             raise
@@ -280,7 +250,7 @@ class WorkerPool(ProxyServer):
         while True:
             began = loop.time()
             await asyncio.wait((worker.channel.closed,))
-            how = await worker.buried()
+            how = await worker.end()
             self._bury(worker)
             logger.warning("lightning.proxy_worker_died pid=%s how=%s; another one takes its place", worker.pid, how)
             is_sound = loop.time() - began >= _SOUND_SECONDS

@@ -1,14 +1,63 @@
-"""What is sent to workers, and what cannot be: an object of this process stays here."""
+"""What a worker is told by the process that started it, and what cannot be sent: an object of this process."""
 
 import io
 import pickle
 import types
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import (
+    BudgetExhausted,
+    ConfigError,
+    LightningError,
+    ProxyError,
+    RegistryError,
+    StoreUnavailable,
+)
+from lightning_core.store import LightningStore
 from lightning_proxy.backend import Backend
-from lightning_proxy.workers.channel import Task
+from lightning_proxy.control import CallsLost, Settings
+from lightning_proxy.owner import Owner
+from lightning_proxy.spans import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The same for all workers, and for those that replace them."""
+
+    store: LightningStore | None
+    """A client of the store's server; None to record nothing."""
+    key: str | None = field(repr=False)
+    settings: Settings
+    """Of one worker."""
+    capture: Capture
+    has_budget: bool
+
+
+@dataclass(slots=True)
+class State:
+    """What was said since the start; a worker that comes later is told all of it."""
+
+    model_list: Sequence[Mapping[str, Any]] = ()
+    list_version: int = 1
+    weight_version: str | None = None
+    is_paused: bool = False
+    pause_seconds: float | None = None
+    """How long calls wait for the end of the pause; None for as long as usual."""
+    bound: dict[str, Owner] = field(default_factory=dict)
+
+
+ERRORS: tuple[type[LightningError], ...] = (
+    BudgetExhausted,
+    CallsLost,
+    ConfigError,
+    RegistryError,
+    StoreUnavailable,
+    ProxyError,
+)
+"""What may be raised at the other end of a channel; anything else is a `ProxyError` there. A subclass stands before its
+base."""
 
 
 def packed_task(task: Task) -> bytes:
