@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, Self
 from typing_extensions import TypeVar
 
 from lightning_core.agent import LitAgent
+from lightning_core.concurrency import in_daemon_thread
 from lightning_core.plugins import Hooks
-from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode
 

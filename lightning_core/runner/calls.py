@@ -1,16 +1,14 @@
 """Call an agent or a grader, and get away from it when its time is over."""
 
 import asyncio
-import contextvars
 import inspect
-import threading
-import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_core.adapter import genai
 from lightning_core.adapter.calls import has_failed
+from lightning_core.concurrency import contained, in_daemon_thread
 from lightning_core.errors import AgentError, AgentTimeout, BudgetExhausted, Fault
 from lightning_core.model_proxy import flush_calls
 from lightning_core.runner.outcome import Outcome
@@ -159,7 +157,7 @@ async def call_agent(
             raise AgentError(f"the {who}'s task was cancelled, but not by its runner")
         error = call.exception()
         if error is not None and not isinstance(error, Exception):
-            raise _contained(error, who) from error
+            raise contained(error, who) from error
         return call.result()
 
     if is_async:
@@ -170,47 +168,6 @@ async def call_agent(
     return result
 
 
-def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Future[Any]":
-    """Run a function in a new daemon thread, with the context variables of the caller.
-
-    Cancelling the future abandons the thread: it goes on, and what it returns or raises is ignored. The process does
-    not wait for it at its end.
-
-    Returns:
-        A future of this loop with its result.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: Any, error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result: Any = None
-        error: Exception | None = None
-        try:
-            result = context.run(function)
-        except StopIteration as exc:
-            error = _contained(exc, name)  # no future can hold it
-        except Exception as exc:
-            error = exc
-        except BaseException as exc:
-            error = _contained(exc, name)
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:
-            return  # the loop has ended, and nobody waits for this any more
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return future
-
-
 async def _awaited(function: Callable[[], Awaitable[Any]], who: str) -> Any:
     """Await the call; a SystemExit would otherwise end the loop with all the other rollouts.
 
@@ -219,14 +176,7 @@ async def _awaited(function: Callable[[], Awaitable[Any]], who: str) -> Any:
     try:
         return await function()
     except SystemExit as exc:
-        raise _contained(exc, who) from exc
-
-
-def _contained(error: BaseException, name: str) -> AgentError:
-    """Return an error that stops nobody but the call that raised the given one."""
-    contained = AgentError(f"the {name} raised {traceback.format_exception_only(error)[-1].strip()}")
-    contained.__cause__ = error
-    return contained
+        raise contained(exc, who) from exc
 
 
 async def _stop(call: "asyncio.Future[Any]", on_abandoned: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+from lightning_core.concurrency import EventLoopThread
 from lightning_core.errors import StoreError
 from lightning_core.runner.assignment import Assignment
 from lightning_core.store import LightningStore
@@ -84,7 +85,7 @@ END_SECONDS = 0.5
 
 
 class Pacemaker:
-    """A daemon thread with an event loop, which is there while anybody uses it.
+    """An event-loop thread that is there while it has users.
 
     One for the process, because sixty threads that start and end would hold up the event loop of their runners.
     """
@@ -96,73 +97,46 @@ class Pacemaker:
         """Begin anew, without the thread: in a forked process there is none."""
         self._lock = threading.Lock()
         self._users = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: EventLoopThread | None = None
 
-    def join(self) -> asyncio.AbstractEventLoop:
-        """Return the thread's event loop. Each call needs one of `leave`."""
+    def acquire(self) -> EventLoopThread:
+        """Return the thread. Each call needs one of `release`."""
         with self._lock:
             self._users += 1
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_run, args=(self._loop,), name="heartbeats", daemon=True)
-                self._thread.start()
-            return self._loop
+            if self._thread is None:
+                self._thread = EventLoopThread("heartbeats")
+            return self._thread
 
-    def leave(self) -> threading.Thread | None:
-        """Undo one `join`; the last one tells the thread to end, and returns it."""
+    def release(self) -> EventLoopThread | None:
+        """Undo one `acquire`; the last one tells the thread to end, and returns it."""
         with self._lock:
             self._users -= 1
-            if self._users or self._loop is None:
+            if self._users or self._thread is None:
                 return None
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            ending, self._loop, self._thread = self._thread, None, None
-            return ending
+            ending, self._thread = self._thread, None
+        ending.stop()
+        return ending
 
     @asynccontextmanager
     async def running(self, work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         """Run a coroutine function in the thread during the block; cancel it, and wait shortly for it, at the end."""
-        here, there = asyncio.get_running_loop(), self.join()
-        ended = here.create_future()
-        started: list[asyncio.Future[None]] = []
-
-        def start() -> None:
-            task = asyncio.ensure_future(work(), loop=there)
-            started.append(task)
-            task.add_done_callback(tell)
-
-        def tell(task: "asyncio.Future[None]") -> None:
-            try:
-                here.call_soon_threadsafe(ended.cancel)
-            except RuntimeError:
-                if not here.is_closed():  # nobody waits in a closed loop
-                    raise
-
-        there.call_soon_threadsafe(start)
+        thread, is_over = self.acquire(), asyncio.Event()
+        ended = asyncio.wrap_future(thread.submit(_until(is_over, work)))
         try:
             yield
         finally:
             try:
-                there.call_soon_threadsafe(lambda: started[0].cancel())
+                thread.loop.call_soon_threadsafe(is_over.set)
                 await asyncio.wait((ended,), timeout=END_SECONDS)
             finally:
-                thread = self.leave()
-                if thread is not None and ended.done():  # it has nothing left to do, and is gone in no time
-                    thread.join(END_SECONDS)
+                ending = self.release()
+                if ending is not None and ended.done():  # it has nothing left to do, and is gone in no time
+                    ending.join(END_SECONDS)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        try:
-            # Work whose owner has not waited for its end; what is left of it would be destroyed while it is pending.
-            if unfinished := asyncio.all_tasks(loop):
-                for task in unfinished:
-                    task.cancel()
-                loop.run_until_complete(asyncio.wait(unfinished, timeout=END_SECONDS))
-        finally:
-            loop.close()
+async def _until(is_over: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    async with _in_loop(work):
+        await is_over.wait()
 
 
 pacemaker = Pacemaker()

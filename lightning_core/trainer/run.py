@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
+from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
-from lightning_core.runner.calls import in_daemon_thread
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import describe_origin

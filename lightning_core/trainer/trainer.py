@@ -12,6 +12,7 @@ from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
 from lightning_core.budget import Budget
+from lightning_core.concurrency import event_loop
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
@@ -20,7 +21,6 @@ from lightning_core.plugins import Hooks
 from lightning_core.registry import Kind, Registry, Spec, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
-from lightning_core.runs.event_loop import event_loop
 from lightning_core.runs.first_rollouts import FirstRollouts
 from lightning_core.runs.manifest import Origin
 from lightning_core.runs.recording import Recorder, Recording

@@ -70,12 +70,12 @@ async def test_work_whose_end_nobody_waits_for_is_ended_with_the_thread(
     """On a busy machine the thread may be late."""
     monkeypatch.setattr(pacemaker_module, "END_SECONDS", 0)
     pacemaker, work = Pacemaker(), Work()
-    loop = pacemaker.join()
+    thread = pacemaker.acquire()
     blocked = threading.Event()
     async with pacemaker.running(work):
         await work.has_begun()
-        loop.call_soon_threadsafe(blocked.wait, 5)
-    pacemaker.leave()
+        thread.loop.call_soon_threadsafe(blocked.wait, 5)
+    pacemaker.release()
     monkeypatch.setattr(pacemaker_module, "END_SECONDS", 5)
     blocked.set()
     work.began[0].join(timeout=5)
@@ -87,12 +87,12 @@ async def test_work_whose_end_nobody_waits_for_is_ended_with_the_thread(
 
 async def test_process_that_was_forked_makes_a_thread_of_its_own() -> None:
     pacemaker, work = Pacemaker(), Work()
-    pacemaker.join()
-    of_the_parent = pacemaker.join()
-    pacemaker.leave()
+    pacemaker.acquire()
+    of_the_parent = pacemaker.acquire()
+    pacemaker.release()
     pacemaker.forget()
     async with pacemaker.running(work):
         await work.has_begun()
 
-    of_the_parent.call_soon_threadsafe(of_the_parent.stop)
+    of_the_parent.stop()
     assert len(work.ended) == 1

@@ -20,7 +20,7 @@ from lightning_mongo.changes import Deadlines, News, RunStates
 from lightning_mongo.database import Database, Settings
 from lightning_mongo.documents import Documents
 from lightning_mongo.errors import Address, explained
-from lightning_mongo.portal import Home
+from lightning_mongo.portal import Portal
 from lightning_mongo.rollouts import Rollouts
 from lightning_mongo.spans import Spans
 
@@ -104,8 +104,8 @@ class MongoBackend(StoreBackend):
         self._rollouts = Rollouts(self._database, self._listeners, self._deadlines)
         self._spans = Spans(self._database)
         self._documents = Documents(self._database)
-        self._home = Home(f"the store in {address}", hurry=self._database.hurry, end=self._database.aclose)
-        self._finalizer = weakref.finalize(self, self._home.close)
+        self._portal = Portal(f"the store in {address}", hurry=self._database.hurry, end=self._database.aclose)
+        self._finalizer = weakref.finalize(self, self._portal.close)
 
     @property
     def name(self) -> str:
@@ -165,7 +165,7 @@ class MongoBackend(StoreBackend):
         """Return the records whose deadline is not after `now`."""
         is_known, earliest = self._deadlines.known(run_id)
         if is_known and (earliest is None or now < earliest):
-            self._home.check_open()
+            self._portal.check_open()
             return []
         return await self._do(partial(self._rollouts.due, run_id, now))
 
@@ -221,7 +221,7 @@ class MongoBackend(StoreBackend):
             return await self._do(partial(self._documents.get, run_id, kind, key))
         is_known, document = self._run_states.known(run_id)
         if is_known:
-            self._home.check_open()
+            self._portal.check_open()
             return document
         question = self._run_states.ask()
         document = await self._do(partial(self._documents.get, run_id, kind, key))
@@ -280,7 +280,7 @@ class MongoBackend(StoreBackend):
 
     async def aclose(self) -> None:
         """Finish what was asked for, and let go of the server."""
-        await self._home.aclose()
+        await self._portal.aclose()
         self._finalizer.detach()
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ class MongoBackend(StoreBackend):
                     raise
                 raise error from exc
 
-        return await self._home.do(carry_out)
+        return await self._portal.call(carry_out)
 
     async def _all_runs(self) -> list[str]:
         first, end = (f"{self._database.settings.partition}{after}" for after in "/0")  # "0" is what comes after "/"

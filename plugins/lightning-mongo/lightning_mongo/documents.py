@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from pymongo import InsertOne, UpdateOne
 
+from lightning_core.concurrency import Batcher
 from lightning_core.lifecycle import Request
 from lightning_core.store.backend import REQUEST_SECONDS, Document, DocumentKind
 from lightning_core.store.codec.records import requests_of
 from lightning_core.store.codec.spans import dumped, loaded
 from lightning_mongo import schema
-from lightning_mongo.batcher import Together
 from lightning_mongo.database import Database
 from lightning_mongo.records import NOW, SERVER_TIME, check_size, expires_in
 
@@ -39,9 +39,9 @@ class Documents:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._gets: Together[_Key, Document | None] = Together(self._get_all)
-        self._puts: Together[_Put, bool] = Together(self._put_all)
-        self._latest: Together[tuple[str, DocumentKind], str | None] = Together(self._latest_all)
+        self._gets: Batcher[_Key, Document | None] = Batcher(self._get_all)
+        self._puts: Batcher[_Put, bool] = Batcher(self._put_all)
+        self._latest: Batcher[tuple[str, DocumentKind], str | None] = Batcher(self._latest_all)
 
     async def put(
         self, run_id: str, kind: DocumentKind, key: str, value: bytes, revision: int, requests: tuple[Request, ...]

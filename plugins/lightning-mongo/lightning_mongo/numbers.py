@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from pymongo import UpdateOne
 
+from lightning_core.concurrency import Batcher
 from lightning_core.errors import NotFound
 from lightning_mongo import schema
-from lightning_mongo.batcher import Together
 from lightning_mongo.database import Database
 
 _REMEMBERED = 2_000
@@ -59,7 +59,7 @@ class Numbers:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: OrderedDict[Attempt, Last] = OrderedDict()
-        self._takings: Together[_Taking, Last | None] = Together(self._take_all)
+        self._takings: Batcher[_Taking, Last | None] = Batcher(self._take_all)
 
     def last(self, attempt: Attempt) -> Last:
         """Return what is believed to be the last number: there is none where nothing is known."""

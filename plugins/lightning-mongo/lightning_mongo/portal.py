@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from lightning_core.concurrency import loop_factory
+from lightning_core.concurrency import EventLoopThread, loop_factory
 from lightning_core.errors import StoreClosed, StoreError
 
 T = TypeVar("T")
@@ -20,8 +20,8 @@ EXIT_SECONDS = 10.0
 """How long the end of the interpreter waits for a store that nobody closed."""
 
 
-class Home:
-    """Carries out work in its own event loop, whoever asks. The thread starts with the first work.
+class Portal:
+    """Carries out work in an event loop of its own, for callers in any other. The thread starts with the first work.
 
     Args:
         what: What lives here, for errors.
@@ -36,39 +36,32 @@ class Home:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._to_stop: asyncio.Event | None = None
+        self._thread: EventLoopThread | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def do(self, work: Work[T]) -> T:
+    async def call(self, work: Work[T]) -> T:
         """Return what the work returns.
 
-        Who is cancelled meanwhile does not cancel the work, and waits a moment for its end: so nothing is still under
-        way of which nobody knows any more.
+        A caller that is cancelled meanwhile does not cancel the work, and waits a moment for its end: so nothing is
+        still under way that has no owner.
 
         Raises:
             StoreClosed: After the close.
             StoreError: In a forked child.
         """
-        asking = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = asking.create_future()
-
-        def begin() -> None:
-            task = asyncio.get_running_loop().create_task(work())
-            self._tasks.add(task)
-            task.add_done_callback(lambda task: self._answer(task, asking, answer))
-
         with self._lock_of_this_process():
             self._check_open()
-            self._started().call_soon_threadsafe(begin)
+            if self._thread is None:
+                self._thread = EventLoopThread("lightning-mongo", loop_factory=_new_loop, at_end=self._finish)
+            answer = asyncio.wrap_future(self._thread.submit(self._track(work)))
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            if not answer.done():
-                await asyncio.wait((answer,), timeout=HURRY_SECONDS)
+            if answer.cancelled():
+                raise StoreClosed("the store was closed meanwhile") from None
+            await asyncio.wait((answer,), timeout=HURRY_SECONDS)
             if answer.done() and not answer.cancelled():
-                answer.exception()  # nobody else will look at it
+                answer.exception()  # the caller will not look at it
             raise
 
     def check_open(self) -> None:
@@ -94,11 +87,13 @@ class Home:
         if self._pid != os.getpid():
             return
         with self._lock:
-            first, self._closed = not self._closed, True
-            if first and self._loop is not None and self._to_stop is not None:
-                self._loop.call_soon_threadsafe(self._to_stop.set)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(EXIT_SECONDS)
+            self._closed = True
+        if self._thread is not None:
+            self._thread.stop()
+            if not self._thread.is_here:  # as where a garbage collection has called this
+                self._thread.join(EXIT_SECONDS)
+                if self._thread.ended.done():
+                    self._thread.ended.result()
 
     def _lock_of_this_process(self) -> threading.Lock:
         if self._pid != os.getpid():  # a forked child may have got the lock locked
@@ -108,44 +103,24 @@ class Home:
             )
         return self._lock
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            begun = threading.Event()
-            # Daemonic, so that a store that nobody closed does not keep the interpreter from ending.
-            self._thread = threading.Thread(target=self._run, args=(begun,), name="lightning-mongo", daemon=True)
-            self._thread.start()
-            begun.wait()
-            assert self._loop is not None
-        return self._loop
-
     # In the thread
 
-    def _run(self, begun: threading.Event) -> None:
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
-            runner.run(self._stay(begun))
+    async def _track(self, work: Work[T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work()
+        finally:
+            self._tasks.discard(task)
 
-    async def _stay(self, begun: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._to_stop = asyncio.Event()
-        begun.set()
-        await self._to_stop.wait()
+    async def _finish(self) -> None:
         self._hurry()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=HURRY_SECONDS)
             for task in late:
                 task.cancel()
         await self._end()
-
-    def _answer(self, task: asyncio.Task[T], asking: asyncio.AbstractEventLoop, answer: "asyncio.Future[T]") -> None:
-        self._tasks.discard(task)
-        try:
-            asking.call_soon_threadsafe(_complete, answer, task)
-        except RuntimeError:
-            if not asking.is_closed():
-                raise
-            # Whoever asked went away with the loop.
-            if not task.cancelled():
-                task.exception()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -162,13 +137,3 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
     setattr(loop, "sock_connect", sock_connect)  # noqa: B010  # a type checker does not take an assignment
     return loop
-
-
-def _complete(answer: "asyncio.Future[T]", task: asyncio.Task[T]) -> None:
-    error = StoreClosed("the store was closed meanwhile") if task.cancelled() else task.exception()
-    if answer.done():
-        return
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(task.result())

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from pymongo import DeleteMany, InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
+from lightning_core.concurrency import Batcher
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.store.backend import Change
 from lightning_core.store.codec.records import kept
 from lightning_core.store.query import Query
 from lightning_core.store.waits import Listeners
 from lightning_mongo import schema, schema as span_range
-from lightning_mongo.batcher import Together
 from lightning_mongo.changes import Deadlines
 from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session
@@ -64,11 +64,11 @@ class Rollouts:
         self._database = database
         self._listeners = listeners
         self._deadlines = deadlines
-        self._gets: Together[_Key, RolloutRecord | None] = Together(self._get_all)
-        self._inserts: Together[_New, RolloutRecord] = Together(self._insert_all)
-        self._writes: Together[_Write, bool] = Together(self._write_all)
-        self._claims: Together[_Claim, list[RolloutRecord]] = Together(self._claim_all)
-        self._deadline_questions: Together[str, float | None] = Together(self._ask_deadlines)
+        self._gets: Batcher[_Key, RolloutRecord | None] = Batcher(self._get_all)
+        self._inserts: Batcher[_New, RolloutRecord] = Batcher(self._insert_all)
+        self._writes: Batcher[_Write, bool] = Batcher(self._write_all)
+        self._claims: Batcher[_Claim, list[RolloutRecord]] = Batcher(self._claim_all)
+        self._deadline_questions: Batcher[str, float | None] = Batcher(self._ask_deadlines)
 
     async def get(self, run_id: str, rollout_id: str) -> RolloutRecord | None:
         """Return a record, or None when there is none."""

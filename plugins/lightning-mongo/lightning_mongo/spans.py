@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from pymongo import DeleteMany, InsertOne
 from pymongo.errors import BulkWriteError
 
+from lightning_core.concurrency import Batcher
 from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_mongo import schema, schema as span_range
-from lightning_mongo.batcher import Together
 from lightning_mongo.conditions import page
 from lightning_mongo.database import Database, Session
 from lightning_mongo.errors import duplicates
@@ -52,7 +52,7 @@ class Spans:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._numbers = Numbers(database)
-        self._inserts: Together[list[dict[str, Any]], _Inserted] = Together(self._insert_all, limit=100)
+        self._inserts: Batcher[list[dict[str, Any]], _Inserted] = Batcher(self._insert_all, max_size=100)
 
     async def append(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> list[int | None]:
         """Keep spans, each with its rollout's and its attempt's id, and return their sequence ids.

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 
+from lightning_core.concurrency import Batcher
 from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreUnavailable
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
@@ -83,11 +85,10 @@ class Outbox:
         self._max_bytes = max_bytes
         self._on_attempt = on_attempt
         self._attempts: dict[Owner, _Attempt] = {}
-        self._unnumbered: list[Ticket] = []
+        self._numbers = Batcher(self._number)
         self._ready: list[Ticket] = []
         self._unsent_spans = 0
         self._unsent_bytes = 0
-        self._numbering: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._hurry: asyncio.Future[None] | None = None
@@ -117,17 +118,14 @@ class Outbox:
             )
 
     def begin(self, owner: Owner, abort: Callable[[str], None]) -> Ticket:
-        """Take note of a call that begins, and ask for its number."""
-        ticket = Ticket(owner, abort, asyncio.get_running_loop().create_future())
+        """Record a call that begins, and ask for its number."""
+        ticket = Ticket(owner, abort, self._numbers.submit(owner))
         attempt = self._attempts.get(owner)
         if attempt is None:
             attempt = self._attempts[owner] = _Attempt()
             if self._on_attempt is not None:
                 self._on_attempt(owner, True)
         attempt.calling.add(ticket)
-        self._unnumbered.append(ticket)
-        if self._numbering is None:
-            self._numbering = asyncio.create_task(self._number(), name="numbers of model calls")
         return ticket
 
     def end(self, ticket: Ticket, span: Span | None, size: int = 0) -> None:
@@ -200,10 +198,10 @@ class Outbox:
             await asyncio.gather(done, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._sending, self._numbering):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait((task,))
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait((self._sending,))
+        await self._numbers.cancel()
         if self._unsent_spans:
             self.lost += self._unsent_spans
             logger.error(
@@ -213,27 +211,17 @@ class Outbox:
 
     # Numbers
 
-    async def _number(self) -> None:
-        try:
-            while self._unnumbered:
-                tickets, self._unnumbered = self._unnumbered, []
-                for run_id in dict.fromkeys(ticket.owner.run_id for ticket in tickets):
-                    await self._number_run(run_id, [ticket for ticket in tickets if ticket.owner.run_id == run_id])
-        finally:
-            self._numbering = None
-
-    async def _number_run(self, run_id: str | None, tickets: list[Ticket]) -> None:
-        pairs = [(ticket.owner.rollout_id, ticket.owner.attempt_id) for ticket in tickets]
-        numbers: Sequence[int] = [0] * len(pairs)
-        try:
-            numbers = await self._view(run_id).get_many_span_sequence_ids(pairs)
-        except Exception as exc:
-            # The store numbers them when it gets them, which keeps the order of what is sent together.
-            logger.warning("lightning.calls_not_numbered calls=%d reason=%s", len(pairs), exc)
-        finally:
-            for ticket, number in zip(tickets, numbers, strict=True):
-                if not ticket.number.done():
-                    ticket.number.set_result(number)
+    async def _number(self, owners: list[Owner]) -> list[int]:
+        numbers: dict[str | None, Iterator[int]] = {}
+        for run_id in dict.fromkeys(owner.run_id for owner in owners):
+            pairs = [(owner.rollout_id, owner.attempt_id) for owner in owners if owner.run_id == run_id]
+            try:
+                numbers[run_id] = iter(await self._view(run_id).get_many_span_sequence_ids(pairs))
+            except Exception as exc:
+                # The store numbers them when it gets them, which keeps the order of what is sent together.
+                logger.warning("lightning.calls_not_numbered calls=%d reason=%s", len(pairs), exc)
+                numbers[run_id] = repeat(0)
+        return [next(numbers[owner.run_id]) for owner in owners]
 
     # Spans
 

@@ -368,7 +368,7 @@ async def test_a_stop_that_is_cancelled_comes_to_its_end(
     engine.hold.set()
     assert (await call).status == 200
     await asyncio.to_thread(running._thread.join)
-    assert running._thread._closed.exception() is None
+    assert running._thread.ended.exception() is None
     assert len(await store.query_spans(attempt.rollout_id)) == 1
 
 

@@ -1,9 +1,7 @@
 """`AgentModeDaemon` of agentlightning 0.3: batches of rollouts for a training loop of one's own."""
 
-import asyncio
 import math
 import random
-import threading
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from lightning_proxy import LLMProxy
 from lightning_proxy.control import CallsLost
 
+from lightning_core.concurrency import EventLoopThread
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
 from lightning_core.registry import check_options
@@ -129,9 +128,7 @@ class AgentModeDaemon:
         self._groups: list[list[Rollout]] = []
         self._sources: list[str | None] = []
         self._ended: list[list[_Recorded]] | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="AgentModeDaemon", daemon=True)
-        self._thread.start()
+        self._thread = EventLoopThread("AgentModeDaemon")
 
     def start(self) -> None:
         """Start the proxy, where it is its own."""
@@ -142,9 +139,8 @@ class AgentModeDaemon:
         """Stop the proxy, where it is its own, and the event loop."""
         if self._is_own:
             self._call(self.llm_proxy.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.stop()
         self._thread.join()
-        self._loop.close()
 
     def set_up_data_and_server(
         self, data: Mapping[str, Sequence[Any]], server_addresses: Sequence[str], is_train: bool = True
@@ -315,7 +311,7 @@ class AgentModeDaemon:
         return self._groups[group][row.session]
 
     def _call(self, coroutine: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+        return self._thread.submit(coroutine).result(seconds)
 
 
 def _whole_mini_batches(lessons: Sequence[Lesson], size: int, *, seed: int) -> tuple[list[Lesson], int]:

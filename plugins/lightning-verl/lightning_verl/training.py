@@ -12,8 +12,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_core.runner.calls import in_daemon_thread
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.ending import Ending, Enough

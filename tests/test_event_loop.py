@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lightning_core.runs.event_loop import event_loop
+from lightning_core.concurrency import event_loop
 
 
 def test_block_runs_coroutines_and_the_loop_is_closed_after_it() -> None:
@@ -55,7 +55,7 @@ def test_tasks_that_are_left_are_cancelled_and_may_clean_up() -> None:
 def test_task_that_refuses_to_end_is_left_behind_and_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lightning_core.runs.event_loop.STOP_SECONDS", 0.05)
+    monkeypatch.setattr("lightning_core.concurrency.STOP_SECONDS", 0.05)
     cancelled: list[str] = []
 
     async def stubborn() -> None:

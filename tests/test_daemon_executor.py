@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from lightning_core.runs.event_loop import DaemonExecutor
+from lightning_core.concurrency import DaemonExecutor
 
 LIMIT_SECONDS = 10
 
