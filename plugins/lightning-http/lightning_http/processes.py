@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import lightning_http as http
 from lightning_core.deprecated import deprecated
@@ -26,56 +26,27 @@ from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following
 from lightning_http.pool import RunnerPool, release
 
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off")
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def text_of(variable: str, given: str | None, default: str) -> str:
-    """Return what was given, else the variable where it is set and not empty, else the default."""
-    return given if given is not None else os.environ.get(variable) or default
-
-
-def choice_of(name: str, variable: str, given: str | None, default: str, choices: Sequence[str]) -> str:
-    """Return one of some choices; see `text_of`.
-
-    Raises:
-        ValueError: When it is none of them.
-    """
-    value = text_of(variable, given, default)
-    if value not in choices:
-        source = name if given is not None else f"the variable {variable}"
-        raise ValueError(f"{source} is {value!r}; it is one of {', '.join(choices)}")
-    return value
-
-
-def port_of(name: str, variable: str, given: int | None) -> int | None:
-    """Return a port; None where none is given.
-
-    Raises:
-        ValueError: When it is no port.
-    """
-    text: object = given if given is not None else os.environ.get(variable) or None
-    if text is None:
-        return None
-    source = name if given is not None else f"the variable {variable}"
-    number = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else text
-    if type(number) is not int or not 0 <= number <= 65535:
-        raise ValueError(f"{source} is {text!r}; it is a port, from 0 (the system chooses) to 65535")
-    return number
-
-
-def flag_of(variable: str, given: bool | None) -> bool | None:
-    """Return a flag; None where none is given.
-
-    Raises:
-        ValueError: When the variable is neither true nor false.
-    """
+def _setting(name: str, given: Any, variable: str, default: Any) -> tuple[Any, str]:
+    """Return what was given, else the variable where it is set and not empty, else the default; and its source."""
     text = os.environ.get(variable)
-    if given is not None or not text:
-        return given
-    if text.lower() not in (*_TRUE, *_FALSE):
-        raise ValueError(f"the variable {variable} is {text!r}; it is one of {', '.join((*_TRUE, *_FALSE))}")
-    return text.lower() in _TRUE
+    if given is None and text:
+        return text, f"the variable {variable}"
+    return default if given is None else given, name
+
+
+def _check_choice(value: str, source: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{source} is {value!r}; it is one of {', '.join(choices)}")
+
+
+def _as_port(value: object, source: str) -> int:
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+    if type(number) is not int or not 0 <= number <= 65535:
+        raise ValueError(f"{source} is {value!r}; it is a port, from 0 (the system chooses) to 65535")
+    return number
 
 
 logger = logging.getLogger(__name__)
@@ -145,11 +116,16 @@ class ProcessesStrategy(ExecutionStrategy):
         start_method: StartMethod = "spawn",
         max_restarts: int = 10,
     ) -> None:
-        self.role = cast(Role, choice_of("role", "AGL_CURRENT_ROLE", role, "both", ("algorithm", "runner", "both")))
-        self.server_host = text_of("AGL_SERVER_HOST", server_host, "127.0.0.1")
-        port = port_of("server_port", "AGL_SERVER_PORT", server_port)
-        self.server_port = 0 if port is None else port
-        self.managed_store = flag_of("AGL_MANAGED_STORE", managed_store)
+        self.role: Role
+        self.role, source = _setting("role", role, "AGL_CURRENT_ROLE", "both")
+        _check_choice(self.role, source, ("algorithm", "runner", "both"))
+        self.server_host, _ = _setting("server_host", server_host, "AGL_SERVER_HOST", "127.0.0.1")
+        self.server_port = _as_port(*_setting("server_port", server_port, "AGL_SERVER_PORT", 0))
+        managed, source = _setting("managed_store", managed_store, "AGL_MANAGED_STORE", None)
+        if isinstance(managed, str):
+            _check_choice(managed.lower(), source, tuple(_FLAGS))
+            managed = _FLAGS[managed.lower()]
+        self.managed_store: bool | None = managed
         for name, number, least in (
             ("n_runners", n_runners, 1),
             ("concurrency", concurrency, 1),
@@ -160,13 +136,9 @@ class ProcessesStrategy(ExecutionStrategy):
         for name, seconds in (("graceful_timeout", graceful_timeout), ("terminate_timeout", terminate_timeout)):
             if not seconds >= 0:
                 raise ValueError(f"{name} is {seconds!r}; it is 0 seconds or more")
-        if main_process not in ("algorithm", "runner"):
-            raise ValueError(f"main_process is {main_process!r}; it is one of algorithm, runner")
-        if start_method not in ("spawn", "forkserver"):
-            raise ValueError(
-                f"start_method is {start_method!r}; it is one of spawn, forkserver: a fork would copy locks that "
-                "threads of this process hold"
-            )
+        _check_choice(main_process, "main_process", ("algorithm", "runner"))
+        # A fork would copy locks that threads of this process hold.
+        _check_choice(start_method, "start_method", ("spawn", "forkserver"))
         if main_process == "runner" and (self.role != "both" or n_runners != 1):
             raise ValueError("main_process is 'runner', which keeps one runner here: role is both, and n_runners is 1")
         if self.role == "runner" and self.server_port == 0:
@@ -265,14 +237,13 @@ class ProcessesStrategy(ExecutionStrategy):
             await end_tasks([working], raised=raised)
 
     def _runners(self, runner: RunnerBundle, shared: "_Shared") -> "_Runners":
-        if self.role == "algorithm":
-            return _Nobody()
         if self.main_process == "runner":
             return _RunnersHere(runner, shared.for_runners, range(self.concurrency))
+        has_runners = self.role != "algorithm"
         return RunnerPool(
             multiprocessing.get_context(self.start_method),
-            [packed("the runners' side", runner), packed("the store", shared.for_runners)],
-            n_runners=self.n_runners,
+            [packed("the runners' side", runner), packed("the store", shared.for_runners)] if has_runners else [],
+            n_runners=self.n_runners if has_runners else 0,
             concurrency=self.concurrency,
             max_restarts=self.max_restarts,
             release=shared.release,
@@ -355,20 +326,6 @@ class _Shared:
             told.cancel()
 
 
-class _Nobody:
-    """No runners here."""
-
-    tokens: Iterable[str] = ()
-
-    async def run(self) -> None: ...
-
-    async def stop(
-        self, *, graceful_seconds: float, terminate_seconds: float, has_to_be_told: Callable[[str], bool]
-    ) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class _RunnersHere:
     """Runners in this process, which are ended by cancelling them."""
 
@@ -402,7 +359,7 @@ class _RunnersHere:
         self._stop.set()
 
 
-_Runners = RunnerPool | _Nobody | _RunnersHere
+_Runners = RunnerPool | _RunnersHere
 
 
 async def _while_others_work(leader: "asyncio.Task[None]", store: LightningStore, tokens: Iterable[str]) -> None:

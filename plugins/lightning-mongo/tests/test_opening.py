@@ -245,10 +245,10 @@ async def test_after_the_close_it_says_so(standalone: Mongod, partition: str) ->
 async def test_a_forked_child_is_told_to_open_its_own(standalone: Mongod, partition: str) -> None:
     backend = MongoBackend(standalone.uri, partition_id=partition)
     await backend.kept_runs()
-    backend._home._pid = os.getpid() + 1
+    backend._portal._pid = os.getpid() + 1
     with pytest.raises(StoreError, match=r"and this is its forked child .*; open another one here"):
         await backend.kept_runs()
-    backend._home._pid = os.getpid()
+    backend._portal._pid = os.getpid()
     await backend.aclose()
 
 
