@@ -26,8 +26,8 @@ export PIP_NO_INPUT := 1
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart quickstart-rl test check bench docs lowest ships-in wheels clean empty-venv empty-verl-venv \
-	found-python
+.PHONY: help quickstart quickstart-rl test test-fast check bench docs lowest ships-in wheels clean empty-venv \
+	empty-verl-venv found-python
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,9 +39,11 @@ quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a
 	$(VERL_BIN)/python examples/rl_calculator/train.py
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
-	$(BIN)/pytest -n 2 --dist loadscope -m 'not alone'
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 	$(VERL_BIN)/pytest plugins/lightning-verl/tests examples/gsm8k_grpo examples/rl_calculator
+
+test-fast: $(MADE_FOR) ## run the core's tests that need no other process, in less than a minute
+	$(BIN)/pytest -q -n 2 --dist loadscope -m 'not slow and not processes' tests
 
 check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compiles without a warning
 	$(BIN)/ruff format --check .

@@ -1,8 +1,10 @@
 """What the tests of all packages share."""
 
 import asyncio
+import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
+from typing import Any
 
 import pytest
 
@@ -20,25 +22,54 @@ async def nothing_left_running() -> AsyncIterator[None]:
             assert not thread.is_alive(), f"{thread.name} still runs"
 
 
-ALONE = (
-    "examples/test_training.py",
-    "plugins/lightning-agentops/tests/test_frameworks.py",  # AgentOps patches what others may have imported before
-    "plugins/lightning-http/tests/test_drain.py",
-    "plugins/lightning-http/tests/test_processes",
-    "plugins/lightning-http/tests/test_runner_command.py",
-    "plugins/lightning-http/tests/test_store_command.py",
-    "plugins/lightning-mongo/tests/test_outage.py",
-    "plugins/lightning-proxy/tests/test_command.py",
+PROCESSES = (
     "tests/chaos/",
-    "tests/cli/test_interrupt.py",
-    "tests/cli/test_resume.py",
+    "tests/cli/",
+    "tests/compat/test_former_files.py",
+    "tests/compat/test_scripts.py",
+    "tests/config/test_agents.py",
+    "tests/docs/test_code_blocks.py",
+    "tests/docs/test_suite_examples.py",
+    "tests/runs/test_changes.py",
+    "tests/runs/test_lock.py",
+    "tests/store/test_planted_faults.py",
+    "tests/store/test_suite.py",
+    "tests/test_installation.py",
+    "tests/test_template.py",
+    "tests/tracer/test_base.py",
+    "tests/tracer/test_global_provider.py",
+    "tests/trainer/test_budget.py",
+    "tests/trainer/test_budget_elsewhere.py",
+    "tests/trainer/test_judges.py",
+    "tests/trainer/test_llm_proxy.py",
+    "tests/trainer/test_run_dir.py",
     "tests/trainer/test_signals.py",
 )
-"""Tests that send signals at moments, or kill processes: what else a machine does then changes what they see."""
+"""The core's tests that start other processes, which `make test-fast` leaves out."""
+
+_started: list[str] = []
+
+
+def _note_process(event: str, args: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen":
+        _started.append(str(args[1]))
+
+
+sys.addaudithook(_note_process)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that have to run alone, so that the others can run on several processes."""
+    """Mark the core's tests that start other processes."""
     for item in items:
-        if item.path.relative_to(config.rootpath).as_posix().startswith(ALONE):
-            item.add_marker("alone")
+        if item.path.relative_to(config.rootpath).as_posix().startswith(PROCESSES):
+            item.add_marker("processes")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail one of the core's tests that starts a process and is not in the list."""
+    _started.clear()
+    yield
+    is_of_the_core = item.path.is_relative_to(item.config.rootpath / "tests")
+    if _started and is_of_the_core and item.get_closest_marker("processes") is None:
+        pytest.fail(f"it started {_started[0]}; name its file in PROCESSES of the root conftest.py")
