@@ -10,22 +10,29 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
-from lightning_http.call import Call, ClientGone, Receive, Send, explain
+from lightning_http.call import BodyRefused, Call, ClientGone, answer_error, body_of
 from lightning_http.listener import Listener, bind
 from lightning_http.loopback import is_loopback
-from lightning_http.messages import RUN_HEADER, TRACES_PATH
-from lightning_http.routes.traces import export_traces
+from lightning_http.messages import TRACES_PATH
 from lightning_http.service import Limits, Service
+from lightning_http.traces import keep_traces
 from lightning_http.web_pages import require_local, require_same_site
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from lightning_core.errors import AccessDenied, ConfigError, InvalidRequest, StoreError
+from lightning_core.errors import ConfigError, InvalidRequest, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore
 
@@ -39,8 +46,6 @@ HEALTH_PATH = "/health"
 _STOP_SECONDS = 5.0
 _NO_KEY_TOKEN = "no-key-needed"
 _PROTOBUF = "application/x-protobuf"
-
-Answer = Callable[[Call], Awaitable[None]]
 
 
 class AgentOpsServer:
@@ -73,6 +78,20 @@ class AgentOpsServer:
                 f"{KEY_VARIABLE}, or serve on 127.0.0.1"
             )
         self._service = Service(store, Keys(key), Limits(), local_only=key is None)
+        self._app = Starlette(
+            routes=[
+                Route(HEALTH_PATH, self._health),
+                Route(TOKEN_PATH, self._token, methods=["POST"]),
+                Route(TRACES_PATH, self._traces, methods=["POST"]),
+                Route(METRICS_PATH, self._metrics, methods=["POST"]),
+                *(Route(path, self._upload, methods=["POST"]) for path in UPLOAD_PATHS),
+            ],
+            exception_handlers={
+                HTTPException: _answer_unknown,
+                **dict.fromkeys((StoreError, BodyRefused, ClientGone, Exception), _answer_error),
+            },
+        )
+        self._app.router.redirect_slashes = False
         self._host = host
         self._port = port
         self._listener: Listener | None = None
@@ -134,64 +153,44 @@ class AgentOpsServer:
     ) -> None:
         await self.stop()
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI has it."""
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
-            return
-        call = Call(self._service, scope, receive, send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
         try:
-            await self._serve(call, read_path(scope.get("raw_path", scope["path"].encode()).decode("latin-1")))
-        except ClientGone:
-            return
-        except Exception as exc:
-            if call.status:  # the answer is on its way, and nothing can be added to it
-                raise
-            if explain(exc)[0] == 500:
-                logger.exception("lightning.agentops_request_failed path=%s", scope["path"])
-            await call.answer_error(exc)
+            if scope["type"] == "http":
+                scope = self._addressed(scope)
+            await self._app(scope, receive, send)
+        except StoreError as exc:
+            await answer_error(exc)(scope, receive, send)
+        except Exception:  # it is answered, as far as it can be
+            logger.exception("lightning.agentops_request_failed path=%s", scope["path"])
 
-    async def _serve(self, call: Call, addressed: Addressed) -> None:
+    def _addressed(self, scope: Scope) -> Scope:
+        """Return the request as it is below the URL of its attempt."""
+        headers = Headers(scope=scope)
+        addressed = read_path(scope.get("raw_path", scope["path"].encode()).decode("latin-1"))
         if self._service.local_only:
-            require_local(call.headers)
-        require_same_site(call.scope["method"], call.headers)
-        path, method = addressed.path, call.scope["method"]
-        if path == HEALTH_PATH:
-            await call.answer(200, b'{"status":"ok"}')
-            return
-        answers: dict[str, Answer] = {TOKEN_PATH: self._token, TRACES_PATH: self._traces, METRICS_PATH: self._metrics}
-        answer = self._upload if path in UPLOAD_PATHS else answers.get(path)
-        if answer is None:
-            await call.answer(404, _told(f"there is no {path!r} here; this is the ingestion API of AgentOps"))
-        elif method != "POST":
-            call.extra_headers.append((b"allow", b"POST"))
-            await call.answer(405, _told("this takes POST"))
-        else:
-            if answer == self._traces:
-                self._admit(call, addressed)
-            await answer(call)
+            require_local(headers)
+        require_same_site(scope["method"], headers)
+        return {**scope, "path": addressed.path, "state": {"addressed": addressed}}
 
-    def _admit(self, call: Call, addressed: Addressed) -> None:
-        who = self._service.keys.identify(call.headers.get("authorization"), time.time())
-        asked = call.headers.get(RUN_HEADER)
-        if who.run_id is not None and asked not in (None, who.run_id):
-            raise AccessDenied(f"this key is for an attempt of run {who.run_id}; it cannot write to run {asked!r}")
-        call.store = self._service.view(who.run_id or asked)
+    def _caller(self, request: Request) -> Call:
+        call = Call.identified(self._service, request.headers)
+        addressed: Addressed = request.state.addressed
         rollout_id, attempt_id = addressed.rollout_id, addressed.attempt_id
         if rollout_id is None or attempt_id is None:
-            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in call.scope["headers"]}
-            rollout_id, attempt_id = headers.get(ROLLOUT_HEADER), headers.get(ATTEMPT_HEADER)
-        if rollout_id and attempt_id:
-            who.require_attempt(rollout_id, attempt_id)
-            who = Identity(Role.ATTEMPT, who.run_id, rollout_id, attempt_id)
-        call.identity = who
+            rollout_id, attempt_id = request.headers.get(ROLLOUT_HEADER), request.headers.get(ATTEMPT_HEADER)
+        if not rollout_id or not attempt_id:
+            return call
+        call.identity.require_attempt(rollout_id, attempt_id)
+        return replace(call, identity=Identity(Role.ATTEMPT, call.identity.run_id, rollout_id, attempt_id))
 
-    async def _token(self, call: Call) -> None:
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _token(self, request: Request) -> Response:
         """Give a token for a key: the key itself, so that it is looked at again with everything that is sent."""
         try:
-            key = json.loads(await call.body())["api_key"]
+            key = json.loads(await self._body(request))["api_key"]
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise InvalidRequest('the body is {"api_key": "..."}, as JSON') from exc
         if not isinstance(key, str):
@@ -202,28 +201,31 @@ class AgentOpsServer:
             raise Unauthorized(f"{exc}; AGENTOPS_API_KEY is the key of the attempt, or of the store") from exc
         token = key if self._service.keys.required else _NO_KEY_TOKEN
         project = {"token": token, "project_id": self._service.store.run_id, "project_prem_status": "pro"}
-        await call.answer(200, json.dumps(project).encode())
+        return JSONResponse(project)
 
-    async def _traces(self, call: Call) -> None:
-        body, media_type = await export_traces(call)
-        _log_rejected(call, body, media_type)
-        await call.answer(call.status or 200, body, media_type)
+    async def _traces(self, request: Request) -> Response:
+        answer = await keep_traces(request, self._caller(request))
+        _log_rejected(answer)
+        return answer
 
-    # The SDK sends these before it has its token, or without it. They are dropped, so that nobody needs to be known.
+    # The SDK sends these before it has its token, or without it. They are dropped, so that any caller may send them.
 
-    async def _metrics(self, call: Call) -> None:
-        await call.body()
-        await call.answer(200, b"", _PROTOBUF)
+    async def _metrics(self, request: Request) -> Response:
+        await self._body(request)
+        return Response(b"", media_type=_PROTOBUF)
 
-    async def _upload(self, call: Call) -> None:
-        size = len(await call.body())
-        await call.answer(200, json.dumps({"url": "", "size": size}).encode())
+    async def _upload(self, request: Request) -> Response:
+        return JSONResponse({"url": "", "size": len(await self._body(request))})
+
+    async def _body(self, request: Request) -> bytes:
+        return await body_of(request, self._service.limits.max_body_bytes)
 
 
-def _log_rejected(call: Call, body: bytes, media_type: str) -> None:
+def _log_rejected(answer: Response) -> None:
     """Say which spans were not kept: the SDK that is told so says nothing."""
-    if media_type != _PROTOBUF or not body or (call.status and call.status != 200):
+    if answer.media_type != _PROTOBUF or not answer.body or answer.status_code != 200:
         return
+    body = bytes(answer.body)
     plain = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body
     told = ExportTraceServiceResponse.FromString(plain).partial_success
     if told.rejected_spans:
@@ -234,5 +236,13 @@ def _log_rejected(call: Call, body: bytes, media_type: str) -> None:
         )
 
 
-def _told(message: str) -> bytes:
-    return json.dumps({"error": message}).encode()
+async def _answer_error(request: Request, exc: Exception) -> Response:
+    return answer_error(exc)
+
+
+async def _answer_unknown(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    message = f"there is no {request.url.path!r} here; this is the ingestion API of AgentOps"
+    if exc.status_code == 405:
+        message = f"this does not take {request.method}"
+    return JSONResponse({"error": message}, exc.status_code, exc.headers)

@@ -1,16 +1,28 @@
-"""The application: all routes, and the way from a request to its own."""
+"""The application of a store's server, and the routes that are not of the table."""
 
 import functools
-import json
+from collections.abc import Sequence
+from typing import Any
 
-from fastapi import FastAPI
-from starlette.routing import Match
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError, create_model
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
+from lightning_core.errors import InvalidRequest, StoreError
+from lightning_core.types import Attempt, Span
 from lightning_http.auth import Role
-from lightning_http.call import Call
-from lightning_http.messages import OPENAPI_PATH
-from lightning_http.routes import ALL
-from lightning_http.routing import CallOf, RawAnswer, Routes, StoreRoute
+from lightning_http.call import BodyRefused, ClientGone, answer_error, answer_unknown_route, explain
+from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, TRACES_PATH
+from lightning_http.operations import OPERATIONS, AnyRollout
+from lightning_http.routing import ERRORS, ByAttempt, ByRunner, StoreAnswer, headers_of, make_router, request_id_of
+from lightning_http.service import CONTENT_TYPE
+from lightning_http.spans import SpansRequest, read_span, read_spans_request
+from lightning_http.table_routes import given_in, perform, table_routes
+from lightning_http.traces import ANSWERS, REQUEST, keep_traces
 
 _ABOUT = """
 A store of rollouts, attempts, spans, resources, workers and an algorithm's state.
@@ -20,70 +32,206 @@ header `x-agl-request-id` can be repeated; it has one effect.
 """
 
 
-class Application:
-    """The routes of a store, the same for all servers of a process."""
+store_routes = make_router()
+other_routes = APIRouter(responses=ERRORS)
 
-    def __init__(self) -> None:
-        self.fastapi = FastAPI(
-            title="Lightning store", version="1", description=_ABOUT, openapi_url=None, docs_url=None, redoc_url=None
-        )
-        for routes in (*ALL, self._own()):
-            routes.add_to(self.fastapi)
-        self._routes = [route for route in self.fastapi.router.routes if isinstance(route, StoreRoute)]
-        # A path without parameters is found at once, the others are tried in their order.
-        self._by_path = {
-            (method, route.path): route
-            for route in reversed(self._routes)
-            if not route.param_convertors
-            for method in route.methods or ()
-        }
-        self._with_parameters = [route for route in self._routes if route.param_convertors]
+# Spans and updates
 
-    async def dispatch(self, call: Call) -> None:
-        """Let the right route answer."""
-        scope = call.scope
-        route = self._by_path.get((scope["method"], scope["path"]))
-        if route is not None:
-            scope["route"] = route
-            await route.serve(call, {})
-            return
-        allowed: set[str] = set()
-        for route in self._with_parameters:
-            match, child_scope = route.matches(scope)
-            if match is Match.FULL:
-                scope["route"] = route
-                await route.serve(call, child_scope["path_params"])
-                return
-            if match is Match.PARTIAL:
-                allowed |= set(route.methods or ())
-        allowed |= {method for method, path in self._by_path if path == scope["path"]}
-        if allowed:
-            call.extra_headers.append((b"allow", ", ".join(sorted(allowed)).encode()))
-            await call.answer(405, _told("UnknownRoute", f"this route takes {', '.join(sorted(allowed))}"))
-            return
-        await call.answer(404, _told("UnknownRoute", f"this store has no route {scope['path']!r}; see {OPENAPI_PATH}"))
+_SPANS: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": SpansRequest.model_json_schema()}}}
+}
+_SPAN: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": Span.model_json_schema()}}}
+}
 
-    @functools.cached_property
-    def document(self) -> bytes:
-        """The OpenAPI document."""
-        return json.dumps(self.fastapi.openapi()).encode()
 
-    def _own(self) -> Routes:
-        routes = Routes("service")
+class SequenceIds(BaseModel):
+    """A sequence id for each span, in the order of the request; null for a span that was there already."""
 
-        @routes.get(OPENAPI_PATH, role=Role.RUNNER, raw=True)
-        async def openapi(call: CallOf) -> RawAnswer:
-            """Get this document."""
-            return self.document, "application/json"
+    sequence_ids: list[int | None]
 
-        return routes
+
+@store_routes.post("/spans/bulk", status_code=201, response_model=SequenceIds, openapi_extra=_SPANS)
+async def add_spans(call: ByAttempt, request: Request) -> Response:
+    """Keep spans; none of them when an attempt is unknown."""
+    spans = read_spans_request(await request.body()).spans
+    if call.identity.role is Role.ATTEMPT:
+        for span in spans:
+            call.identity.require_attempt(span.rollout_id, span.attempt_id)
+    stored = await call.store.add_many_spans(call.identity.mark(spans))
+    return StoreAnswer({"sequence_ids": _numbers_of(spans, stored)}, 201)
+
+
+def _numbers_of(given: Sequence[Span], stored: Sequence[Span]) -> list[int | None]:
+    """Return the sequence id under which each span was stored; None for those that were there already."""
+    numbers: list[int | None] = []
+    rest = iter(stored)
+    following = next(rest, None)
+    for span in given:
+        # Those that were stored are in the order in which they were given.
+        if following is not None and _identity(span) == _identity(following):
+            numbers.append(following.sequence_id)
+            following = next(rest, None)
+        else:
+            numbers.append(None)
+    return numbers
+
+
+def _identity(span: Span) -> tuple[str, str, str]:
+    return span.span_id, span.attempt_id, span.rollout_id
+
+
+@store_routes.post("/spans", status_code=201, response_model=Span | None, openapi_extra=_SPAN)
+async def add_span(call: ByAttempt, request: Request) -> Response:
+    """Keep a span; null when the attempt already has one of this id."""
+    body = await request.body()
+    if not body:
+        raise InvalidRequest("the request has no body; it takes a span")
+    span = read_span(body)
+    call.identity.require_attempt(span.rollout_id, span.attempt_id)
+    (marked,) = call.identity.mark([span])
+    return StoreAnswer(await call.store.add_span(marked), 201)
+
+
+def _update(kind: str, **ids: Any) -> Any:
+    base = OPERATIONS[f"update_{kind}"].request or BaseModel
+    return create_model(f"{kind.title()}Update", __base__=base, request_id=(str | None, None), **ids)
+
+
+class UpdateManyRequest(BaseModel):
+    """Changes that are made one after the other, in this order: those of rollouts first."""
+
+    rollouts: list[_update("rollout", rollout_id=(str, ...))] = []  # type: ignore[valid-type]
+    attempts: list[_update("attempt", rollout_id=(str, ...), attempt_id=(str, ...))] = []  # type: ignore[valid-type]
+
+
+class RolloutOutcome(BaseModel):
+    """The result of one change: the record, or the error and its message."""
+
+    rollout: AnyRollout | None = None
+    error: str | None = None
+    message: str | None = None
+
+
+class AttemptOutcome(BaseModel):
+    """The result of one change: the record, or the error and its message."""
+
+    attempt: Attempt | None = None
+    error: str | None = None
+    message: str | None = None
+
+
+class UpdateManyOutcome(BaseModel):
+    """The result of each change, in the order of the request."""
+
+    rollouts: list[RolloutOutcome]
+    attempts: list[AttemptOutcome]
+
+
+@store_routes.post("/updates", response_model=UpdateManyOutcome)
+async def update_many(call: ByRunner, body: UpdateManyRequest) -> Response:
+    """Change many rollouts and attempts, each by itself; what is refused does not stop the others."""
+
+    async def change(kind: str, update: BaseModel) -> dict[str, Any]:
+        try:
+            changed = await perform(call, OPERATIONS[f"update_{kind}"], given_in(update))
+        except StoreError as exc:
+            _, answer = explain(exc)
+            return {kind: None, "error": answer["error"], "message": answer["message"]}
+        return {kind: changed, "error": None, "message": None}
+
+    rollouts = [await change("rollout", update) for update in body.rollouts]
+    return StoreAnswer({"rollouts": rollouts, "attempts": [await change("attempt", each) for each in body.attempts]})
+
+
+@store_routes.post("/rollouts/{rollout_id}/cancel", response_model=AnyRollout, openapi_extra=headers_of(changes=True))
+async def cancel_rollout(call: ByRunner, request: Request, rollout_id: str) -> Response:
+    """Cancel a rollout that has not ended. Idempotent."""
+    fields = {"rollout_id": rollout_id, "status": "cancelled", "request_id": request_id_of(request)}
+    return StoreAnswer(await perform(call, OPERATIONS["update_rollout"], fields))
+
+
+# The server
+
+
+@store_routes.get("/run", response_model=dict[str, str])
+async def get_run(call: ByRunner) -> Response:
+    """Say which run the request is about."""
+    return StoreAnswer({"run_id": call.store.run_id})
+
+
+class Health(BaseModel):
+    """`ok`, or, with status 503, `draining`."""
+
+    status: str
+
+
+async def health(request: Request) -> Response:
+    """Say whether the server is there; 503 while it shuts down. Needs no key."""
+    is_draining = request.state.service.draining.is_set()
+    return JSONResponse({"status": "draining" if is_draining else "ok"}, 503 if is_draining else 200)
+
+
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The counts.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+
+
+@other_routes.get(METRICS_PATH, response_class=Response, responses=_TEXT)
+async def metrics(call: ByRunner) -> Response:
+    """Count requests and records, for Prometheus."""
+    page = call.service.metrics.page(await call.service.store.statistics())
+    return Response(page, headers={"content-type": CONTENT_TYPE})
+
+
+@other_routes.get(OPENAPI_PATH, response_model=None)
+async def openapi(call: ByRunner, request: Request) -> Response:
+    """Get this document."""
+    return JSONResponse(request.app.openapi())
+
+
+@other_routes.post(TRACES_PATH, response_class=Response, openapi_extra=REQUEST, responses=ANSWERS)
+async def export_traces(call: ByAttempt, request: Request) -> Response:
+    """Keep spans that OpenTelemetry exports.
+
+    Which attempt a span belongs to is said by the attributes `agentlightning.rollout_id` and
+    `agentlightning.attempt_id` of the span or of its resource; with the key of an attempt, it is that one. Spans that
+    cannot be kept are counted in the answer, as the protocol has it.
+    """
+    return await keep_traces(request, call)
+
+
+async def _answer_error(request: Request, exc: Exception) -> Response:
+    return answer_error(exc)
+
+
+async def _answer_unknown(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    return answer_unknown_route(request, exc)
 
 
 @functools.cache
-def application() -> Application:
-    """Return the application; it is made once in a process."""
-    return Application()
-
-
-def _told(error: str, message: str) -> bytes:
-    return json.dumps({"error": error, "message": message, "detail": message}).encode()
+def application() -> FastAPI:
+    """Return the application, the same for all servers of a process; see `Gate`."""
+    app = FastAPI(
+        title="Lightning store",
+        version="1",
+        description=_ABOUT,
+        openapi_url=None,
+        redirect_slashes=False,
+        exception_handlers={
+            HTTPException: _answer_unknown,
+            **dict.fromkeys(
+                (StoreError, BodyRefused, ClientGone, ValidationError, RequestValidationError, Exception), _answer_error
+            ),
+        },
+    )
+    app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health, "description": "It shuts down."}})(
+        health
+    )
+    # Not by `include_router`: there every request is matched against each route twice.
+    app.router.routes += [*store_routes.routes, *table_routes.routes, *other_routes.routes]
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            route.operation_id = route.name
+    return app

@@ -1,23 +1,27 @@
-"""One request: who asks, for which run, and how it is answered."""
+"""A request under way: who asks, about which run, for how long; and how errors are answered."""
 
 import asyncio
-import json
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from lightning_core.errors import InvalidRequest, StoreError, StoreUnavailable
+from lightning_core.errors import AccessDenied, InvalidRequest, StoreError, StoreUnavailable
 from lightning_core.store.base import LightningStore
 from lightning_core.types import PaginatedResult
 from lightning_http import wire
-from lightning_http.auth import Identity, Role, Unauthorized
-from lightning_http.messages import PENDING_HEADER, REQUEST_HEADER, RUN_HEADER, STATUS_OF
+from lightning_http.auth import Identity, Unauthorized
+from lightning_http.messages import OPENAPI_PATH, RUN_HEADER, STATUS_OF
 from lightning_http.service import Service
-from lightning_http.web_pages import PAGE_HEADERS
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+T = TypeVar("T")
 
 
 class ClientGone(Exception):
@@ -92,92 +96,67 @@ def _too_large(max_bytes: int, got: str) -> BodyRefused:
     return BodyRefused(413, f"the body has {got} bytes; this store takes at most {max_bytes}. Send it in parts")
 
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-T = TypeVar("T")
-
-_WANTED = {
-    name.encode(): name
-    for name in (
-        *("authorization", "content-type", "content-length", "content-encoding", "accept-encoding"),
-        *(RUN_HEADER, REQUEST_HEADER, *PAGE_HEADERS),
+async def body_of(request: Request, max_bytes: int) -> bytes:
+    """Return a request's body, unpacked; see `read_body`."""
+    return await read_body(
+        request.receive,
+        length=request.headers.get("content-length"),
+        encoding=request.headers.get("content-encoding", "").strip().lower(),
+        max_bytes=max_bytes,
     )
-}
-_JSON = "application/json"
 
 
+def media_type_of(request: Request) -> str:
+    """Return the type of the body, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
-    """A request under way.
+    """A request of a known caller.
 
     Args:
         service: What all requests share.
-        scope: The request, as ASGI gives it.
-        receive: Where its body comes from.
-        send: Where the answer goes.
+        identity: Who asks.
+        store: The store, as the run sees it that the request is about.
     """
 
-    __slots__ = ("_receive", "_send", "extra_headers", "headers", "identity", "scope", "service", "status", "store")
+    service: Service
+    identity: Identity
+    store: LightningStore
 
-    def __init__(self, service: Service, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        self.service = service
-        self.scope = scope
-        self.headers = {_WANTED[name]: value.decode("latin-1") for name, value in scope["headers"] if name in _WANTED}
-        self.identity = Identity(Role.ANYBODY)
-        self.store: LightningStore = service.store
-        """What the request is about; set when the caller is known."""
-        self.status = 0
-        """The status of the answer; 0 before there is one."""
-        self.extra_headers: list[tuple[bytes, bytes]] = []
-        self._receive = receive
-        self._send = send
-
-    @property
-    def request_id(self) -> str | None:
-        """The id under which a repetition of this request is harmless, if it has one.
+    @classmethod
+    def identified(cls, service: Service, headers: Mapping[str, str]) -> "Call":
+        """Find out who asks, and about which run.
 
         Raises:
-            InvalidRequest: When it is longer than a store keeps.
+            Unauthorized: Without a good key.
+            AccessDenied: When the key is for an attempt of another run.
         """
-        given = self.headers.get(REQUEST_HEADER)
-        if given is not None and len(given) > 200:
-            raise InvalidRequest(f"the header {REQUEST_HEADER} has {len(given)} characters; it has at most 200")
-        return given or None
-
-    async def body(self) -> bytes:
-        """Read the body; see `read_body`."""
-        return await read_body(
-            self._receive,
-            length=self.headers.get("content-length"),
-            encoding=self.headers.get("content-encoding", "").strip().lower(),
-            max_bytes=self.service.limits.max_body_bytes,
-        )
-
-    def media_type(self) -> str:
-        """Return the type of the body, without its parameters."""
-        return str(self.headers.get("content-type", "").partition(";")[0].strip().lower())
-
-    async def json_body(self) -> bytes:
-        """Read a body of JSON; empty where there is none.
-
-        Raises:
-            BodyRefused: When it is of another type. A page in a browser can send those without being asked.
-        """
-        body = await self.body()
-        if body and self.media_type() != _JSON:
-            raise BodyRefused(415, f"Content-Type is {self.media_type()!r}; this store takes {_JSON!r}")
-        return body
+        identity = service.keys.identify(headers.get("authorization"), service.now())
+        asked, own = headers.get(RUN_HEADER), identity.run_id
+        if own is not None and asked not in (None, own):
+            raise AccessDenied(f"this key is for an attempt of run {own}; it cannot write to run {asked!r}")
+        return cls(service, identity, service.view(own or asked))
 
     async def wait(
-        self, work: Coroutine[Any, Any, T], *, poll_seconds: float | None, until_drained: bool = False
+        self,
+        request: Request,
+        work: Coroutine[Any, Any, T],
+        *,
+        poll_seconds: float | None,
+        until_drained: bool = False,
     ) -> tuple[bool, T | None]:
-        """Await something that takes its time, as long as somebody waits for it.
+        """Await something that takes its time, as long as the client waits for it.
 
         Args:
+            request: The request, whose body has been read.
             work: What to await; it is cancelled when it is not awaited any more.
             poll_seconds: The longest time to wait, besides the server's own limit.
             until_drained: Whether this is a wait for work, which ends as soon as the server begins to shut down.
 
         Returns:
-            Whether it is done, and what it gave; False and None when it was cut short.
+            Whether it is done, and its result; False and None when it was cut short.
 
         Raises:
             ClientGone: When the client is.
@@ -186,7 +165,7 @@ class Call:
         limit = self.service.limits.max_wait_seconds
         seconds = limit if poll_seconds is None else min(poll_seconds, limit)
         task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(self._gone())
+        gone = asyncio.ensure_future(_disconnected(request.receive))
         end = self.service.draining if until_drained else self.service.closing
         ending = asyncio.ensure_future(end.wait())
         try:
@@ -199,12 +178,7 @@ class Call:
             raise ClientGone
         if end.is_set():
             raise draining()
-        self.extra_headers.append((PENDING_HEADER.encode(), b"true"))
         return False, None
-
-    async def _gone(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            continue
 
     def page(self, limit: int) -> int:
         """Return the limit to ask the store for.
@@ -232,27 +206,16 @@ class Call:
             result.limit = -1
         return result
 
-    # Answers
 
-    async def answer(self, status: int, body: bytes, media_type: str = _JSON) -> None:
-        """Send the answer."""
-        self.status = status
-        headers = [
-            (b"content-type", media_type.encode()),
-            (b"content-length", b"%d" % len(body)),
-            *self.extra_headers,
-        ]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
 
-    async def answer_error(self, exc: Exception) -> None:
-        """Send what is known of an error, which is never a traceback."""
-        status, answer = explain(exc)
-        if status == 401:
-            self.extra_headers.append((b"www-authenticate", b"Bearer"))
-        if status == 503:
-            self.extra_headers.append((b"retry-after", b"1"))
-        await self.answer(status, json.dumps(answer).encode())
+
+async def _end(*tasks: "asyncio.Future[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def draining() -> StoreUnavailable:
@@ -260,32 +223,44 @@ def draining() -> StoreUnavailable:
     return StoreUnavailable("the store is shutting down")
 
 
+# Errors
+
+CLIENT_GONE = 499
+"""The status in the metrics of a request whose client did not wait for the answer."""
+
+
 def explain(exc: Exception) -> tuple[int, Mapping[str, Any]]:
     """Return the status and the body by which an error is answered."""
-    if isinstance(exc, ValidationError):
-        return 422, _told("InvalidRequest", wire.in_words(exc), _faults(exc))
+    if isinstance(exc, RequestValidationError | ValidationError):
+        faults = exc.errors() if isinstance(exc, RequestValidationError) else wire.faults_of(exc, "body")
+        detail = [{name: fault[name] for name in ("loc", "msg", "type")} for fault in faults]
+        return 422, _error("InvalidRequest", wire.in_words({**faults[0], "loc": faults[0]["loc"][1:]}), detail)
     if isinstance(exc, BodyRefused):
-        return exc.status, _told("InvalidRequest", str(exc))
+        return exc.status, _error("InvalidRequest", str(exc))
     if isinstance(exc, Unauthorized):
-        return 401, _told("AccessDenied", str(exc))
+        return 401, _error("AccessDenied", str(exc))
     if isinstance(exc, StoreError):
         kind = next(kind for kind in type(exc).__mro__ if kind in STATUS_OF)
-        return STATUS_OF[kind], _told(kind.__name__, str(exc))
-    return 500, _told("InternalError", "the store failed; its log says why")
+        return STATUS_OF[kind], _error(kind.__name__, str(exc))
+    return 500, _error("InternalError", "the store failed; its log says why")
 
 
-def _told(error: str, message: str, detail: Any = None) -> dict[str, Any]:
+def answer_error(exc: Exception) -> Response:
+    """Return an error's answer, which never has a traceback."""
+    if isinstance(exc, ClientGone):
+        return Response(status_code=CLIENT_GONE)
+    status, body = explain(exc)
+    headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(status)
+    return JSONResponse(body, status, headers)
+
+
+def answer_unknown_route(request: Request, exc: HTTPException) -> Response:
+    """Return the answer where there is no route, or it does not take the method."""
+    message = f"this store has no route {request.url.path!r}; see {OPENAPI_PATH}"
+    if exc.status_code == 405:
+        message = f"this route does not take {request.method}; see {OPENAPI_PATH}"
+    return JSONResponse(_error("UnknownRoute", message), exc.status_code, exc.headers)
+
+
+def _error(error: str, message: str, detail: Any = None) -> dict[str, Any]:
     return {"error": error, "message": message, "detail": message if detail is None else detail}
-
-
-def _faults(exc: ValidationError) -> Sequence[Mapping[str, Any]]:
-    return [
-        {"loc": ["body", *fault["loc"]], "msg": fault["msg"], "type": fault["type"]}
-        for fault in exc.errors(include_url=False, include_context=False, include_input=False)
-    ]
-
-
-async def _end(*tasks: "asyncio.Future[Any]") -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,88 +1,78 @@
-"""Where every request comes in: who asks, what it is about, and what becomes of errors."""
+"""The middleware of a store's server: who asks, about which run; counted, whatever the result."""
 
 import asyncio
 import logging
 import time
-from collections.abc import MutableMapping
 from typing import Any
 
-from lightning_core.errors import AccessDenied
-from lightning_http.app import Application
-from lightning_http.call import Call, ClientGone, Receive, Send, explain
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lightning_core.errors import StoreError
+from lightning_http.call import CLIENT_GONE, Call, answer_error
 from lightning_http.messages import HEALTH_PATH, LEASE_HEADER, RUN_HEADER
 from lightning_http.service import Service
 from lightning_http.web_pages import require_local, require_same_site
 
 logger = logging.getLogger(__name__)
 
-CLIENT_GONE = 499
-"""The status in the metrics of a request that nobody waited for."""
-
 
 class Gate:
-    """The ASGI application of one server.
+    """Lets only requests in that may come, with the `Call` in their state.
 
     Args:
         service: What all requests share.
-        application: The routes.
+        app: The application, which may be that of many servers.
     """
 
-    def __init__(self, service: Service, application: Application) -> None:
+    def __init__(self, service: Service, app: ASGIApp) -> None:
         self._service = service
-        self._application = application
+        self._app = app
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await receive()
-                await send({"type": "websocket.close", "code": 1000})
+            await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
-        metrics = self._service.metrics
-        metrics.begin()
-        call = Call(self._service, scope, receive, send)
-        try:
-            await self._serve(call)
-        except ClientGone:
-            call.status = CLIENT_GONE
-        except asyncio.CancelledError:
-            call.status = CLIENT_GONE
-            raise
-        except Exception as exc:
-            if call.status:  # the answer is on its way, and nothing can be added to it
-                raise
-            if explain(exc)[0] == 500:
-                logger.exception("lightning.store_request_failed path=%s", scope["path"])
-            await call.answer_error(exc)
-        finally:
-            route = scope.get("route")
-            metrics.end(
-                scope["method"],
-                "unknown" if route is None else route.path_format,
-                call.status,
-                time.perf_counter() - began,
-            )
+        began, status, added = time.perf_counter(), CLIENT_GONE, dict[str, str]()
 
-    async def _serve(self, call: Call) -> None:
+        async def counted_send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message).update(added)
+            await send(message)
+
+        self._service.metrics.begin()
+        try:
+            added |= self._admit(scope)
+            await self._app(scope, receive, counted_send)
+        except StoreError as exc:
+            await answer_error(exc)(scope, receive, counted_send)
+        except asyncio.CancelledError:
+            status = CLIENT_GONE
+            raise
+        except Exception:  # it is answered, as far as it can be
+            logger.exception("lightning.store_request_failed path=%s", scope["path"])
+        finally:
+            route = getattr(scope.get("route"), "path_format", "unknown")
+            self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
+
+    def _admit(self, scope: Scope) -> dict[str, str]:
+        """Let the request in; return the headers of its answer."""
+        headers = Headers(scope=scope)
         if self._service.local_only:
-            require_local(call.headers)
+            require_local(headers)
         require_same_site(
-            call.scope["method"],
-            call.headers,
+            scope["method"],
+            headers,
             self._service.cors_allow_origins,
             hint="; allow it with --cors-origin or cors_allow_origins",
         )
-        if call.scope["path"] != HEALTH_PATH:
-            self._admit(call)
-        await self._application.dispatch(call)
-
-    def _admit(self, call: Call) -> None:
-        call.identity = self._service.keys.identify(call.headers.get("authorization"), self._service.now())
-        asked, own = call.headers.get(RUN_HEADER), call.identity.run_id
-        if own is not None and asked not in (None, own):
-            raise AccessDenied(f"this key is for an attempt of run {own}; it cannot write to run {asked!r}")
-        call.store = self._service.view(own or asked)
-        call.extra_headers.append((RUN_HEADER.encode(), call.store.run_id.encode()))
+        state: dict[str, Any] = {"service": self._service}
+        scope["state"] = state
+        if scope["path"] == HEALTH_PATH:
+            return {}
+        call = state["call"] = Call.identified(self._service, headers)
         lease_seconds = call.store.lease_seconds
-        if lease_seconds is not None:
-            call.extra_headers.append((LEASE_HEADER.encode(), repr(lease_seconds).encode()))
+        lease = {} if lease_seconds is None else {LEASE_HEADER: repr(lease_seconds)}
+        return {RUN_HEADER: call.store.run_id, **lease}

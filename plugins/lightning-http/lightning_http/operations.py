@@ -185,11 +185,11 @@ _TYPES: Final[dict[str, Any]] = {
 
 _ATTEMPT = "/rollouts/{rollout_id}/attempts/{attempt_id}"
 
+# The server tries its routes in this order: what is called often comes first, a name before a parameter in its place.
 OPERATIONS: Final = {
     operation.name: operation
     for operation in (
-        # Rollouts
-        Operation("start_rollout", "POST", "/rollouts", status=201, claims=True, answer=ClaimedRollout),
+        # The queue
         Operation("enqueue_many_rollouts", "POST", "/queues/rollouts/enqueue", status=201),
         Operation(
             "dequeue_many_rollouts",
@@ -200,6 +200,22 @@ OPERATIONS: Final = {
             claims=True,
             waits="wait_seconds",
         ),
+        # Attempts
+        Operation("query_attempts", "GET", "/rollouts/{rollout_id}/attempts", Role.RUNNER),
+        Operation("get_latest_attempt", "GET", "/rollouts/{rollout_id}/attempts/latest", Role.RUNNER),
+        Operation("update_attempt", "POST", _ATTEMPT, Role.RUNNER),
+        Operation("report_fault", "POST", _ATTEMPT + "/fault", Role.RUNNER),
+        Operation(
+            "start_attempt",
+            "POST",
+            "/rollouts/{rollout_id}/attempts",
+            Role.RUNNER,
+            status=201,
+            claims=True,
+            answer=ClaimedRollout,
+        ),
+        # Rollouts
+        Operation("start_rollout", "POST", "/rollouts", status=201, claims=True, answer=ClaimedRollout),
         Operation(
             "query_rollouts",
             "GET",
@@ -216,20 +232,6 @@ OPERATIONS: Final = {
         Operation(
             "wait_for_rollouts", "POST", "/waits/rollouts", Role.RUNNER, answer=list[AnyRollout], waits="timeout"
         ),
-        # Attempts
-        Operation(
-            "start_attempt",
-            "POST",
-            "/rollouts/{rollout_id}/attempts",
-            Role.RUNNER,
-            status=201,
-            claims=True,
-            answer=ClaimedRollout,
-        ),
-        Operation("query_attempts", "GET", "/rollouts/{rollout_id}/attempts", Role.RUNNER),
-        Operation("get_latest_attempt", "GET", "/rollouts/{rollout_id}/attempts/latest", Role.RUNNER),
-        Operation("update_attempt", "POST", _ATTEMPT, Role.RUNNER),
-        Operation("report_fault", "POST", _ATTEMPT + "/fault", Role.RUNNER),
         # Spans
         Operation("get_next_span_sequence_id", "POST", "/spans/next", Role.ATTEMPT, wrapped_in="sequence_id"),
         Operation(

@@ -1,272 +1,130 @@
-"""Routes that FastAPI documents, and that are served without its work for each request.
+"""What the routes of a store's server share: how a body is read, who may ask, what is answered."""
 
-A route is written as in FastAPI: parameters of the path by name, a model for the query or the body, and what it
-returns. From these, FastAPI makes the OpenAPI document. A request is read straight from its bytes into the model, and
-the answer written straight into bytes.
-"""
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qs
-
-from fastapi import Depends, FastAPI, Query as QueryParameters
+from fastapi import APIRouter, Depends
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
 
 from lightning_core.errors import AccessDenied, InvalidRequest
 from lightning_http import wire
 from lightning_http.auth import Role
-from lightning_http.call import Call, draining
-from lightning_http.messages import REQUEST_HEADER, RUN_HEADER, ErrorAnswer
-
-Endpoint = Callable[..., Any]
-
-_bearer = HTTPBearer(
-    auto_error=False, description="A key of this store, where it wants one. A role may do what the lower ones may."
-)
+from lightning_http.call import BodyRefused, Call, body_of, media_type_of
+from lightning_http.messages import PREFIX, REQUEST_HEADER, RUN_HEADER
 
 
-async def _documented_only(_: Annotated[Any, Depends(_bearer)]) -> None:
-    """Tell the document that a key is sent; it is looked at before the route is."""
+class StoreRequest(Request):
+    """A request whose body is JSON, packed with gzip or not, and no larger than the server takes."""
 
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            body = await body_of(self, self.state.service.limits.max_body_bytes)
+            if body and media_type_of(self) != "application/json":  # a page in a browser can send that unasked
+                raise BodyRefused(415, f"Content-Type is {media_type_of(self)!r}; this store takes 'application/json'")
+            self._body = body
+        return self._body
 
-CallOf = Annotated[Call, Depends(_documented_only)]
-"""The first parameter of every route that needs a key."""
-
-OpenCallOf = Annotated[Call, Depends(lambda: None)]
-"""The same for a route that needs none."""
-
-RawAnswer = tuple[bytes, str]
-"""What a route returns that makes its answer by itself: the body and its media type."""
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A route before it is added to an application."""
-
-    method: str
-    path: str
-    endpoint: Endpoint
-    role: Role
-    options: Mapping[str, Any]
-
-
-class Routes:
-    """The routes of one topic, in the order in which they are tried.
-
-    Args:
-        tag: The topic, for the document.
-        prefix: What all paths begin with.
-    """
-
-    def __init__(self, tag: str, prefix: str = "") -> None:
-        self._tag = tag
-        self._prefix = prefix
-        self.declared: list[Declared] = []
-
-    def _add(self, method: str, path: str, *, role: Role = Role.ALGORITHM, **options: Any) -> Callable[..., Endpoint]:
-        def declare(endpoint: Endpoint) -> Endpoint:
-            options.setdefault("tags", [self._tag])
-            self.declared.append(Declared(method, self._prefix + path, endpoint, role, options))
-            return endpoint
-
-        return declare
-
-    def get(self, path: str, **options: Any) -> Callable[..., Endpoint]:
-        """Declare a route by GET."""
-        return self._add("GET", path, **options)
-
-    def post(self, path: str, **options: Any) -> Callable[..., Endpoint]:
-        """Declare a route by POST; see `StoreRoute` for the options."""
-        return self._add("POST", path, **options)
-
-    def put(self, path: str, **options: Any) -> Callable[..., Endpoint]:
-        """Declare a route by PUT."""
-        return self._add("PUT", path, **options)
-
-    def delete(self, path: str, **options: Any) -> Callable[..., Endpoint]:
-        """Declare a route by DELETE."""
-        return self._add("DELETE", path, **options)
-
-    def add_to(self, app: FastAPI) -> None:
-        """Add the routes to an application."""
-        for route in self.declared:
-            app.router.routes.append(
-                StoreRoute(
-                    route.path,
-                    route.endpoint,
-                    methods=[route.method],
-                    role=route.role,
-                    name=route.endpoint.__name__,
-                    summary=_title(route.endpoint),
-                    **route.options,
-                )
-            )
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            try:
+                self._json = from_json(await self.body())
+            except ValueError as exc:
+                raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+        return self._json
 
 
 class StoreRoute(APIRoute):
-    """A documented route with a fast way of its own.
+    """A route that reads its body as a `StoreRequest`, before FastAPI does: that answers every error in it with 400."""
 
-    Args:
-        path: The path's template.
-        endpoint: What it does.
-        role: Who may use it.
-        claims: Whether it gives work, which a server that shuts down does not.
-        raw: Whether it reads the body and makes the answer by itself.
-        read: Reads the body, instead of its model.
-        options: FastAPI's.
-    """
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
 
-    def __init__(
-        self,
-        path: str,
-        endpoint: Endpoint,
-        *,
-        role: Role,
-        claims: bool = False,
-        raw: bool = False,
-        read: Callable[[bytes], Any] | None = None,
-        **options: Any,
-    ) -> None:
-        options.setdefault("responses", {})
-        refused, failed = "The request is refused, or wrong.", "The store cannot do it now; 503 may be asked again."
-        shared = {4: refused, 5: failed} if role is not Role.ANYBODY else {}
-        options["responses"] = {
-            **{f"{digit}XX": {"model": ErrorAnswer, "description": text} for digit, text in shared.items()},
-            **options["responses"],
-        }
-        if raw:
-            options.setdefault("response_model", None)
-        options["operation_id"] = endpoint.__name__
-        if role is not Role.ANYBODY:
-            options["description"] = f"{inspect.getdoc(endpoint)}\n\nFor: {_roles(role)}."
-        extra = options.setdefault("openapi_extra", {})
-        extra["parameters"] = _headers(mutates=options["methods"] != ["GET"]) if role is not Role.ANYBODY else []
-        super().__init__(path, endpoint, **options)
+        async def read_first(request: Request) -> Response:
+            request = StoreRequest(request.scope, request.receive)
+            if await request.body() and self.body_field is not None:
+                await request.json()
+            return await handle(request)
+
+        return read_first
+
+
+class StoreAnswer(JSONResponse):
+    """JSON, with NaN and the infinities where there are some."""
+
+    def render(self, content: Any) -> bytes:
+        return wire.encode(content)
+
+
+# Who may ask
+
+ROLE_NAMES = {Role.ATTEMPT: "an attempt", Role.RUNNER: "a runner", Role.ALGORITHM: "the algorithm"}
+
+
+class Permit(HTTPBearer):
+    """The dependency that gives the `Call` of a request, if its key is good for a role."""
+
+    def __init__(self, role: Role) -> None:
+        about = "A key of this store, where it wants one. A role may do what the lower ones may."
+        super().__init__(scheme_name="HTTPBearer", description=about)
         self._role = role
-        self._claims = claims
-        self._raw = raw
-        self._status = options.get("status_code") or 200
-        self._plan = _Plan(path, endpoint)
-        if read is not None and self._plan.body is not None:
-            self._plan.body = self._plan.body[0], read
-        self.app = self._serve
 
-    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.serve(scope["agl.call"], scope.get("path_params", _NONE))
-
-    async def serve(self, call: Call, path_params: Mapping[str, Any]) -> None:
-        """Carry out a request and answer it."""
+    async def __call__(self, request: HTTPConnection) -> Any:
+        call: Call = request.state.call
         if call.identity.role < self._role:
-            raise AccessDenied(
-                f"a key of {_NAMES[call.identity.role]} cannot do this; it takes one of {_NAMES[self._role]}"
-            )
-        if self._claims and call.service.draining.is_set():
-            raise draining()
-        if self._raw:
-            body, media_type = await self.endpoint(call)
-            await call.answer(call.status or self._status, body, media_type)
-            return
-        arguments = self._plan.of_request(call, path_params)
-        if self._plan.body is not None:
-            name, read = self._plan.body
-            arguments[name] = read(await call.json_body())
-        result = await self.endpoint(call, **arguments)
-        await call.answer(self._status, wire.encode(result))
+            own, least = ROLE_NAMES[call.identity.role], ROLE_NAMES[self._role]
+            raise AccessDenied(f"a key of {own} cannot do this; it takes one of {least}")
+        return call
 
 
-class _Plan:
-    """How the arguments of an endpoint are made of a request."""
-
-    def __init__(self, path: str, endpoint: Endpoint) -> None:
-        self.path_names: list[str] = []
-        self.query: tuple[str, type[BaseModel]] | None = None
-        self.body: tuple[str, Callable[[bytes], Any]] | None = None
-        hints = get_type_hints(endpoint, include_extras=True)
-        for parameter in list(inspect.signature(endpoint).parameters.values())[1:]:
-            name, hint = parameter.name, hints[parameter.name]
-            if "{" + name in path:
-                self.path_names.append(name)
-            elif get_origin(hint) is Annotated and isinstance(get_args(hint)[1], type(QueryParameters())):
-                self.query = name, get_args(hint)[0]
-            else:
-                self.body = name, _reader(hint, optional=parameter.default is None)
-
-    def of_request(self, call: Call, path_params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what comes with the path and the query."""
-        arguments = {name: path_params[name] for name in self.path_names}
-        if self.query is not None:
-            name, model = self.query
-            arguments[name] = _read_query(model, call.scope.get("query_string", b""))
-        return arguments
+ByAttempt = Annotated[Call, Depends(Permit(Role.ATTEMPT))]
+ByRunner = Annotated[Call, Depends(Permit(Role.RUNNER))]
 
 
-def _reader(hint: Any, *, optional: bool) -> Callable[[bytes], Any]:
-    if hint is Any:
-        return _read_anything
-    members = [member for member in get_args(hint) if member is not type(None)]
-    kind = members[0] if get_origin(hint) is Union or optional else hint
-    adapter = TypeAdapter(kind)
-    return partial(_read, adapter.validator.validate_json, optional)
+def request_id_of(request: Request) -> str | None:
+    """Return the id under which a repetition of a request is harmless, if it has one.
+
+    Raises:
+        InvalidRequest: When it is longer than a store keeps.
+    """
+    given = request.headers.get(REQUEST_HEADER)
+    if given is not None and len(given) > 200:
+        raise InvalidRequest(f"the header {REQUEST_HEADER} has {len(given)} characters; it has at most 200")
+    return given or None
 
 
-def _read(validate: Callable[[bytes], Any], optional: bool, body: bytes) -> Any:
-    if optional and body in (b"", b"null"):
-        return None
-    if not body:
-        raise InvalidRequest("the request has no body; it takes one of JSON")
-    return validate(body)
+def headers_of(*, changes: bool) -> dict[str, Any]:
+    """Return what the document says of a route's headers."""
+    about = {RUN_HEADER: "The run that the request is about; without it, the server's own."}
+    if changes:
+        about[REQUEST_HEADER] = "Makes a repetition of the request harmless: the same id twice is one effect."
+    schema = {"type": "string", "pattern": "^[!-~]{1,200}$"}
+    return {
+        "parameters": [
+            {"name": name, "in": "header", "required": False, "description": text, "schema": schema}
+            for name, text in about.items()
+        ]
+    }
 
 
-def _read_anything(body: bytes) -> Any:
-    try:
-        return from_json(body)
-    except ValueError as exc:
-        raise InvalidRequest(f"the body is no JSON: {exc}") from exc
+class ErrorAnswer(BaseModel):
+    """What every answer that is an error says."""
+
+    error: str = Field(description="The type of the error, such as `NotFound` or `InvalidTransition`.")
+    message: str = Field(description="What, which, got, what next.")
+    detail: Any = Field(description="The message; for a body that is wrong, the list of its faults with their places.")
 
 
-_MAX_QUERY_FIELDS = 1_000
-
-
-def _read_query(model: type[BaseModel], query: bytes) -> BaseModel:
-    try:
-        given = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_MAX_QUERY_FIELDS)
-    except ValueError as exc:
-        raise InvalidRequest(
-            f"the query has more than {_MAX_QUERY_FIELDS} values; ask for fewer, or by POST to this route's /search"
-        ) from exc
-    fields: dict[str, Any] = {name: values if name.endswith("_in") else values[-1] for name, values in given.items()}
-    return model.model_validate(fields)
-
-
-def _title(endpoint: Endpoint) -> str:
-    return (inspect.getdoc(endpoint) or endpoint.__name__).splitlines()[0].rstrip(".")
-
-
-_NONE: Mapping[str, Any] = {}
-_HEADER_SCHEMA = {"type": "string", "pattern": "^[!-~]{1,200}$"}
-_NAMES = {
-    Role.ANYBODY: "anybody",
-    Role.ATTEMPT: "an attempt",
-    Role.RUNNER: "a runner",
-    Role.ALGORITHM: "the algorithm",
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorAnswer, "description": "The request is refused, or wrong."},
+    "5XX": {"model": ErrorAnswer, "description": "The store cannot do it now; 503 may be asked again."},
 }
 
 
-def _roles(least: Role) -> str:
-    return ", ".join(_NAMES[role] for role in Role if role >= least)
-
-
-def _headers(*, mutates: bool) -> list[dict[str, Any]]:
-    about = {RUN_HEADER: "The run that the request is about; without it, the server's own."}
-    if mutates:
-        about[REQUEST_HEADER] = "Makes a repetition of the request harmless: the same id twice is one effect."
-    return [
-        {"name": name, "in": "header", "required": False, "description": text, "schema": _HEADER_SCHEMA}
-        for name, text in about.items()
-    ]
+def make_router() -> APIRouter:
+    """Return a router for routes below the prefix, whose bodies are JSON."""
+    return APIRouter(prefix=PREFIX, route_class=StoreRoute, responses=ERRORS)

@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from lightning_core.errors import InvalidRequest
-from lightning_core.types import Attempt, AttemptedRollout, ResourcesUpdate, Rollout, Span, Worker
+from lightning_core.types import Span
 from lightning_core.types.text import well_formed_value
 
 T = TypeVar("T")
@@ -58,14 +58,18 @@ def from_any_json(body: bytes) -> Any:
         return well_formed_value(json.loads(body.decode()))
 
 
-def in_words(exc: ValidationError) -> str:
-    """Say what is wrong with a value in one line: the first fault, its place, what was there."""
-    fault = exc.errors(include_url=False)[0]
+def faults_of(exc: ValidationError, *place: str) -> list[dict[str, Any]]:
+    """Return what is wrong with a value, each fault at its place below this one."""
+    return [{**fault, "loc": (*place, *fault["loc"])} for fault in exc.errors(include_url=False)]
+
+
+def in_words(fault: Mapping[str, Any]) -> str:
+    """Say what is wrong with a value in one line: the place, what was there."""
     place = ".".join(str(part) for part in fault["loc"]) or "it"
     if fault["type"] == "missing":
         return f"{place} is missing"
     if fault["type"] == "extra_forbidden":
-        return f"{place} is no field of it"
+        return f"{place} is not a field of it"
     if fault["type"] == "too_long":
         most = fault["ctx"]["max_length"]
         return f"{place} has more than {most:,} items, the most in one request; send the rest in further requests"
@@ -78,25 +82,3 @@ def _shown(value: Any) -> str:
     except Exception as exc:  # somebody else's class
         return f"a {type(value).__name__} that cannot be shown ({type(exc).__name__})"
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def checked(model: type[T], fields: Mapping[str, Any]) -> T:
-    """Make a request's model.
-
-    Raises:
-        InvalidRequest: Names the field that is wrong.
-    """
-    try:
-        return model(**fields)
-    except ValidationError as exc:
-        raise InvalidRequest(in_words(exc)) from exc
-
-
-def rollout_from(data: dict[str, Any]) -> Rollout:
-    """Read a rollout; an `AttemptedRollout` where its attempt comes with it."""
-    return (AttemptedRollout if "attempt" in data else Rollout).model_validate(data)
-
-
-ATTEMPTS: TypeAdapter[list[Attempt]] = TypeAdapter(list[Attempt])
-RESOURCES: TypeAdapter[list[ResourcesUpdate]] = TypeAdapter(list[ResourcesUpdate])
-WORKERS: TypeAdapter[list[Worker]] = TypeAdapter(list[Worker])

@@ -26,9 +26,9 @@ async def test_an_unknown_route_is_404_and_a_wrong_method_405(server, ask):
     status, answer = await ask("GET", f"{server.url}/v1/agl/rollout")
     assert (status, answer["error"]) == (404, "UnknownRoute")
     status, answer = await ask("DELETE", f"{server.url}/v1/agl/spans")
-    assert (status, answer["message"]) == (405, "this route takes GET, POST")
+    assert (status, answer["message"]) == (405, "this route does not take DELETE; see /openapi.json")
     status, answer = await ask("DELETE", f"{server.url}/v1/agl/rollouts/ro-1")
-    assert (status, answer["message"]) == (405, "this route takes GET, POST")
+    assert (status, answer["message"]) == (405, "this route does not take DELETE; see /openapi.json")
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,6 @@ async def test_a_wrong_body_is_422_and_the_field_is_named(server, ask, path, bod
     assert (status, answer["error"]) == (422, "InvalidRequest")
     assert answer["detail"][0]["loc"] == ["body", *place]
     assert message in answer["message"]
-
-
-async def test_a_query_of_too_many_values_is_422_and_the_way_out_is_named(server, ask):
-    for count, expected in ((1_000, 200), (1_001, 422)):
-        query = "&".join(f"rollout_id_in={number}" for number in range(count))
-        status, answer = await ask("GET", f"{server.url}/v1/agl/rollouts?{query}")
-        assert status == expected
-    assert answer["error"] == "InvalidRequest"
-    assert answer["message"] == (
-        "the query has more than 1000 values; ask for fewer, or by POST to this route's /search"
-    )
 
 
 @pytest.mark.parametrize("body", [b"{", b'"\\ud800"', b"[" * 100_000, b"\xff\xfe", b"null", b""])
@@ -221,7 +210,7 @@ async def test_an_enqueue_and_a_claim_have_a_limit_that_the_client_keeps(memory,
         status, answer = await ask("POST", f"{url}/dequeue", json={"limit": limit})
         assert (status, answer["message"]) == (
             422,
-            f"limit is {limit}; one claim takes at most 1,000 rollouts. Claim again for more",
+            f"limit is {limit}: Input should be less than or equal to 1000",
         )
     async with LightningStoreClient(server.url) as client:
         requests = [EnqueueRolloutRequest(input=number) for number in range(10_002)]

@@ -3,22 +3,20 @@
 import gzip
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import Any, Final
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store.base import LightningStore
 from lightning_core.types import Span
-from lightning_http.auth import Identity, Role
-from lightning_http.call import BodyRefused, Call
-from lightning_http.messages import TRACES_PATH
-from lightning_http.routing import CallOf, RawAnswer, Routes
-
-routes = Routes("traces")
+from lightning_http.auth import Identity
+from lightning_http.call import BodyRefused, Call, body_of, media_type_of
 
 _PROTOBUF = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
 
-_DOCUMENT = {
+REQUEST: Final[dict[str, Any]] = {
     "requestBody": {
         "description": "An `ExportTraceServiceRequest`, packed with gzip or not.",
         "content": {
@@ -28,7 +26,7 @@ _DOCUMENT = {
     },
 }
 _MESSAGE = {"type": "object", "properties": {"message": {"type": "string"}}}
-_ANSWERS = {
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "How many spans were not kept, and why.",
         "content": {**_PROTOBUF, "application/json": {"schema": {"type": "object"}}},
@@ -40,31 +38,22 @@ _ANSWERS = {
 }
 
 
-@routes.post(
-    TRACES_PATH, role=Role.ATTEMPT, raw=True, response_class=Response, openapi_extra=_DOCUMENT, responses=_ANSWERS
-)
-async def export_traces(call: CallOf) -> RawAnswer:
-    """Keep spans that OpenTelemetry exports.
-
-    Which attempt a span belongs to is said by the attributes `agentlightning.rollout_id` and
-    `agentlightning.attempt_id` of the span or of its resource; with the key of an attempt, it is that one. Spans that
-    cannot be kept are counted in the answer, as the protocol has it.
-    """
+async def keep_traces(request: Request, call: Call) -> Response:
+    """Keep the spans of an export; those that cannot be kept are counted in the answer, as the protocol has it."""
     # Imported with the first spans that come this way: protobuf takes longer to import than the rest of a server.
     from lightning_http import otlp
 
-    media_type = call.media_type() or otlp.PROTOBUF
+    media_type = media_type_of(request) or otlp.PROTOBUF
     if media_type not in (otlp.PROTOBUF, otlp.JSON):
         raise BodyRefused(415, f"Content-Type is {media_type!r}; it is {otlp.PROTOBUF!r} or {otlp.JSON!r}")
     try:
-        request = otlp.parse(await call.body(), media_type)
+        export = otlp.parse(await body_of(request, call.service.limits.max_body_bytes), media_type)
     except otlp.MalformedTraces as exc:
-        call.status = 400
-        return _packed(call, otlp.failure(str(exc), media_type)), media_type
+        return _answer(request, 400, otlp.failure(str(exc), media_type), media_type)
     who = call.identity
-    received = otlp.spans_of(request, rollout_id=who.rollout_id, attempt_id=who.attempt_id)
+    received = otlp.spans_of(export, rollout_id=who.rollout_id, attempt_id=who.attempt_id)
     received.rejected += await _keep(call.store, received.spans, who)
-    return _packed(call, otlp.answer(received.rejected, media_type)), media_type
+    return _answer(request, 200, otlp.answer(received.rejected, media_type), media_type)
 
 
 async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Counter[str]:
@@ -82,7 +71,7 @@ async def _keep(store: LightningStore, spans: list[Span], who: Identity) -> Coun
     try:
         await store.add_many_spans(own)
     except (NotFound, InvalidRequest):
-        # None of them is kept then, so find out whose fault it is.
+        # None of them is kept then, so find out which attempt is at fault.
         for group in _by_attempt(own):
             try:
                 await store.add_many_spans(group)
@@ -98,9 +87,8 @@ def _by_attempt(spans: Sequence[Span]) -> list[list[Span]]:
     return list(groups.values())
 
 
-def _packed(call: Call, body: bytes) -> bytes:
+def _answer(request: Request, status: int, body: bytes, media_type: str) -> Response:
     """Pack the answer where the client takes it so."""
-    if not body or "gzip" not in call.headers.get("accept-encoding", ""):
-        return body
-    call.extra_headers.append((b"content-encoding", b"gzip"))
-    return gzip.compress(body, mtime=0)
+    if not body or "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(body, status, media_type=media_type)
+    return Response(gzip.compress(body, mtime=0), status, {"content-encoding": "gzip"}, media_type)
