@@ -66,7 +66,7 @@ class BackendAnswer(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of the answer; one that has not ended is cancelled at the backend. Twice is as once."""
+        """Let go of the answer; one that has not ended is cancelled at the backend. Idempotent."""
 
     def header(self, name: str) -> str:
         """Return a header by its lower-case name; empty where it is not there."""
@@ -106,7 +106,7 @@ class Backend(ABC):
         """Say where it is, for people, without keys."""
 
     def cost(self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None) -> float | None:
-        """Return what a call costs, in US dollars, where the model list gives no prices; None where nobody knows.
+        """Return what a call costs, in US dollars, where the model list gives no prices; None where it is not known.
 
         Args:
             input_tokens: Of the prompt, cached ones included; None where it is not known.

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from lightning_core.errors import ProxyError
 from lightning_proxy.limiter import Drained
 from lightning_proxy.owner import Owner
-from lightning_proxy.replicas import Placing
+from lightning_proxy.replicas import SharedAffinity
 from lightning_proxy.spending import Spending
 
 
@@ -161,7 +161,7 @@ class Links:
     """Controls all of them."""
     spending: Spending | None
     """The budget; None for no limit."""
-    placing: Placing
+    affinity: SharedAffinity
     on_attempt: Callable[[Owner, bool], None]
     """Is told of an attempt that has calls here which the store does not have yet, and (False) of one that has none any
     more."""

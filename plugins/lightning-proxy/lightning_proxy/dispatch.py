@@ -85,7 +85,7 @@ class Sender:
 
         Returns:
             The answer, whatever its status. The caller calls `end` of the replicas when it is over, and before that
-            `went_well` or `failed`.
+            `record_success` or `failed`.
 
         Raises:
             Refused: When there is no answer.
@@ -118,11 +118,11 @@ class Sender:
         call.tries += 1
         call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
-        is_trial = self._replicas.begin_trial(replica)
+        is_half_open = self._replicas.begin_half_open(replica)
         try:
             response = await self._ask(call, replica)
             if response.answer.status in _RETRIED:
-                raise await self._read_refusal(call, response, is_trial=is_trial)
+                raise await self._read_refusal(call, response, is_half_open=is_half_open)
             if 300 <= response.answer.status < 400:
                 await response.answer.aclose()
                 # The agent would follow it past the proxy, to where nothing is recorded or counted.
@@ -136,21 +136,21 @@ class Sender:
             self._replicas.end(replica)
             if isinstance(exc, BackendUnavailable):
                 reason = hide_in_text(str(exc))
-                self._replicas.failed(replica, reason, is_dead=True, was_trial=is_trial)
+                self._replicas.record_failure(replica, reason, is_dead=True, was_half_open=is_half_open)
                 refused = Refused(503, "backend_unavailable", reason, retry_after=1.0)
                 raise _TryAgain(refused, wait_seconds=self._wait_seconds(call, replica), answer=None) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 refused = refusal_of(exc)
-                self._replicas.failed(replica, refused.message, is_dead=False, was_trial=is_trial)
+                self._replicas.record_failure(replica, refused.message, is_dead=False, was_half_open=is_half_open)
                 raise refused from exc
-            if is_trial and not isinstance(exc, _TryAgain):
-                self._replicas.trial_undecided(replica)
+            if is_half_open and not isinstance(exc, _TryAgain):
+                self._replicas.cancel_half_open(replica)
             raise
         if response.answer.status < 500:
-            self._replicas.answers(replica)
+            self._replicas.record_answer(replica)
         else:
             reason = f"it answered {response.answer.status}"
-            self._replicas.failed(replica, reason, is_dead=False, was_trial=is_trial)
+            self._replicas.record_failure(replica, reason, is_dead=False, was_half_open=is_half_open)
         return response
 
     async def _ask(self, call: Call, replica: Replica) -> Response:
@@ -185,7 +185,7 @@ class Sender:
                 ",".join(sorted(news)),
             )
 
-    async def _read_refusal(self, call: Call, response: Response, *, is_trial: bool) -> _TryAgain:
+    async def _read_refusal(self, call: Call, response: Response, *, is_half_open: bool) -> _TryAgain:
         """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
         answer, replica = response.answer, response.replica
         try:
@@ -193,9 +193,11 @@ class Sender:
         finally:
             await answer.aclose()
         if answer.status == 429:
-            self._replicas.went_well(replica)  # it lives
+            self._replicas.record_success(replica)  # it lives
         else:
-            self._replicas.failed(replica, f"it answered {answer.status}", is_dead=False, was_trial=is_trial)
+            self._replicas.record_failure(
+                replica, f"it answered {answer.status}", is_dead=False, was_half_open=is_half_open
+            )
         kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
         wait = self._wait_seconds(call, replica, asked=answer.header("retry-after"))

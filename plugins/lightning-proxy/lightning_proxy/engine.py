@@ -302,14 +302,14 @@ class Engine:
             is_sound = True
         except (BackendBroke, BackendTimeout) as exc:
             refused = refusal_of(exc)
-            self.replicas.failed(replica, refused.message, is_dead=False)
+            self.replicas.record_failure(replica, refused.message, is_dead=False)
             raise refused from exc
         except (ClientGone, asyncio.CancelledError):
             is_sound = call.is_answered
             raise
         finally:
             if is_sound and status < 500:
-                self.replicas.went_well(replica)
+                self.replicas.record_success(replica)
             self.replicas.end(replica)
             try:
                 await response.answer.aclose()

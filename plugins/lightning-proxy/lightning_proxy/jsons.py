@@ -45,7 +45,7 @@ def dump(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def whole(value: str) -> str:
+def replace_surrogates(value: str) -> str:
     """Return a text without halves of surrogate pairs, which are no characters: UTF-8 cannot say them."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 

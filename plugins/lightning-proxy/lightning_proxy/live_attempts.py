@@ -28,7 +28,7 @@ _LIVE = frozenset({"preparing", "running", "unresponsive"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _Verdict:
     """What the store said of an attempt."""
 
     at: float
@@ -36,7 +36,7 @@ class _Word:
     """Why it may not call; None for one that is live."""
 
 
-_ENDED = _Word(math.inf, "has ended")
+_ENDED = _Verdict(math.inf, "has ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class LiveAttempts:
     def __init__(self, view: Callable[[str | None], LightningStore], clock: Clock) -> None:
         self._view = view
         self._clock = clock
-        self._known: OrderedDict[Owner, _Word] = OrderedDict()
+        self._known: OrderedDict[Owner, _Verdict] = OrderedDict()
         self._questions: dict[Owner, _Question] = {}
         self._away_until = -math.inf
         """Until when the store counts as out of reach."""
 
     def end(self, owner: Owner) -> None:
-        """Take note that an attempt has ended: no call of it is let through from now on."""
+        """Record that an attempt has ended: no call of it is let through from now on."""
         self._remember(owner, _ENDED)
 
     async def aclose(self) -> None:
@@ -123,7 +123,7 @@ class LiveAttempts:
     async def _learn(self, owner: Owner) -> None:
         try:
             problem = _problem(await self._rollout(owner), owner)
-            self._remember(owner, _Word(self._clock.now(), problem))
+            self._remember(owner, _Verdict(self._clock.now(), problem))
         except (LightningError, TimeoutError) as exc:
             if isinstance(exc, StoreUnavailable | TimeoutError):
                 self._away_until = self._clock.now() + FRESH_SECONDS
@@ -142,10 +142,10 @@ class LiveAttempts:
         finally:
             asking.cancel()
 
-    def _remember(self, owner: Owner, word: _Word) -> None:
+    def _remember(self, owner: Owner, verdict: _Verdict) -> None:
         if self._known.get(owner) is _ENDED:  # which the store may not know yet
             return
-        self._known[owner] = word
+        self._known[owner] = verdict
         self._known.move_to_end(owner)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)

@@ -165,34 +165,6 @@ class LLMProxy(AddressedProxy):
 
     flush_calls = staticmethod(flush_calls)
 
-    @classmethod
-    def of(cls, spec: object, **defaults: Any) -> "LLMProxy | None":
-        """Make a proxy of whatever says one.
-
-        Args:
-            spec: A proxy, returned as it is; True, for one whose models come later; its options; None or False for
-                none.
-            defaults: Options for a proxy that is made here, where `spec` does not have them.
-
-        Raises:
-            ConfigError: When it says none, or has an option that there is not.
-        """
-        if spec is None or spec is False:
-            return None
-        if isinstance(spec, LLMProxy):
-            return spec
-        if spec is True:
-            return cls(**defaults)
-        if not isinstance(spec, Mapping):
-            raise ConfigError(
-                f"llm_proxy is a {type(spec).__name__}; it is an LLMProxy, its options such as "
-                "{'model_list': [...]}, or True"
-            )
-        try:
-            return cls(**{**defaults, **spec})
-        except TypeError as exc:
-            raise ConfigError(f"llm_proxy has options that do not fit: {exc}") from exc
-
     # Where it is
 
     @property
@@ -302,17 +274,17 @@ class LLMProxy(AddressedProxy):
         self.model_list = entries
 
     async def pause(self, seconds: float | None = None) -> None:
-        """Let new calls wait, for new weights. Those under way go on: see `drain`. Twice is as once.
+        """Let new calls wait, for new weights. Those under way go on: see `drain`. Idempotent.
 
         Args:
             seconds: How long a call that comes from now on waits for `resume` until it is refused; None for
                 `pause_seconds`.
         """
-        await self._known().ask(lambda proxy: proxy.pause(seconds))
+        await self._require_running().ask(lambda proxy: proxy.pause(seconds))
 
     async def resume(self) -> None:
         """Let calls in again."""
-        await self._known().ask(lambda proxy: proxy.resume())
+        await self._require_running().ask(lambda proxy: proxy.resume())
 
     async def drain(self, timeout: float | None = None) -> Drained:
         """Wait until no call is under way, and cut off those that are after so many seconds; `pause` first.
@@ -320,7 +292,7 @@ class LLMProxy(AddressedProxy):
         Returns:
             How many calls ended, and how many were cut off. The agents of the latter are told to try again.
         """
-        return await self._known().ask(lambda proxy: proxy.drain(timeout))
+        return await self._require_running().ask(lambda proxy: proxy.drain(timeout))
 
     def set_weight_version(self, version: str | int | None) -> None:
         """Record with each call from now on which weights it was made with."""
@@ -331,7 +303,7 @@ class LLMProxy(AddressedProxy):
     def bind(self, value: str, rollout_id: str, attempt_id: str) -> None:
         """Let a value of the attribution header, or the trace id of a `traceparent`, stand for an attempt."""
         owner = Owner(None, rollout_id, attempt_id)
-        self._known().ask_now(lambda proxy: proxy.bind(value, owner))
+        self._require_running().ask_now(lambda proxy: proxy.bind(value, owner))
 
     async def flush(self, rollout_id: str, attempt_id: str, *, end: bool = True) -> None:
         """Return when the store has all calls of an attempt.
@@ -346,11 +318,11 @@ class LLMProxy(AddressedProxy):
             StoreUnavailable: When the store does not take them in time. They go to it when it is back.
             CallsLost: When a worker has died with calls of it, or the store cannot keep one of them.
         """
-        await self._known().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end))
+        await self._require_running().ask(lambda proxy: proxy.flush(Owner(None, rollout_id, attempt_id), end))
 
     async def status(self) -> dict[str, Any]:
         """Return how it stands: calls, tokens, money, what is under way, what is not stored yet, and the replicas."""
-        return await self._known().ask(lambda proxy: proxy.status())
+        return await self._require_running().ask(lambda proxy: proxy.status())
 
     async def lightning_run_start(self, run_id: str) -> None:
         """Start with a run; the hook of this name."""
@@ -370,7 +342,7 @@ class LLMProxy(AddressedProxy):
             # A grader may still have a judge called: so the attempt has not ended for good.
             await self.flush(rollout.rollout_id, attempt.attempt_id, end=False)
 
-    def _known(self) -> RunningProxy:
+    def _require_running(self) -> RunningProxy:
         if self._running is None:
             raise ProxyError("the proxy does not run; start it first")
         return self._running

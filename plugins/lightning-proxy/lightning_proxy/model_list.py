@@ -42,7 +42,7 @@ class RefusedFields:
         return {name for name, until in self._until.items() if now < until} - self._always_asked
 
     def take(self, names: Iterable[str]) -> None:
-        """Take note of fields of a call that went well."""
+        """Record fields of a call that went well."""
         for name in names:
             if name not in self._taken:
                 self._taken.add(name)
@@ -50,7 +50,7 @@ class RefusedFields:
                 self._until.pop(name, None)
 
     def refuse(self, names: Iterable[str], call: object, now: float) -> Set[str]:
-        """Take note of fields for which a call was refused that went well without them.
+        """Record fields for which a call was refused that went well without them.
 
         Args:
             names: The fields.
@@ -148,7 +148,7 @@ class Replica:
     """How often it was left out since an answer of it last came to its end."""
     down_until: float = 0.0
     """In the clock's time; 0 while nothing is known against it."""
-    is_on_trial: bool = False
+    is_half_open: bool = False
     """Whether a call is under way that shows whether it is back."""
     spec: object = field(default=None, repr=False)
     """What it was made from."""
@@ -158,7 +158,7 @@ class Replica:
     ) -> float | None:
         """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
 
-        None where nobody knows.
+        None where it is not known.
         """
         if self.input_price is None and self.output_price is None:
             return self.backend.cost(input_tokens, output_tokens, cached_tokens)

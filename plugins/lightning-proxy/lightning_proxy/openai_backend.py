@@ -155,7 +155,7 @@ class OpenAIBackend(Backend):
                 allow_redirects=False,
             )
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as exc:
-            raise BackendUnavailable(f"{self._url} cannot be reached: {_said(exc)}") from exc
+            raise BackendUnavailable(f"{self._url} cannot be reached: {_describe(exc)}") from exc
         except TimeoutError as exc:
             raise BackendTimeout(f"{self._url} did not answer within {_limit(timeout)}") from exc
         except (aiohttp.ServerDisconnectedError, ConnectionResetError) as exc:
@@ -165,7 +165,7 @@ class OpenAIBackend(Backend):
                 raise BackendBroke(said) from exc  # it had the whole call, and may be at it
             raise BackendUnavailable(said) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise BackendBroke(f"{self._url} did not answer as a server does: {_said(exc)}") from exc
+            raise BackendBroke(f"{self._url} did not answer as a server does: {_describe(exc)}") from exc
         return _Streamed(response, self._url, timeout, self._max_answer_bytes)
 
     async def aclose(self) -> None:
@@ -196,7 +196,7 @@ _connection: ContextVar[_Connection] = ContextVar("connection of a model call")
 
 
 class _Pool(aiohttp.TCPConnector):
-    """Takes note of the calls that go over a new connection. aiohttp's tracing would, too, but takes time of all."""
+    """Records the calls that go over a new connection. aiohttp's tracing would, too, but takes time of all."""
 
     async def _create_connection(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
@@ -260,7 +260,7 @@ class _Streamed(BackendAnswer):
     def _broken(self, error: Exception) -> BackendTimeout | BackendBroke:
         if isinstance(error, TimeoutError):
             return BackendTimeout(f"{self._url} did not go on with its answer within {_limit(self._timeout)}")
-        return BackendBroke(f"{self._url} broke off its answer: {_said(error)}")
+        return BackendBroke(f"{self._url} broke off its answer: {_describe(error)}")
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
@@ -275,7 +275,7 @@ def _is_comment(piece: bytes) -> bool:
     return all(line.startswith(b":") for line in piece.splitlines() if line)
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

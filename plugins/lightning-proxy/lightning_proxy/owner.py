@@ -110,8 +110,8 @@ class Attribution:
             Refused: When the caller's key is another attempt's than the URL or a header says.
         """
         if who.role > Role.ATTEMPT or who.rollout_id is None or who.attempt_id is None:
-            return next((owner for _, owner in self._said(addressed, headers)), None)
-        for where, owner in self._said(addressed, headers):
+            return next((owner for _, owner in self._claims(addressed, headers)), None)
+        for where, owner in self._claims(addressed, headers):
             if not who.owns(owner.rollout_id, owner.attempt_id):
                 raise Refused(
                     403,
@@ -121,7 +121,7 @@ class Attribution:
                 )
         return Owner(who.run_id, who.rollout_id, who.attempt_id)
 
-    def _said(self, addressed: Addressed, headers: Mapping[str, str]) -> Iterator[tuple[str, Owner]]:
+    def _claims(self, addressed: Addressed, headers: Mapping[str, str]) -> Iterator[tuple[str, Owner]]:
         """Yield what says whose call it is, and whose: what is meant for this call alone before what is passed on."""
         if addressed.rollout_id is not None and addressed.attempt_id is not None:
             yield "the URL", Owner(None, addressed.rollout_id, addressed.attempt_id)

@@ -20,8 +20,8 @@ _LONGEST_ID = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A place for the calls of an attempt. Replicas of a model are numbered as in the model list, from 0 on."""
+class PlacementRequest:
+    """Asks which replica gets an attempt's calls. Replicas of a model are numbered as in the model list, from 0."""
 
     list_version: int
     """Which model list the numbers are those of."""
@@ -33,11 +33,11 @@ class Wanted:
     """How many calls are under way on each replica, as far as the asking worker knows."""
 
 
-class Placing(Protocol):
-    """Says where an attempt's calls go, where several processes make them."""
+class SharedAffinity(Protocol):
+    """The session affinity that several processes share."""
 
-    async def place(self, wanted: Wanted) -> int | None:
-        """Return the number of a replica; None where nobody can say, and the asking worker decides by itself."""
+    async def place(self, request: PlacementRequest) -> int | None:
+        """Return the number of a replica; None where that cannot be said, and the asking worker decides by itself."""
         ...
 
     async def keep_response(self, list_version: int, owner: Owner | None, response_id: str, number: int) -> None:
@@ -79,8 +79,8 @@ class StoredResponses:
         self._numbers = OrderedDict((key, numbers[number]) for key, number in known if number in numbers)
 
 
-class Places:
-    """Where attempts are, for all workers: an attempt stays where it is as long as that replica may be chosen.
+class SessionAffinity:
+    """Keeps the calls of each attempt on one replica, for all workers, as long as that replica may be chosen.
 
     A new one goes to the replica with the fewest calls under way, by what each worker told last; among equal ones to
     the one that got the fewest attempts.
@@ -102,24 +102,24 @@ class Places:
         for key in [key for key in self._in_flight if key[0] is worker]:
             del self._in_flight[key]
 
-    def place(self, worker: object, wanted: Wanted) -> tuple[int, bool]:
+    def place(self, worker: object, request: PlacementRequest) -> tuple[int, bool]:
         """Choose for a worker.
 
         Returns:
             The replica's number, and whether the attempt was on another one before.
         """
-        self._in_flight[worker, wanted.model] = wanted.in_flight
-        key = (wanted.model, wanted.attempt)
+        self._in_flight[worker, request.model] = request.in_flight
+        key = (request.model, request.attempt)
         kept = self._of_attempt.get(key)
-        if kept is not None and kept in wanted.up:
+        if kept is not None and kept in request.up:
             self._of_attempt.move_to_end(key)
             return kept, False
-        loads = self._loads(wanted.model)
+        loads = self._loads(request.model)
         chosen = min(
-            wanted.up,
-            key=lambda number: (loads.get(number, 0), self._assigned.get((wanted.model, number), 0), number),
+            request.up,
+            key=lambda number: (loads.get(number, 0), self._assigned.get((request.model, number), 0), number),
         )
-        self._assigned[wanted.model, chosen] = self._assigned.get((wanted.model, chosen), 0) + 1
+        self._assigned[request.model, chosen] = self._assigned.get((request.model, chosen), 0) + 1
         self._of_attempt[key] = chosen
         self._of_attempt.move_to_end(key)
         if len(self._of_attempt) > MAX_ATTEMPTS:
@@ -146,21 +146,23 @@ _FAILURES_ALLOWED = 3
 class Replicas:
     """The replicas of all models.
 
-    A replica that cannot be reached, or fails again and again, is left out for a second. Then one call tries it; each
-    time that this fails the next is twice as long, up to 30 s. However many calls fail meanwhile, they say the same as
-    the first: it is one outage. Nothing is asked of a backend but agents' own calls. Where all are dead, the one that
-    comes back first is tried: an error of the backend's own says more than one of the proxy's.
+    Each has a circuit breaker. One that cannot be reached, or fails three times in a row, is open for a second: no call
+    goes there. Then it is half-open: one call tries it, and each time that this fails, the next wait is twice as long,
+    up to 30 s. All calls that fail meanwhile count as the same outage. The proxy makes no calls of its own. Where all
+    circuits are open, the replica is tried whose wait ends first: a backend's own error says more than the proxy's.
 
     Args:
         clock: Where the time comes from.
         on_idle: Is given a replica that is not used any more.
-        placing: Says where an attempt's calls go, where other processes make calls of it, too.
+        shared: Says where an attempt's calls go, where other processes make calls of it, too.
     """
 
-    def __init__(self, clock: Clock, on_idle: Callable[[Replica], None], *, placing: Placing | None = None) -> None:
+    def __init__(
+        self, clock: Clock, on_idle: Callable[[Replica], None], *, shared: SharedAffinity | None = None
+    ) -> None:
         self._clock = clock
         self._on_idle = on_idle
-        self._placing = placing
+        self._shared = shared
         self.list_version = 0
         """Which list this is, where somebody else counts them."""
         self._retired: set[Replica] = set()
@@ -205,7 +207,7 @@ class Replicas:
             Refused: When there is no such model.
         """
         candidates = self._candidates(model)
-        if self._placing is None or attempt is None or len(candidates) == 1:
+        if self._shared is None or attempt is None or len(candidates) == 1:
             return self.choose(model, attempt, not_this=not_this)
         key = (candidates[0].model_name, attempt)
         kept = self._of_attempt.get(key)
@@ -215,7 +217,7 @@ class Replicas:
         if not up:
             return self.choose(model, None, not_this=not_this)
         in_flight = [each.in_flight for each in candidates]
-        number = await self._placing.place(Wanted(self.list_version, key[0], attempt, up, in_flight))
+        number = await self._shared.place(PlacementRequest(self.list_version, key[0], attempt, up, in_flight))
         now = self._by_model.get(key[0], [])
         if number is None or candidates is not now:
             return self.choose(model, None, not_this=not_this)
@@ -227,18 +229,18 @@ class Replicas:
         if replica not in self._all:  # the list has changed
             return
         number = self._all.index(replica)
-        if self._placing is None:
+        if self._shared is None:
             self._responses.keep(owner, response_id, number)
         else:
-            await self._placing.keep_response(self.list_version, owner, response_id, number)
+            await self._shared.keep_response(self.list_version, owner, response_id, number)
 
     async def of_response(self, owner: Owner | None, response_id: str) -> Replica | None:
         """Return the replica that has an attempt's stored response; None where the attempt is not known to have it."""
-        if self._placing is None:
+        if self._shared is None:
             number = self._responses.find(owner, response_id)
         else:
             version = self.list_version
-            number = await self._placing.of_response(version, owner, response_id)
+            number = await self._shared.of_response(version, owner, response_id)
             number = number if version == self.list_version else None
         return None if number is None else self._all[number]
 
@@ -251,7 +253,7 @@ class Replicas:
 
         Args:
             model: What the agent asks for; None where its request names no model.
-            attempt: Whose call it is; None for nobody's.
+            attempt: Whose call it is; None for a call of no attempt.
             not_this: The one that has just failed, which is chosen only where there is no other.
 
         Raises:
@@ -288,47 +290,47 @@ class Replicas:
         return any(other is not replica and self._is_up(other) for other in candidates)
 
     def begin(self, replica: Replica) -> None:
-        """Take note of a call that goes to a replica."""
+        """Count a call that goes to a replica."""
         replica.in_flight += 1
 
-    def begin_trial(self, replica: Replica) -> bool:
-        """Whether the call that is about to be sent is the one which finds out if a dead replica is back."""
+    def begin_half_open(self, replica: Replica) -> bool:
+        """Return whether the next call is the one that tries a replica whose circuit is half-open."""
         if not replica.down_until or not self._is_up(replica):
             return False
-        replica.is_on_trial = True
+        replica.is_half_open = True
         return True
 
     def end(self, replica: Replica) -> None:
-        """Take note of its end."""
+        """Count its end."""
         replica.in_flight -= 1
         if replica in self._retired and not replica.in_flight:
             self._retired.remove(replica)
             self._on_idle(replica)
 
-    def answers(self, replica: Replica) -> None:
-        """Take note of an answer that begins: the replica is there. Whether it is sound, the answer's end says."""
-        replica.down_until, replica.is_on_trial = 0.0, False
+    def record_answer(self, replica: Replica) -> None:
+        """Record an answer that begins: the replica is there. Whether it is sound, the answer's end says."""
+        replica.down_until, replica.is_half_open = 0.0, False
 
-    def went_well(self, replica: Replica) -> None:
-        """Take note of an answer that came to its end: the replica is sound."""
+    def record_success(self, replica: Replica) -> None:
+        """Record an answer that came to its end: the replica is sound."""
         if replica.outages:
             logger.info("lightning.backend_back backend=%s", replica.backend.address)
-        replica.failures, replica.outages, replica.down_until, replica.is_on_trial = 0, 0, 0.0, False
+        replica.failures, replica.outages, replica.down_until, replica.is_half_open = 0, 0, 0.0, False
 
-    def failed(self, replica: Replica, reason: str, *, is_dead: bool, was_trial: bool = False) -> None:
-        """Take note of a failure. An outage is logged when it begins.
+    def record_failure(self, replica: Replica, reason: str, *, is_dead: bool, was_half_open: bool = False) -> None:
+        """Record a failure, which may open the circuit. An outage is logged when it begins.
 
         Args:
             replica: Whose it is.
             reason: What happened, for the log.
             is_dead: Whether one is enough: it could not be reached.
-            was_trial: What `begin_trial` said of the call.
+            was_half_open: What `begin_half_open` said of the call.
         """
-        if replica.down_until and not was_trial:
+        if replica.down_until and not was_half_open:
             return
-        replica.is_on_trial = False
+        replica.is_half_open = False
         replica.failures += 1
-        if is_dead or was_trial or replica.failures >= _FAILURES_ALLOWED:
+        if is_dead or was_half_open or replica.failures >= _FAILURES_ALLOWED:
             seconds = min(_FIRST_DOWN_SECONDS * 2 ** min(replica.outages, 10), _LONGEST_DOWN_SECONDS)
             if not replica.outages:
                 logger.warning(
@@ -339,9 +341,9 @@ class Replicas:
             replica.outages += 1
             replica.down_until = self._clock.now() + seconds
 
-    def trial_undecided(self, replica: Replica) -> None:
-        """Take note that the call which tried a dead replica says nothing of it: the agent hung up."""
-        replica.is_on_trial = False
+    def cancel_half_open(self, replica: Replica) -> None:
+        """Record that the call which tried the replica decided nothing: the agent hung up."""
+        replica.is_half_open = False
 
     def _candidates(self, model: str | None) -> list[Replica]:
         if model is None:
@@ -358,4 +360,4 @@ class Replicas:
     def _is_up(self, replica: Replica) -> bool:
         if not replica.down_until:
             return True
-        return self._clock.now() >= replica.down_until and not replica.is_on_trial
+        return self._clock.now() >= replica.down_until and not replica.is_half_open

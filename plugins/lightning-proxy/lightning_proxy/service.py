@@ -84,7 +84,7 @@ class ProxyService(ProxyServer):
             queue_seconds=settings.queue_seconds,
             pause_seconds=settings.pause_seconds,
         )
-        self.replicas = Replicas(clock, self._retire, placing=None if links is None else links.placing)
+        self.replicas = Replicas(clock, self._retire, shared=None if links is None else links.affinity)
         self.sender = Sender(
             self.replicas,
             self.limiter,

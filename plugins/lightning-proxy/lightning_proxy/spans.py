@@ -17,7 +17,7 @@ from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.answer import Answer, AnswerChoice, output_messages
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Dialect
-from lightning_proxy.jsons import text, whole
+from lightning_proxy.jsons import replace_surrogates, text
 
 logger = logging.getLogger(__name__)
 
@@ -115,19 +115,19 @@ def attributes_of(
     attributes: dict[str, Any] = {
         genai.OPERATION_NAME: dialect.operation,
         "gen_ai.provider.name": dialect.provider,
-        **({} if asked is None else {genai.REQUEST_MODEL: whole(str(asked))}),
+        **({} if asked is None else {genai.REQUEST_MODEL: replace_surrogates(str(asked))}),
         **_parameters(request),
     }
     known = {
         "gen_ai.usage.input_tokens": answer.input_tokens,
         "gen_ai.usage.output_tokens": answer.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": answer.cached_tokens,
-        genai.RESPONSE_MODEL: None if answer.model is None else whole(answer.model),
-        genai.RESPONSE_ID: None if answer.id is None else whole(answer.id),
+        genai.RESPONSE_MODEL: None if answer.model is None else replace_surrogates(answer.model),
+        genai.RESPONSE_ID: None if answer.id is None else replace_surrogates(answer.id),
     }
     attributes.update({name: value for name, value in known.items() if value is not None})
     if any(choice.finish_reason is not None for choice in answer.choices):
-        attributes[genai.FINISH_REASONS] = [whole(choice.finish_reason or "") for choice in answer.choices]
+        attributes[genai.FINISH_REASONS] = [replace_surrogates(choice.finish_reason or "") for choice in answer.choices]
     if capture.tokens:
         attributes.update(_tokens(answer))
     attributes[HAS_TOKEN_IDS] = answer.prompt_token_ids is not None and any(
@@ -178,7 +178,7 @@ def _error(call: Call, kind: str, capture: Capture) -> str:
         code = f" ({call.error_code})" if call.error_code not in (None, kind) else ""
         address = None if call.replica is None else call.replica.backend.address
         message = f"{address}: {kind}{code}; what it said is not recorded"
-    return whole(hide_in_text(message[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
+    return replace_surrogates(hide_in_text(message[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 
 
 def _parameters(request: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _parameters(request: dict[str, Any]) -> dict[str, Any]:
     if isinstance(stop, str):
         stop = [stop]
     if isinstance(stop, list) and all(isinstance(word, str) for word in stop):
-        found["gen_ai.request.stop_sequences"] = [whole(word) for word in stop]
+        found["gen_ai.request.stop_sequences"] = [replace_surrogates(word) for word in stop]
     if request.get("stream") is True:
         found["gen_ai.request.stream"] = True
     return found

@@ -19,7 +19,7 @@ class Spending(Protocol):
         ...
 
     def end_call(self, *, tokens: int, usd: float | None) -> None:
-        """Count what a call used; `usd` is None where nobody knows what it cost."""
+        """Count what a call used; `usd` is None where it is not known what it cost."""
         ...
 
 

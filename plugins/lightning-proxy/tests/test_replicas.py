@@ -86,79 +86,79 @@ class TestHealth:
 
     async def test_a_dead_one_is_tried_by_one_call_after_a_while(self, replicas: Replicas, clock: FakeClock) -> None:
         a, b = replicas.all
-        replicas.failed(a, "it broke", is_dead=True)
+        replicas.record_failure(a, "it broke", is_dead=True)
         assert {replicas.choose("m", None) for _ in range(3)} == {b}
         await clock.advance(1.0)
         b.in_flight = 5
         trial = replicas.choose("m", None)
         assert trial is a
-        assert replicas.begin_trial(a)
+        assert replicas.begin_half_open(a)
         assert replicas.choose("m", None) is b  # one call is enough to find out
-        replicas.failed(a, "it broke", is_dead=True, was_trial=True)
+        replicas.record_failure(a, "it broke", is_dead=True, was_half_open=True)
         await clock.advance(1.9)
         assert replicas.choose("m", None) is b
         await clock.advance(0.2)
         assert replicas.choose("m", None) is a
-        replicas.went_well(a)
+        replicas.record_success(a)
         assert a.down_until == 0
 
     async def test_calls_that_fail_in_one_outage_say_the_same(self, replicas: Replicas, clock: FakeClock) -> None:
         a, _ = replicas.all
         for _ in range(20):
-            replicas.failed(a, "it broke", is_dead=True)
+            replicas.record_failure(a, "it broke", is_dead=True)
         await clock.advance(1.0)
-        assert replicas.begin_trial(a)
+        assert replicas.begin_half_open(a)
         for _ in range(20):  # of before
-            replicas.failed(a, "it broke", is_dead=True)
-        assert a.is_on_trial
-        replicas.failed(a, "it broke", is_dead=True, was_trial=True)
+            replicas.record_failure(a, "it broke", is_dead=True)
+        assert a.is_half_open
+        replicas.record_failure(a, "it broke", is_dead=True, was_half_open=True)
         assert a.down_until == clock.now() + 2
 
     async def test_each_trial_that_fails_makes_the_next_pause_twice_as_long(
         self, replicas: Replicas, clock: FakeClock
     ) -> None:
         a, _ = replicas.all
-        replicas.failed(a, "it broke", is_dead=True)
+        replicas.record_failure(a, "it broke", is_dead=True)
         pauses = []
         for _ in range(7):
             pauses.append(a.down_until - clock.now())
             await clock.advance(pauses[-1])
-            replicas.failed(a, "it broke", is_dead=False, was_trial=replicas.begin_trial(a))
+            replicas.record_failure(a, "it broke", is_dead=False, was_half_open=replicas.begin_half_open(a))
         assert pauses == [1, 2, 4, 8, 16, 30, 30]
-        replicas.went_well(a)
-        replicas.failed(a, "it broke", is_dead=True)
+        replicas.record_success(a)
+        replicas.record_failure(a, "it broke", is_dead=True)
         assert a.down_until == clock.now() + 1
 
     async def test_a_call_to_a_dead_one_before_its_time_is_no_trial(self, replicas: Replicas) -> None:
         a, _ = replicas.all
-        assert not replicas.begin_trial(a)
-        replicas.failed(a, "it broke", is_dead=True)
-        assert not replicas.begin_trial(a)
+        assert not replicas.begin_half_open(a)
+        replicas.record_failure(a, "it broke", is_dead=True)
+        assert not replicas.begin_half_open(a)
 
     async def test_it_takes_three_errors_of_the_server_in_a_row(self, replicas: Replicas) -> None:
         a, b = replicas.all
         for _ in range(2):
-            replicas.failed(a, "it broke", is_dead=False)
+            replicas.record_failure(a, "it broke", is_dead=False)
         assert not a.down_until
-        replicas.went_well(a)
+        replicas.record_success(a)
         for _ in range(3):
-            replicas.failed(a, "it broke", is_dead=False)
+            replicas.record_failure(a, "it broke", is_dead=False)
         assert replicas.choose("m", None) is b
 
     async def test_where_all_are_dead_the_one_that_comes_back_first_is_tried(
         self, replicas: Replicas, clock: FakeClock
     ) -> None:
         a, b = replicas.all
-        replicas.failed(a, "it broke", is_dead=True)
+        replicas.record_failure(a, "it broke", is_dead=True)
         await clock.advance(0.5)
-        replicas.failed(b, "it broke", is_dead=True)
+        replicas.record_failure(b, "it broke", is_dead=True)
         assert replicas.choose("m", None) is a
 
     async def test_an_attempt_leaves_a_dead_one_and_then_stays_where_it_is(
         self, replicas: Replicas, clock: FakeClock
     ) -> None:
         first = replicas.choose("m", "at-1")
-        replicas.failed(first, "it broke", is_dead=True)
+        replicas.record_failure(first, "it broke", is_dead=True)
         other = replicas.choose("m", "at-1")
         assert other is not first
         await clock.advance(60)

@@ -17,7 +17,7 @@ from test_tokens import Letters
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.agent import rollout
-from lightning_core.errors import ConfigError, Fault
+from lightning_core.errors import Fault
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
@@ -133,23 +133,6 @@ async def test_what_stands_before_a_proxy_may_answer_in_its_own_words(attempt: A
     async with TestServer(app) as server:
         with pytest.raises(Fault, match="has not stored all calls of the attempt: upstream is gone"):
             await flush_calls([ProxyLLM(endpoint=str(server.make_url("/v1")), model="m")], attempt)
-
-
-def test_a_proxy_is_given_in_any_of_its_forms(store: Ordered) -> None:
-    assert LLMProxy.of(None) is None
-    assert LLMProxy.of(False) is None
-    proxy = LLMProxy.of(True, store=store, key="")
-    assert proxy is not None
-    assert proxy.store is store
-    assert LLMProxy.of(proxy) is proxy
-    entry = {"model_name": "m", "litellm_params": {}}
-    made = LLMProxy.of({"model_list": [entry], "port": 5}, store=store, key="", port=6)
-    assert made is not None
-    assert (made.models(), made.port) == (["m"], 5)
-    with pytest.raises(ConfigError, match="llm_proxy is a int"):
-        LLMProxy.of(5)
-    with pytest.raises(ConfigError, match="no option 'modelist'"):
-        LLMProxy.of({"modelist": []})
 
 
 class Dying:

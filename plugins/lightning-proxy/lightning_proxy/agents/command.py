@@ -46,7 +46,7 @@ def kept_variables(passed: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in (*KEPT, *passed) if name in os.environ}
 
 
-def told_variables(briefing: Briefing, prompt: str | None, folder: Path) -> dict[str, str]:
+def briefing_variables(briefing: Briefing, prompt: str | None, folder: Path) -> dict[str, str]:
     """Return what a program is told of its attempt. What there is not has no variable, nor what is too long for one.
 
     Args:
@@ -219,7 +219,7 @@ class CommandAgent(LitAgent[Any]):
         environment = {**kept_variables(self.pass_variables), **mapped_variables(task, self.task_variables)}
         try:
             with tempfile.TemporaryDirectory(prefix="agl-attempt-", ignore_cleanup_errors=True) as folder:
-                environment |= told_variables(briefing, prompt, Path(folder))
+                environment |= briefing_variables(briefing, prompt, Path(folder))
                 check_variables(environment)
                 _write(environment[TASK_FILE], task_json)
                 if prompt is not None:
@@ -247,7 +247,7 @@ class CommandAgent(LitAgent[Any]):
         if status == 0:
             return program.stdout.text()
         if status == OUT_OF_REACH:
-            said = _last_line(self._shown(program.stderr.text(), briefing))
+            said = _last_line(self._without_secrets(program.stderr.text(), briefing))
             raise Fault(f"the program {self.name} says that what it needs is out of reach: {said or 'exit status 75'}")
         raise self._failed(program, briefing, how=_in_words(status))
 
@@ -263,7 +263,9 @@ class CommandAgent(LitAgent[Any]):
                     f"the program {self.name} printed nothing, and its last line is to be its reward: {WANTED}; "
                     f"or choose another reward: {', '.join(_REWARDS[1:])}"
                 )
-            return reward_of_text(self._shown(line, briefing), f"the last line that the program {self.name} printed")
+            return reward_of_text(
+                self._without_secrets(line, briefing), f"the last line that the program {self.name} printed"
+            )
         try:
             if reward_file.exists() and not reward_file.is_file():  # a pipe that nobody writes to would be waited for
                 raise InvalidResult(
@@ -275,11 +277,13 @@ class CommandAgent(LitAgent[Any]):
             raise InvalidResult(
                 f"the program {self.name} has left no reward in the file {REWARD_FILE}: {exc.strerror}; it is {WANTED}"
             ) from exc
-        return reward_of_text(self._shown(text, briefing), f"what the program {self.name} has left in {REWARD_FILE}")
+        return reward_of_text(
+            self._without_secrets(text, briefing), f"what the program {self.name} has left in {REWARD_FILE}"
+        )
 
     def _failed(self, program: Program, briefing: Briefing, *, how: str) -> ProgramFailed:
         """Say how it ended: the end of stderr in the message, more of both in notes, which a span shows, too."""
-        stdout, stderr = (self._shown(tail.text(), briefing) for tail in (program.stdout, program.stderr))
+        stdout, stderr = (self._without_secrets(tail.text(), briefing) for tail in (program.stdout, program.stderr))
         said = stderr.strip()[-_MESSAGE_CHARACTERS:]
         failed = ProgramFailed(
             f"the program {self.name} {how}" + (f"; its stderr ends with: {said}" if said else "; it wrote no stderr"),
@@ -311,7 +315,7 @@ class CommandAgent(LitAgent[Any]):
             f"{len(environment[name])} characters. The whole task is in the file {TASK_FILE}"
         )
 
-    def _shown(self, text: str, briefing: Briefing) -> str:
+    def _without_secrets(self, text: str, briefing: Briefing) -> str:
         """Return what a program printed without the keys that it was given."""
         for secret in (briefing.key, *(os.environ.get(name, "") for name in self.pass_variables)):
             if len(secret) >= 8 and secret != NO_KEY:

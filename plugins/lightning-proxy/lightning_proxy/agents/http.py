@@ -219,16 +219,16 @@ def _judged(url: str, status: int, answer: bytes) -> Any:
     except (ValueError, RecursionError):
         value = text
     if isinstance(value, Mapping) and isinstance(value.get("fault"), str):
-        raise Fault(f"the service {url} says that what it needs is out of reach: {_shown(value['fault'])}")
+        raise Fault(f"the service {url} says that what it needs is out of reach: {_shortened(value['fault'])}")
     if not 200 <= status < 300:
         hint = "; give the URL that it leads to" if 300 <= status < 400 else ""
-        raise ServiceFailed(f"the service {url} answered {status}{hint}: {_shown(text)}", status=status)
+        raise ServiceFailed(f"the service {url} answered {status}{hint}: {_shortened(text)}", status=status)
     if isinstance(value, Mapping) and value.get("error") is not None:
-        raise ServiceFailed(f"the service {url} answered with an error: {_shown(text)}", status=status)
+        raise ServiceFailed(f"the service {url} answered with an error: {_shortened(text)}", status=status)
     return value
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     text = hide_in_text(text.strip())
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 

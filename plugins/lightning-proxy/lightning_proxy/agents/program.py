@@ -38,7 +38,7 @@ class Tail(asyncio.Protocol):
             del self._kept[: -self._max_bytes]
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take note of the end."""
+        """Record the end."""
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -14,14 +14,14 @@ from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused, openai_error
 from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
 from lightning_proxy.tokens.prompts import Conversations, Prompts, TextStream
-from lightning_proxy.tokens.request import CHAT, COMPLETIONS, Asked, WrongParameter, read_request, told
+from lightning_proxy.tokens.request import CHAT, COMPLETIONS, SamplingParams, WrongParameter, error_of, read_request
 from lightning_proxy.tokens.shapes import Chat, Completion, Shape, TextBefore, ToolParser, parse_hermes, start_of
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Beside:
+class Offload:
     """A thread for what would keep the event loop from all other calls; what is small is done at once.
 
     There is one thread, so what it is given is done in turn.
@@ -112,7 +112,7 @@ class TokensBackend(Backend):
         self.conversations = Conversations(max_tokens=max_remembered_tokens)
         """What is remembered."""
         self._prompts = Prompts(tokenizer, chat_template_kwargs or {}, self.conversations)
-        self._beside = Beside(least=_LONG_BYTES)
+        self._offload = Offload(least=_LONG_BYTES)
 
     @property
     def address(self) -> str:
@@ -123,25 +123,25 @@ class TokensBackend(Backend):
         if fields is None or request.path not in (CHAT, COMPLETIONS):
             return _error(404, "not_served", f"a model of tokens serves chat and completions; got {request.path}")
         try:
-            asked = read_request(fields, request.path)
+            params = read_request(fields, request.path)
             shape: Shape
             if request.path == COMPLETIONS:
                 shape = Completion(fields, await self._completion_prompt(fields.get("prompt")))
             else:
                 shape = Chat(fields, await self._chat_prompt(request, fields))
-            self._require_room(shape.prompt, asked, "prompt" if request.path == COMPLETIONS else "messages")
+            self._require_room(shape.prompt, params, "prompt" if request.path == COMPLETIONS else "messages")
         except Refused as refused:
-            return WholeAnswer(refused.status, dump(told(refused)))
-        return await self._answer(shape, request, asked, parse=self._tool_parser if asked.finds_tools else None)
+            return WholeAnswer(refused.status, dump(error_of(refused)))
+        return await self._answer(shape, request, params, parse=self._tool_parser if params.finds_tools else None)
 
     async def aclose(self) -> None:
         """The engine is whoever's who made it."""
-        self._beside.close()
+        self._offload.close()
 
     async def _completion_prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
             encode = self._tokenizer.encode
-            return list(await self._beside.run(len(prompt), encode, prompt, add_special_tokens=True))
+            return list(await self._offload.run(len(prompt), encode, prompt, add_special_tokens=True))
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return prompt
         raise WrongParameter("prompt", "prompt is one text, or one list of token ids")
@@ -150,16 +150,16 @@ class TokensBackend(Backend):
         messages = fields.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise WrongParameter("messages", "messages is missing, or no list of messages")
-        return await self._beside.run(
+        return await self._offload.run(
             len(request.body), self._prompts.make, request.attempt, messages, fields.get("tools")
         )
 
-    def _require_room(self, prompt: Sequence[int], asked: Asked, source: str) -> None:
+    def _require_room(self, prompt: Sequence[int], params: SamplingParams, source: str) -> None:
         """Refuse what goes beyond the context, where the engine says how long that is."""
         most: int | None = getattr(self._engine, "max_context_tokens", None)
         if most is None:
             return
-        room, wanted = most - len(prompt), asked.sampling.get("max_tokens", 1)
+        room, wanted = most - len(prompt), params.sampling.get("max_tokens", 1)
         if wanted > room:
             what = f"this model sees {most} tokens at most, and the prompt has {len(prompt)}"
             if room < 1:
@@ -169,14 +169,14 @@ class TokensBackend(Backend):
             )
 
     async def _answer(
-        self, shape: Shape, request: BackendRequest, asked: Asked, *, parse: ToolParser | None
+        self, shape: Shape, request: BackendRequest, params: SamplingParams, *, parse: ToolParser | None
     ) -> BackendAnswer:
-        if asked.stream:
-            return _Stream(self._pieces(shape, request, asked.sampling, parse))
+        if params.stream:
+            return _Stream(self._pieces(shape, request, params.sampling, parse))
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._sample(shape.prompt, asked.sampling_of(choice), request))
-                for choice in range(asked.choices)
+                group.create_task(self._sample(shape.prompt, params.sampling_of(choice), request))
+                for choice in range(params.choices)
             ]
         for task in tasks:
             if isinstance(error := task.result(), BackendBroke):
@@ -184,11 +184,11 @@ class TokensBackend(Backend):
         found = [result for task in tasks if isinstance(result := task.result(), Generated)]
         for each in found:
             size = len(each.token_ids) * _BYTES_PER_TOKEN
-            text = await self._beside.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
+            text = await self._offload.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
             content, calls = _parsed(text, parse)
             message = shape.add(each, content, calls)
             await self._remember(request, message, shape.prompt, each.token_ids)
-        return WholeAnswer(200, dump(shape.whole()))
+        return WholeAnswer(200, dump(shape.complete()))
 
     async def _pieces(
         self, shape: Shape, request: BackendRequest, sampling: Mapping[str, Any], parse: ToolParser | None
@@ -202,7 +202,7 @@ class TokensBackend(Backend):
             ids.extend(piece.token_ids)
             reason = piece.finish_reason
             size = len(piece.token_ids) * _BYTES_PER_TOKEN
-            text = await self._beside.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
+            text = await self._offload.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
             texts.append(text)
             yield shape.piece(piece, text if before is None else before.feed(text))
         whole = "".join(texts)
@@ -251,7 +251,7 @@ class TokensBackend(Backend):
     ) -> None:
         if message is not None and request.attempt is not None and request.fields is not None:
             messages, tools = request.fields["messages"], request.fields.get("tools")
-            await self._beside.run(
+            await self._offload.run(
                 len(request.body), self._prompts.remember, request.attempt, messages, tools, message, prompt, sampled
             )
 

@@ -16,7 +16,7 @@ from lightning_proxy.tokens.engine import Tokenizer
 Message = dict[str, Any]
 
 
-class Known(NamedTuple):
+class Prefix(NamedTuple):
     """A conversation up to and with an answer of the model."""
 
     messages: int
@@ -38,7 +38,7 @@ class Conversations:
     def __init__(self, *, max_tokens: int = 20_000_000, max_per_attempt: int = 64) -> None:
         self._max_tokens = max_tokens
         self._max_per_attempt = max_per_attempt
-        self._attempts: OrderedDict[str, OrderedDict[bytes, Known]] = OrderedDict()
+        self._attempts: OrderedDict[str, OrderedDict[bytes, Prefix]] = OrderedDict()
         self._tokens = 0
         self._lock = threading.Lock()
 
@@ -47,7 +47,7 @@ class Conversations:
         """How many tokens are remembered."""
         return self._tokens
 
-    def find(self, attempt: str, setting: Any, messages: Sequence[Message]) -> Known | None:
+    def find(self, attempt: str, setting: Any, messages: Sequence[Message]) -> Prefix | None:
         """Return the longest conversation that these messages go on with; None where there is none.
 
         Args:
@@ -70,7 +70,7 @@ class Conversations:
     def remember(self, attempt: str, setting: Any, messages: Sequence[Message], token_ids: Sequence[int]) -> None:
         """Remember a conversation whose last message is the model's answer."""
         digest = _digests(setting, messages)[-1]
-        new = Known(len(messages), array("I", token_ids))
+        new = Prefix(len(messages), array("I", token_ids))
         with self._lock:
             known = self._attempts.setdefault(attempt, OrderedDict())
             self._attempts.move_to_end(attempt)

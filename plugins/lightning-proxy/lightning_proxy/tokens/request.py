@@ -29,7 +29,7 @@ class WrongParameter(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SamplingParams:
     """How an answer is to be sampled."""
 
     sampling: dict[str, Any]
@@ -45,7 +45,7 @@ class Asked:
         return self.sampling if seed is None or choice == 0 else {**self.sampling, "seed": seed + choice}
 
 
-def read_request(fields: Mapping[str, Any], path: str) -> Asked:
+def read_request(fields: Mapping[str, Any], path: str) -> SamplingParams:
     """Return what a call asks for.
 
     Args:
@@ -65,17 +65,17 @@ def read_request(fields: Mapping[str, Any], path: str) -> Asked:
                 raise _unsupported(name, value, f"; leave it out, or say {neutral[name][0]!r}")
         else:
             raise _unsupported(name, value, _INSTEAD.get(name) or f"; leave it out{did_you_mean(name, _READ[path])}")
-    choices = _whole(given, "n", lambda number: 1 <= number <= MAX_CHOICES, f"from 1 to {MAX_CHOICES}") or 1
+    choices = _integer(given, "n", lambda number: 1 <= number <= MAX_CHOICES, f"from 1 to {MAX_CHOICES}") or 1
     stream = _flag(given, "stream")
     if stream and choices != 1:
         raise WrongParameter("n", f"n is {choices}; a stream of a model of tokens has one choice, so leave n out")
     _check_stream_options(given)
     _flag(given, "return_token_ids")
     _check_logprobs(given, path)
-    return Asked(_sampling(given), choices, stream, finds_tools=_finds_tools(given))
+    return SamplingParams(_sampling(given), choices, stream, finds_tools=_finds_tools(given))
 
 
-def told(refused: Refused) -> dict[str, Any]:
+def error_of(refused: Refused) -> dict[str, Any]:
     """Return an error as OpenAI's API has it, with the parameter that it is about."""
     found = openai_error(refused)
     if isinstance(refused, WrongParameter):
@@ -90,8 +90,8 @@ def _sampling(given: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, bool) or not isinstance(value, int | float) or not is_good(value):
                 raise WrongParameter(name, f"{name} is {value!r:.100}; it is a number {words}")
             found[name] = value
-    for name, (is_whole, words) in _WHOLE.items():
-        if (number := _whole(given, name, is_whole, words)) is not None:
+    for name, (is_whole, words) in _INTEGERS.items():
+        if (number := _integer(given, name, is_whole, words)) is not None:
             found[name] = number
     if (most := _max_tokens(given)) is not None:
         found["max_tokens"] = most
@@ -113,7 +113,7 @@ def _max_tokens(given: Mapping[str, Any]) -> int | None:
     asked = {
         name: number
         for name in ("max_tokens", "max_completion_tokens")
-        if (number := _whole(given, name, lambda number: number >= 1, "from 1 on")) is not None
+        if (number := _integer(given, name, lambda number: number >= 1, "from 1 on")) is not None
     }
     if len(set(asked.values())) > 1:
         raise WrongParameter(
@@ -166,7 +166,7 @@ def _flag(given: Mapping[str, Any], name: str, *, default: bool = False) -> bool
     return value
 
 
-def _whole(given: Mapping[str, Any], name: str, is_good: Callable[[int], bool], words: str) -> int | None:
+def _integer(given: Mapping[str, Any], name: str, is_good: Callable[[int], bool], words: str) -> int | None:
     value = given.get(name)
     if value is None:
         return None
@@ -192,7 +192,7 @@ _NUMBERS: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "repetition_penalty": (lambda value: 0 < value < math.inf, "above 0"),
 }
 
-_WHOLE: Mapping[str, tuple[Callable[[int], bool], str]] = {
+_INTEGERS: Mapping[str, tuple[Callable[[int], bool], str]] = {
     "top_k": (lambda value: value >= -1, "from 1 on, or -1 or 0 for all tokens"),
     "seed": (lambda value: True, ""),
 }
@@ -202,7 +202,7 @@ _EVERYWHERE = frozenset(
         *("model", "stream", "stream_options", "n", "logprobs", "return_token_ids"),
         *("max_tokens", "max_completion_tokens", "stop", "stop_token_ids", "ignore_eos"),
         *_NUMBERS,
-        *_WHOLE,
+        *_INTEGERS,
     }
 )
 _READ: Mapping[str, frozenset[str]] = {

@@ -56,7 +56,7 @@ def parse_hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def start_of(parser: ToolParser) -> str | None:
-    """Return the text that every tool call begins with; None where nobody knows."""
+    """Return the text that every tool call begins with; None where it is not known."""
     return _HERMES_START if parser is parse_hermes else getattr(parser, "start", None)
 
 
@@ -140,7 +140,7 @@ class Shape(ABC):
     def last(self, text: str, calls: list[Fields], reason: str, sampled: int) -> list[bytes]:
         """Return the events that end a stream."""
 
-    def whole(self) -> Fields:
+    def complete(self) -> Fields:
         """Return the answer in one piece."""
         answer = {**self._head, "object": self.kind, "choices": self._choices, "usage": self._usage(self._sampled)}
         if self._asks_ids:

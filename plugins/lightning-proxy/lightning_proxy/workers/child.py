@@ -19,7 +19,7 @@ from lightning_core.registry import default_registry
 from lightning_core.store.clock import SystemClock
 from lightning_proxy.control import Links, forward_control
 from lightning_proxy.owner import Owner
-from lightning_proxy.replicas import Wanted
+from lightning_proxy.replicas import PlacementRequest
 from lightning_proxy.request import Refused
 from lightning_proxy.service import ProxyService
 from lightning_proxy.workers.task import ERRORS, State, Task
@@ -126,7 +126,7 @@ def _links(channel: Channel, *, has_budget: bool) -> Links:
     return Links(
         control=forward_control(channel.ask),
         spending=shared if has_budget else None,
-        placing=shared,
+        affinity=shared,
         on_attempt=functools.partial(channel.tell, "attempt"),
     )
 
@@ -146,9 +146,9 @@ class _Shared:
     def end_call(self, *, tokens: int, usd: float | None) -> None:
         self._channel.tell("end_call", tokens, usd)
 
-    async def place(self, wanted: Wanted) -> int | None:
+    async def place(self, request: PlacementRequest) -> int | None:
         try:
-            number: int | None = await self._channel.ask("place", wanted)
+            number: int | None = await self._channel.ask("place", request)
         except ChannelClosed:  # this worker is about to stop
             return None
         return number

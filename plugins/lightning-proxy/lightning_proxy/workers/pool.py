@@ -21,7 +21,7 @@ from lightning_core.store import LightningStore
 from lightning_proxy.control import CONTROLS, CallsLost, ProxyServer, Settings
 from lightning_proxy.limiter import Drained
 from lightning_proxy.owner import MAX_BOUND, Owner
-from lightning_proxy.replicas import Places, StoredResponses
+from lightning_proxy.replicas import SessionAffinity, StoredResponses
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
 from lightning_proxy.spending import RefusalWaits
@@ -150,7 +150,7 @@ class WorkerPool(ProxyServer):
         self._plan = plan
         self._state = State(model_list=model_list, weight_version=weight_version)
         self._changes = 0
-        self._places = Places()
+        self._affinity = SessionAffinity()
         self._responses = StoredResponses()
         self._refusals = RefusalWaits(plan.budget)
         self._workers: list[WorkerProcess] = []
@@ -267,7 +267,7 @@ class WorkerPool(ProxyServer):
 
     def _bury(self, worker: WorkerProcess) -> None:
         self._workers.remove(worker)
-        self._places.drop_worker(worker)
+        self._affinity.drop_worker(worker)
         for owner in worker.open_attempts:
             self._lost[owner] = None
         while len(self._lost) > _MAX_LOST:
@@ -279,14 +279,14 @@ class WorkerPool(ProxyServer):
             self._plan.budget.start_call()
             return None
         if name == "place":
-            (wanted,) = arguments
-            if wanted.list_version != self._state.list_version:
+            (request,) = arguments
+            if request.list_version != self._state.list_version:
                 return None
-            number, was_moved = self._places.place(worker, wanted)
+            number, was_moved = self._affinity.place(worker, request)
             if was_moved:
                 for other in self._workers:
                     if other is not worker:
-                        other.channel.tell("moved", wanted.model, wanted.attempt)
+                        other.channel.tell("moved", request.model, request.attempt)
             return number
         if name in ("keep_response", "of_response"):
             version, *rest = arguments
@@ -335,7 +335,7 @@ class WorkerPool(ProxyServer):
         old, new = self._state.model_list, list(model_list)
         self._responses.change_list({number: new.index(entry) for number, entry in enumerate(old) if entry in new})
         self._state.model_list, self._state.list_version = model_list, version
-        self._places.clear()
+        self._affinity.clear()
         await self._all("update_model_list", model_list, version)
 
     async def bind(self, value: str, owner: Owner) -> None:
