@@ -102,10 +102,7 @@ class LightningStore(ABC):
         return self.run_id
 
     async def kept_runs(self) -> Sequence[str]:
-        """Return the runs that a store of the same data finds when this one is gone, oldest first.
-
-        None where nothing is kept, or where it is not known, as over HTTP.
-        """
+        """Return the runs that are kept when this store is gone, oldest first; empty where that is not known."""
         return ()
 
     @abstractmethod
@@ -119,13 +116,10 @@ class LightningStore(ABC):
 
     @property
     def lease_seconds(self) -> float | None:
-        """How long a worker that sends heartbeats may be silent before its attempt is taken from it.
+        """How long, in seconds, a worker that sends heartbeats may be silent before it loses its attempt.
 
-        Whoever executes attempts gives signs of life several times in it. None where it is not known: a store that is
-        somewhere else may know it only after its first answer.
-
-        A store that was opened again, or stood still with its process, takes nothing away at once: every lease has one
-        more term.
+        None where it is not known yet, as before the first answer of a server. After the store was opened again, or
+        its process stood still, every lease has one more term.
         """
         return None
 
@@ -134,10 +128,7 @@ class LightningStore(ABC):
         return nullcontext()
 
     def attempt_key(self, attempt_id: str) -> str | None:
-        """Return the key that came with the claim of an attempt: it opens what is that attempt's, and nothing else.
-
-        None where the store gives no keys: it is in this process, or its server wants none.
-        """
+        """Return the key that came with the claim of an attempt and opens only that attempt; None without keys."""
         return None
 
     @abstractmethod
@@ -191,32 +182,16 @@ class LightningStore(ABC):
         *,
         request_id: str | None = None,
     ) -> Rollout:
-        """Create a rollout at the tail of the queue.
+        """Create a rollout at the tail of the queue; it is `queuing`. The arguments are those of `start_rollout`.
 
-        Args:
-            input: The task.
-            mode: What it is for.
-            resources_id: The version of the resources to use; None for the latest one at the time of the claim.
-            config: Limits and retry policy; None for the defaults.
-            metadata: Kept with the rollout.
-            request_id: Makes a repetition of this request harmless.
-
-        Returns:
-            The rollout, `queuing`.
-
-        Raises:
-            NotFound: When there are no resources of this id.
+        Without a `resources_id` it gets the resources that are the latest at the time of the claim.
         """
 
     @abstractmethod
     async def enqueue_many_rollouts(
         self, rollouts: Sequence[EnqueueRolloutRequest], *, request_id: str | None = None
     ) -> Sequence[Rollout]:
-        """Create rollouts at the tail of the queue, all of them or, when one is refused, none.
-
-        Returns:
-            The rollouts, in the order of the requests.
-        """
+        """Create rollouts at the tail of the queue, all or, when one is refused, none; return them in that order."""
 
     @abstractmethod
     async def dequeue_rollout(
@@ -253,8 +228,7 @@ class LightningStore(ABC):
     ) -> Sequence[AttemptedRollout]:
         """Claim up to `limit` queued rollouts, as `dequeue_rollout` does; waits only while there is none at all.
 
-        Heartbeats of a worker renew the lease on the attempt that it was given last. Whoever executes several at once
-        renews the others with `update_attempt(last_heartbeat_time=...)`.
+        A worker's heartbeats renew the lease on its last attempt, or on those that they name; see `update_worker`.
 
         Returns:
             The claimed rollouts, oldest in the queue first; for a `limit` below 1 only what this `request_id` claimed
@@ -296,16 +270,11 @@ class LightningStore(ABC):
         status: Sequence[RolloutStatus] | None = None,
         rollout_ids: Sequence[str] | None = None,
     ) -> PaginatedResult[Rollout]:
-        """Return the rollouts that fulfil the conditions.
+        """Return the rollouts that meet the conditions, which are named after the fields.
 
         Args:
-            status_in: Has one of these statuses.
-            rollout_id_in: Is one of these.
-            rollout_id_contains: Its id contains this.
-            mode_in: Has one of these modes.
             filter_logic: Whether all of the given conditions must hold, or any.
             sort_by: A field that holds numbers or strings; None for the order of creation.
-            sort_order: Smallest first, or largest first.
             limit: The size of the page; -1 for all.
             offset: How many matches to skip.
             status: Older name of `status_in`, which wins.
@@ -327,8 +296,7 @@ class LightningStore(ABC):
     ) -> Rollout:
         """Change the fields that are given.
 
-        A status that queues the rollout puts it at the tail of the queue, once; one that ends it tells whoever waits
-        for it. The same status twice is one effect.
+        A status that queues the rollout puts it at the tail of the queue. Setting a status is idempotent.
 
         Raises:
             InvalidTransition: When the rollout has ended with another status.
@@ -424,12 +392,7 @@ class LightningStore(ABC):
         """
 
     async def report_dead_workers(self, reason: str) -> int:
-        """End every attempt that is being executed, as a fault: whoever executed them is known to be dead.
-
-        Their rollouts are queued again at once, as `report_fault` has it.
-
-        Args:
-            reason: What happened, in a few words.
+        """Report a fault of every attempt that is being executed, because all workers are dead; see `report_fault`.
 
         Returns:
             How many attempts there were.
@@ -461,9 +424,7 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
-        """Keep spans, of one attempt or many, as `add_span` does.
-
-        When an attempt is unknown, none is kept.
+        """Keep spans, of one attempt or many, as `add_span` does; none when an attempt is unknown.
 
         Returns:
             The spans as stored, without those that were there already.
@@ -503,24 +464,12 @@ class LightningStore(ABC):
         sort_by: str | None = "sequence_id",
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
-        """Return the spans of a rollout that fulfil the conditions.
+        """Return the spans of a rollout that meet the conditions, which are those of `query_rollouts`.
 
         Args:
             rollout_id: The rollout.
             attempt_id: One of its attempts, `"latest"` for the newest, None for all.
-            trace_id: Has this trace id.
-            trace_id_contains: Its trace id contains this.
-            span_id: Has this id.
-            span_id_contains: Its id contains this.
-            parent_id: Has this parent.
-            parent_id_contains: Its parent's id contains this.
-            name: Has this name.
-            name_contains: Its name contains this.
-            filter_logic: Whether all of the given conditions must hold, or any.
-            limit: The size of the page; -1 for all.
-            offset: How many matches to skip.
             sort_by: A field that holds numbers or strings; None for the order of arrival.
-            sort_order: Smallest first, or largest first.
         """
 
     # Resources
@@ -622,20 +571,13 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def begin_run(self, *, request_id: str | None = None) -> None:
-        """Let there be work: a run that had ended goes on. A new run need not be begun.
-
-        Args:
-            request_id: Makes a repetition of this request harmless.
-        """
+        """Let a run that had ended go on. A new run need not be begun."""
 
     @abstractmethod
     async def end_run(self, *, request_id: str | None = None) -> None:
-        """Let there be no more work, whatever is queued: every claim, also one that waits, raises `RunEnded`.
+        """Let every claim, also one that waits, raise `RunEnded` until the run begins again, whatever is queued.
 
-        That is kept until the run begins again. What was claimed before can be reported on.
-
-        Args:
-            request_id: Makes a repetition of this request harmless, also when the run was begun again in between.
+        What was claimed before can still be reported on.
         """
 
     # Deletion

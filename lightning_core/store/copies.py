@@ -49,30 +49,34 @@ def _copied(value: Any) -> Any:
 
 def copy_config(config: RolloutConfig) -> RolloutConfig:
     """Copy a rollout's limits."""
-    fields = config.__dict__.copy()
-    fields["retry_condition"] = config.retry_condition.copy()
-    return construct(RolloutConfig, fields, config.__pydantic_fields_set__.copy())
+    return clone(config, retry_condition=config.retry_condition.copy())
 
 
 def copy_attempt(attempt: Attempt) -> Attempt:
     """Copy an attempt."""
-    fields = attempt.__dict__.copy()
-    fields["metadata"] = copy_value(attempt.metadata)
-    return construct(Attempt, fields, attempt.__pydantic_fields_set__.copy())
+    return clone(attempt, metadata=copy_value(attempt.metadata))
 
 
 def copy_rollout(record: RolloutRecord) -> Rollout:
     """Copy the rollout of a record; an `AttemptedRollout` once it has an attempt."""
     if record.latest is not None:
         return copy_attempted(record, record.latest)
-    return construct(Rollout, _own_rollout(record.rollout), set(record.rollout.__pydantic_fields_set__))
+    return clone(record.rollout, **_payloads(record.rollout))
 
 
 def copy_attempted(record: RolloutRecord, attempt: Attempt) -> AttemptedRollout:
     """Copy the rollout of a record together with one of its attempts."""
-    fields = _own_rollout(record.rollout)
-    fields["attempt"] = copy_attempt(attempt)
-    return construct(AttemptedRollout, fields, record.rollout.__pydantic_fields_set__ | {"attempt"})
+    rollout = record.rollout
+    fields = {**rollout.__dict__, **_payloads(rollout), "attempt": copy_attempt(attempt)}
+    return construct(AttemptedRollout, fields, rollout.__pydantic_fields_set__ | {"attempt"})
+
+
+def _payloads(rollout: Rollout) -> dict[str, Any]:
+    return {
+        "input": copy_value(rollout.input),
+        "config": copy_config(rollout.config),
+        "metadata": copy_value(rollout.metadata),
+    }
 
 
 def copy_worker(worker: Worker) -> Worker:
@@ -92,14 +96,6 @@ def own_spans(spans: Iterable[Span]) -> list[Span]:
 def span_of(fields: dict[str, Any], extra: dict[str, Any] | None = None) -> Span:
     """Make a span of the fields of one that is kept, for whoever asked for it."""
     return _span(fields, extra, _SPAN_FIELDS.copy())
-
-
-def _own_rollout(rollout: Rollout) -> dict[str, Any]:
-    fields = rollout.__dict__.copy()
-    fields["input"] = copy_value(rollout.input)
-    fields["config"] = copy_config(rollout.config)
-    fields["metadata"] = copy_value(rollout.metadata)
-    return fields
 
 
 def _span(fields: dict[str, Any], extra: dict[str, Any] | None, fields_set: set[str]) -> Span:

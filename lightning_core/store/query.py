@@ -55,29 +55,29 @@ class Query(NamedTuple):
 def make_query(
     model: type,
     *,
-    conditions: dict[str, Any],
-    logic: FilterLogic = "and",
-    sort_by: str | None,
-    sort_order: SortOrder,
-    limit: int,
-    offset: int,
+    filter_logic: FilterLogic = "and",
+    sort_by: str | None = None,
+    sort_order: SortOrder = "asc",
+    limit: int = -1,
+    offset: int = 0,
+    **conditions: Any,
 ) -> Query:
     """Check a caller's arguments and make a query of them.
 
     Args:
         model: The pydantic model of the items; says which fields there are to sort by.
-        conditions: `field`, `field_in` or `field_contains` -> value; None where the caller gave none.
-        logic: How the conditions are combined.
+        filter_logic: How the conditions are combined.
         sort_by: A field of the model that holds numbers or strings; None for the order of insertion.
         sort_order: `"asc"` or `"desc"`.
         limit: The largest number of items; -1 for all.
         offset: How many items to skip.
+        conditions: `field`, `field_in` or `field_contains` -> value; None where the caller gave none.
 
     Raises:
         InvalidRequest: Says which argument is wrong and what it may be.
     """
-    if logic not in ("and", "or"):
-        raise InvalidRequest(f"filter_logic is {logic!r}; it is 'and' or 'or'")
+    if filter_logic not in ("and", "or"):
+        raise InvalidRequest(f"filter_logic is {filter_logic!r}; it is 'and' or 'or'")
     if sort_order not in ("asc", "desc"):
         raise InvalidRequest(f"sort_order is {sort_order!r}; it is 'asc' or 'desc'")
     check_page(limit, offset)
@@ -89,7 +89,7 @@ def make_query(
         )
     return Query(
         conditions=tuple(_condition(model, key, value) for key, value in conditions.items() if value is not None),
-        logic=logic,
+        logic=filter_logic,
         sort_by=sort_by,
         sort_order=sort_order,
         limit=limit,

@@ -48,7 +48,6 @@ def test_an_author_learns_what_their_store_breaks_and_what_was_skipped(tmp_path:
     }
     assert failed == {
         "test_state_is_kept_by_name",
-        "test_state_is_saved_as_it_was_then",
         "test_workers_and_state_are_copied_in_and_out",
         "test_runs_share_a_store_and_see_nothing_of_each_other",
         "test_runs_with_similar_names_are_as_much_apart_as_any",

@@ -1,10 +1,12 @@
 """From a caller's arguments to values that are right, and from a query's result to a page."""
 
+import functools
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -14,7 +16,7 @@ from lightning_core.store.base import LightningStore, Unset
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_value
 from lightning_core.store.documents import Documents
-from lightning_core.store.query import Query
+from lightning_core.store.query import Query, make_query
 from lightning_core.store.records import Records
 from lightning_core.store.run_end import RunEnd
 from lightning_core.store.waits import Waits, Watchdogs
@@ -22,6 +24,8 @@ from lightning_core.types import Attempt, EnqueueRolloutRequest, PaginatedResult
 from lightning_core.types.frozen import construct
 
 T = TypeVar("T")
+R = TypeVar("R")
+P = ParamSpec("P")
 
 
 def make_request(
@@ -188,6 +192,37 @@ def _validator(model: type[BaseModel], name: str) -> Callable[[Any], Any]:
     annotation: Any = model.model_fields[name].annotation
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     return adapter.validator.validate_python
+
+
+_OLDER_NAMES = {"status": "status_in", "rollout_ids": "rollout_id_in"}
+
+
+def query_method(
+    declared: Callable[P, Awaitable[R]], model: type[BaseModel]
+) -> Callable[[Callable[..., Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]:
+    """Give a method the signature of one of the interface's queries; its conditions and its page become a `Query`.
+
+    The method is called with the arguments that are not options, and then the query.
+    """
+    signature = inspect.signature(declared)
+    options = [each.name for each in signature.parameters.values() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+
+    def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        @functools.wraps(run)
+        async def find(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = {name: bound.arguments.pop(name) for name in options}
+            for old, new in _OLDER_NAMES.items():
+                if (value := given.pop(old, None)) is not None and given[new] is None:
+                    given[new] = value
+            return await run(*bound.arguments.values(), make_query(model, **given))
+
+        find.__signature__ = signature  # type: ignore[attr-defined]
+        find.__doc__ = declared.__doc__
+        return find
+
+    return decorate
 
 
 class StorePart(LightningStore):

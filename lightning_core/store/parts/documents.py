@@ -11,23 +11,27 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.reported import as_reported, is_reported
-from lightning_core.store.base import UNSET, Unset
+from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.copies import copy_value, copy_worker, own_spans
-from lightning_core.store.parts.arguments import StorePart, as_pairs, check_str, make_page, validate_fields
-from lightning_core.store.query import make_query, select
+from lightning_core.store.parts.arguments import (
+    StorePart,
+    as_pairs,
+    check_str,
+    make_page,
+    query_method,
+    validate_fields,
+)
+from lightning_core.store.query import Query, select
 from lightning_core.store.records import make_id
 from lightning_core.store.requests import make_request_of
 from lightning_core.store.run_end import RUN_STATE
 from lightning_core.types import (
-    FilterLogic,
     NamedResources,
     PaginatedResult,
     ProxyLLM,
     ResourcesUpdate,
-    SortOrder,
     Span,
     Worker,
-    WorkerStatus,
 )
 from lightning_core.types.frozen import clone
 from lightning_core.types.span import MAX_SEQUENCE_ID
@@ -89,43 +93,8 @@ class SpanPart(StorePart):
         await self._records.of_attempts(set(rollout_attempt_ids))
         return await self._backend.reserve_sequence_ids(self._run_id, rollout_attempt_ids)
 
-    async def query_spans(
-        self,
-        rollout_id: str,
-        attempt_id: str | None = None,
-        *,
-        trace_id: str | None = None,
-        trace_id_contains: str | None = None,
-        span_id: str | None = None,
-        span_id_contains: str | None = None,
-        parent_id: str | None = None,
-        parent_id_contains: str | None = None,
-        name: str | None = None,
-        name_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        limit: int = -1,
-        offset: int = 0,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-    ) -> PaginatedResult[Span]:
-        query = make_query(
-            Span,
-            conditions={
-                "trace_id": trace_id,
-                "trace_id_contains": trace_id_contains,
-                "span_id": span_id,
-                "span_id_contains": span_id_contains,
-                "parent_id": parent_id,
-                "parent_id_contains": parent_id_contains,
-                "name": name,
-                "name_contains": name_contains,
-            },
-            logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    @query_method(LightningStore.query_spans, Span)
+    async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Span]:
         self._check_open()
         record = await self._records.get(rollout_id)
         if attempt_id == "latest" and record.latest is None:
@@ -184,24 +153,8 @@ class ResourcePart(StorePart):
         latest = await self._documents.latest_key("resources")
         return None if latest is None else await self._documents.get("resources", latest, ResourcesUpdate)
 
-    async def query_resources(
-        self,
-        *,
-        resources_id: str | None = None,
-        resources_id_contains: str | None = None,
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[ResourcesUpdate]:
-        query = make_query(
-            ResourcesUpdate,
-            conditions={"resources_id": resources_id, "resources_id_contains": resources_id_contains},
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    @query_method(LightningStore.query_resources, ResourcesUpdate)
+    async def query_resources(self, query: Query) -> PaginatedResult[ResourcesUpdate]:
         self._check_open()
         found, total = select(await self._documents.all("resources", ResourcesUpdate), query)
         return make_page(found, query, total)
@@ -241,26 +194,8 @@ class WorkerPart(StorePart):
         await self._look()
         return await self._documents.get("workers", worker_id, Worker)
 
-    async def query_workers(
-        self,
-        *,
-        status_in: Sequence[WorkerStatus] | None = None,
-        worker_id_contains: str | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Worker]:
-        query = make_query(
-            Worker,
-            conditions={"status_in": status_in, "worker_id_contains": worker_id_contains},
-            logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    @query_method(LightningStore.query_workers, Worker)
+    async def query_workers(self, query: Query) -> PaginatedResult[Worker]:
         await self._look()
         found, total = select(await self._documents.all("workers", Worker), query)
         return make_page(found, query, total)

@@ -6,7 +6,7 @@ from typing import Any
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.store.base import UNSET, Unset
+from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
 from lightning_core.store.parts.arguments import (
     StorePart,
@@ -19,9 +19,10 @@ from lightning_core.store.parts.arguments import (
     make_page,
     make_request,
     make_requests,
+    query_method,
     validate_fields,
 )
-from lightning_core.store.query import make_query, select
+from lightning_core.store.query import Query, make_query, select
 from lightning_core.store.records import check_began, own_attempt
 from lightning_core.store.requests import make_request_of
 from lightning_core.types import (
@@ -29,13 +30,11 @@ from lightning_core.types import (
     AttemptedRollout,
     AttemptStatus,
     EnqueueRolloutRequest,
-    FilterLogic,
     PaginatedResult,
     Rollout,
     RolloutConfig,
     RolloutMode,
     RolloutStatus,
-    SortOrder,
     TaskInput,
 )
 
@@ -161,35 +160,8 @@ class RolloutPart(StorePart):
         record = await self._backend.get(self._run_id, rollout_id)
         return None if record is None else copy_rollout(record)
 
-    async def query_rollouts(
-        self,
-        *,
-        status_in: Sequence[RolloutStatus] | None = None,
-        rollout_id_in: Sequence[str] | None = None,
-        rollout_id_contains: str | None = None,
-        mode_in: Sequence[RolloutMode] | None = None,
-        filter_logic: FilterLogic = "and",
-        sort_by: str | None = None,
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-        status: Sequence[RolloutStatus] | None = None,
-        rollout_ids: Sequence[str] | None = None,
-    ) -> PaginatedResult[Rollout]:
-        query = make_query(
-            Rollout,
-            conditions={
-                "status_in": status if status_in is None else status_in,
-                "rollout_id_in": rollout_ids if rollout_id_in is None else rollout_id_in,
-                "rollout_id_contains": rollout_id_contains,
-                "mode_in": mode_in,
-            },
-            logic=filter_logic,
-            sort_by=sort_by,
-            sort_order=sort_order,
-            limit=limit,
-            offset=offset,
-        )
+    @query_method(LightningStore.query_rollouts, Rollout)
+    async def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
         await self._look()
         records, total = await self._backend.find(self._run_id, query)
         return make_page([copy_rollout(record) for record in records], query, total)
@@ -260,16 +232,8 @@ class RolloutPart(StorePart):
 class AttemptPart(StorePart):
     """Executions of rollouts."""
 
-    async def query_attempts(
-        self,
-        rollout_id: str,
-        *,
-        sort_by: str | None = "sequence_id",
-        sort_order: SortOrder = "asc",
-        limit: int = -1,
-        offset: int = 0,
-    ) -> PaginatedResult[Attempt]:
-        query = make_query(Attempt, conditions={}, sort_by=sort_by, sort_order=sort_order, limit=limit, offset=offset)
+    @query_method(LightningStore.query_attempts, Attempt)
+    async def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
         await self._look()
         attempts, total = select((await self._records.get(rollout_id)).attempts, query)
         return make_page([copy_attempt(attempt) for attempt in attempts], query, total)
@@ -346,14 +310,7 @@ class AttemptPart(StorePart):
     async def report_dead_workers(self, reason: str) -> int:
         # Without a look at what is due: the time that has passed since their death is nobody's.
         self._check_open()
-        query = make_query(
-            Rollout,
-            conditions={"status_in": ("preparing", "running")},
-            sort_by=None,
-            sort_order="asc",
-            limit=-1,
-            offset=0,
-        )
+        query = make_query(Rollout, status_in=("preparing", "running"))
         ended = 0
         for found in (await self._backend.find(self._run_id, query))[0]:
             attempt_id = None
