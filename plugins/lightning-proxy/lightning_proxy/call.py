@@ -4,7 +4,7 @@ A call passes these files, in this order:
 
 1. `engine.py` makes the `Call` of a request (`request.py`): whose it is and whether it may be made (`owner.py`,
    `live_attempts.py`, `paths.py`), and which API it speaks (`dialects/`).
-2. `limiter.py` lets it start, in its turn, and not during a pause.
+2. `limiter.py` lets it start: in its turn, not during a pause, and within the budget.
 3. `dispatch.py` sends it to a replica (`replicas.py`) through its backend (`openai_backend.py`), and tries again.
 4. `relay.py` hands the answer to the agent, whole or piece by piece, and has the dialect read it.
 5. `engine.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.

@@ -9,10 +9,9 @@ from lightning_http.connection_limits import ConnectionLimits, Seconds
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.errors import ProxyError
-from lightning_proxy.limiter import Drained
+from lightning_proxy.limiter import Drained, Spending
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import SharedAffinity
-from lightning_proxy.spending import Spending
 
 
 class CallsLost(ProxyError):

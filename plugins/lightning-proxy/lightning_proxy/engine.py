@@ -16,7 +16,7 @@ from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dispatch import Sender, refusal_of
 from lightning_proxy.jsons import dump, parse_object
-from lightning_proxy.limiter import Limiter
+from lightning_proxy.limiter import Limiter, Spending
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica
 from lightning_proxy.outbox import Outbox, Ticket
@@ -35,7 +35,6 @@ from lightning_proxy.relay import KeepResponse, hand_back
 from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
 from lightning_proxy.spans import Capture, bare_span_of, span_of
-from lightning_proxy.spending import Spending
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from lightning_core.store.clock import Clock
 from lightning_proxy.control import Links, ProxyServer, Settings
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
-from lightning_proxy.limiter import Drained, Limiter
+from lightning_proxy.limiter import Drained, Limiter, LocalSpending, RefusalWaits
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica, make_replicas
 from lightning_proxy.outbox import Outbox
@@ -27,7 +27,6 @@ from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import IncomingBodies
 from lightning_proxy.routes import ControlRoutes, Reports
 from lightning_proxy.spans import Capture
-from lightning_proxy.spending import LocalSpending, RefusalWaits
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0

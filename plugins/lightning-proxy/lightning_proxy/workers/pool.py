@@ -19,12 +19,11 @@ from lightning_core.budget import Budget
 from lightning_core.errors import LightningError, ProxyError
 from lightning_core.store import LightningStore
 from lightning_proxy.control import CONTROLS, CallsLost, ProxyServer, Settings
-from lightning_proxy.limiter import Drained
+from lightning_proxy.limiter import Drained, RefusalWaits
 from lightning_proxy.owner import MAX_BOUND, Owner
 from lightning_proxy.replicas import SessionAffinity, StoredResponses
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
-from lightning_proxy.spending import RefusalWaits
 from lightning_proxy.workers.task import ERRORS, State, Task, packed_task, require_sendable
 
 
