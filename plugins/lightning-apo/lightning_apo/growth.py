@@ -35,8 +35,8 @@ async def concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-class Once(Generic[T]):
-    """Does what has the same key once; whoever else wants it waits for the result.
+class SingleFlight(Generic[T]):
+    """Does what has the same key once; other callers wait for the result.
 
     When the one that does it fails, those that wait are cancelled: all of them have one owner, which ends them anyway.
     """
@@ -99,7 +99,7 @@ class Growth:
         self._samples = samples
         self._edited = tools.options.edited_in(round_number, list(tools.prompts))
         self._others = [name for name in tools.prompts if name not in self._edited]
-        self._tried_out: Once[Candidate] = Once()
+        self._tried_out: SingleFlight[Candidate] = SingleFlight()
         self._val_batches: dict[Key, Batch] = {}
         self._train_batches: dict[tuple[int, int], Batch] = {}
 
