@@ -205,18 +205,22 @@ def query_method(
     The method is called with the arguments that are not options, and then the query.
     """
     signature = inspect.signature(declared)
-    options = [each.name for each in signature.parameters.values() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    parameters = signature.parameters.values()
+    names = [each.name for each in parameters if each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
 
     def decorate(run: Callable[..., Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         @functools.wraps(run)
         async def find(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            given = {name: bound.arguments.pop(name) for name in options}
+            given: dict[str, Any] = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+            is_twice = len({*names[: len(args)], *kwargs}) < len(args) + len(kwargs)
+            if is_twice or given.keys() != signature.parameters.keys():
+                signature.bind(*args, **kwargs)  # says what is wrong, much slower
+            others = [given.pop(name) for name in names]
             for old, new in _OLDER_NAMES.items():
                 if (value := given.pop(old, None)) is not None and given[new] is None:
                     given[new] = value
-            return await run(*bound.arguments.values(), make_query(model, **given))
+            return await run(*others, make_query(model, **given))
 
         find.__signature__ = signature  # type: ignore[attr-defined]
         find.__doc__ = declared.__doc__
