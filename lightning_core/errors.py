@@ -102,7 +102,7 @@ class MissingResource(AgentError, ValueError):
 
 
 class InvalidTask(AgentError, ValueError):
-    """A task cannot be given to a program or a service: it is no JSON, or lacks a field."""
+    """A task cannot be given to a program or a service: it is not JSON, or lacks a field."""
 
 
 class ProgramFailed(AgentError):
@@ -119,7 +119,7 @@ class ProgramFailed(AgentError):
 
 
 class ServiceFailed(AgentError):
-    """A service that is an agent answered with an error, or with something that is no answer.
+    """A service that is an agent answered with an error, or with something that is not an answer.
 
     Args:
         message: What happened, with the beginning of the answer.
@@ -132,7 +132,7 @@ class ServiceFailed(AgentError):
 
 
 class GraderError(AgentError):
-    """A grader raised, or gave something that is no reward; the cause is chained."""
+    """A grader raised, or returned something that is not a reward; the cause is chained."""
 
 
 class AgentTimeout(AgentError, TimeoutError):

@@ -27,7 +27,7 @@ def lightning_run_start(run_id: str, kept: Any) -> Awaitable[None] | None:
     """A run is about to start: neither its algorithm nor its runners do yet.
 
     The place to start what the run needs. When an implementation raises, the run does not start, and what it raised
-    is raised to whoever started the run.
+    is raised to the caller that started the run.
 
     Args:
         run_id: The run.

@@ -46,7 +46,7 @@ class Order(TypedDict):
 
 @rollout
 async def solve(task: Order, prompt_template: PromptTemplate) -> float:
-    """Answer one question; the messages are for whoever improves the prompt.
+    """Answer one question; the messages are for the optimiser of the prompt.
 
     Returns:
         The reward, see `grade`.

@@ -17,7 +17,7 @@ TLS = ssl.create_default_context()
 
 @rollout
 async def solve(task: Question, prompt_template: PromptTemplate) -> float:
-    """Answer one question; the messages are for whoever improves the prompt.
+    """Answer one question; the messages are for the optimiser of the prompt.
 
     Returns:
         The reward, see `grade`.
@@ -26,7 +26,7 @@ async def solve(task: Question, prompt_template: PromptTemplate) -> float:
 
 
 def judge(task: Question, reply: str) -> float:
-    """Return the reward, see `grade`; say what came of it in messages."""
+    """Return the reward, see `grade`; describe the result in messages."""
     reward, remark = grade(reply, task["target"])
     emit_message(f"Reply: {reply}")
     emit_message(remark)

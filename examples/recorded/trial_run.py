@@ -43,7 +43,7 @@ TINY: dict[str, Any] = {**FULL, "beam_width": 1, "branch_factor": 2, "beam_round
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one search."""
+    """The result of one search."""
 
     prompt: str
     gain: PairedDifference

@@ -77,14 +77,14 @@ def read_expression(name: str, arguments: str) -> str:
         arguments: As JSON.
 
     Raises:
-        ValueError: When it is no call of the calculator; says what it has to be.
+        ValueError: When it is not a call of the calculator; says what it has to be.
     """
     if name != "calculate":
         raise ValueError(f"there is no tool {name!r}; there is calculate")
     try:
         given = json.loads(arguments)
     except ValueError as exc:
-        raise ValueError(f"arguments are no JSON: {exc}") from exc
+        raise ValueError(f"arguments are not JSON: {exc}") from exc
     if not isinstance(given, dict) or list(given) != ["expression"] or not isinstance(given["expression"], str):
         raise ValueError(f'arguments are like {{"expression": "12 / 4"}}; got {arguments}')
     return given["expression"]

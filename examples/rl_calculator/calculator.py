@@ -12,7 +12,7 @@ def evaluate(expression: str) -> str:
     """Return what an expression such as `12 / 4` comes to, with at most two decimals.
 
     Raises:
-        ValueError: When it is no expression of two numbers, or divides by zero; says so.
+        ValueError: When it is not an expression of two numbers, or divides by zero; says so.
     """
     match = _EXPRESSION.fullmatch(expression)
     if match is None:

@@ -65,7 +65,7 @@ def draw(curve: Curve, path: Path, *, before: Estimate | None = None, after: Est
         before: The accuracy on the held-out problems before the training.
         after: The same after it.
     """
-    # It takes half a second, and nobody needs it before the end.
+    # It takes half a second, and it is not needed before the end.
     import matplotlib as mpl  # type: ignore[import-not-found]
 
     mpl.use("agg")

@@ -187,7 +187,7 @@ def _show(result: FitResult, trainer: Trainer, console: Console) -> None:
     assert trainer.recording is not None  # it has a run_dir
     folder = trainer.recording.folder
     curve = Curve.of(read_metrics(folder.metrics_file))
-    console.print("\n3. What has come of it: the accuracy on problems with other pairs of numbers")
+    console.print("\n3. The result: the accuracy on problems with other pairs of numbers")
     for line in curve.lines():
         console.print(f"   {line}")
     comparison = result.comparison

@@ -77,7 +77,7 @@ def make_problems(pairs: Sequence[Pair], number: int, *, seed: int, without: Col
         without: Problems that are none of them.
 
     Raises:
-        ValueError: When the number is no multiple of four.
+        ValueError: When the number is not a multiple of four.
     """
     if number % len(EXPRESSIONS):
         raise ValueError(f"number is {number}; it is a multiple of {len(EXPRESSIONS)}, the number of kinds")

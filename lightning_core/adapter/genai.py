@@ -34,7 +34,7 @@ BUDGET_EXHAUSTED = "budget_exhausted"
 BACKEND_FAILED = frozenset({"backend_unavailable", "backend_broke"})
 """The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model is out of reach, or broke off."""
 PURPOSE = "agentlightning.call.purpose"
-"""What a call was for, where it is none of the agent's own. Such a call counts, and is no training data."""
+"""What a call was for, where it is not one of the agent's own. Such a call counts, but is not training data."""
 PROXY_SERVICE = "lightning-proxy"
 """The `service.name` of the resource that the proxy's spans are of."""
 JUDGE = "judge"

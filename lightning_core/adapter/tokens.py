@@ -121,7 +121,7 @@ def _record(prompt: Any, responses: Sequence[Any], logprobs: Sequence[Any]) -> T
         _fitting(logprobs[index], response) if index < len(logprobs) and response is not None else None
         for index, response in enumerate(ids)
     )
-    # A prompt is never empty, so an empty list says that nobody recorded it.
+    # A prompt is never empty, so an empty list says that no source recorded it.
     return TokenRecord(token_ids(prompt) or None, ids, paired)
 
 

@@ -154,7 +154,7 @@ class RowCall:
     stop: int
     """Where it ends there; the last token is before it."""
     rewards: tuple[NamedReward, ...]
-    """The rewards of the call, the primary one first; none when nobody said. Its choices share them."""
+    """The rewards of the call, the primary one first; none when no reward was given. Its choices share them."""
 
     @property
     def reward(self) -> float | None:

@@ -106,7 +106,7 @@ class LitAgent(AttachedToTrainer, Generic[T]):
     def method_for(self, mode: RolloutMode | None) -> Any:
         """Return the method that does a rollout of this mode.
 
-        One without a mode is nobody's training data.
+        A rollout without a mode is not training data.
         """
         kind = "training" if mode == "train" else "validation"
         return getattr(self, f"{kind}_rollout_async" if self.is_async() else f"{kind}_rollout")

@@ -118,7 +118,7 @@ def llm_rollout(
         strip_proxy: False for an agent that wants a `ProxyLLM` as it is, to make its URL by itself.
 
     Raises:
-        InvalidAgent: When it has no parameter `llm`, or one that nothing can be given for.
+        InvalidAgent: When it has no parameter `llm`, or an unknown required one.
     """
     return _decorated(function, "llm", strip_proxy=strip_proxy)
 
@@ -135,7 +135,7 @@ def prompt_rollout(function: Callable[..., Any] | None = None) -> FunctionalLitA
     """Make an agent of a function with a parameter `prompt_template`; with or without parentheses. See `rollout`.
 
     Raises:
-        InvalidAgent: When it has no parameter `prompt_template`, or one that nothing can be given for.
+        InvalidAgent: When it has no parameter `prompt_template`, or an unknown required one.
     """
     return _decorated(function, "prompt_template")
 

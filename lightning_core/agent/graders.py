@@ -35,7 +35,7 @@ class Grader:
     - `resources`: the whole bundle.
 
     A `ProxyLLM` comes as the plain `LLM` of this attempt, for judging: such calls are recorded with the attempt and
-    count in its usage and in the budget, but adapters leave them out, so nobody learns from them.
+    count in its usage and in the budget, but adapters leave them out, so no algorithm learns from them.
 
     Other parameters keep their defaults, and so does `llm` where there is no model. It returns a number, or a dict of
     named numbers, the first of which is the primary one. What else it does is not part of the trace. A sync one runs in
@@ -47,7 +47,7 @@ class Grader:
             list; then without the agent's sampling parameters. None for the agent's.
 
     Raises:
-        RegistryError: When it cannot be loaded, is no function, or has a parameter that nothing can be given for.
+        RegistryError: When it cannot be loaded, is not a function, or has an unknown parameter.
     """
 
     def __init__(self, function: Callable[..., Any] | str, *, model: str | None = None) -> None:

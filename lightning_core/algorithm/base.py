@@ -104,7 +104,7 @@ class Algorithm(AttachedToTrainer, ABC):
             reporter(metrics, step=step, best_resources=best_resources)
 
     def set_reporter(self, reporter: Reporter | None) -> None:
-        """Attach whoever takes the reports."""
+        """Attach the receiver of the reports."""
         self._reporter = reporter
 
     def set_store(self, store: LightningStore) -> None:

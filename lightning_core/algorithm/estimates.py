@@ -86,7 +86,7 @@ def _fraction(x: float, a: float, b: float) -> float:
 
 
 CONFIDENCE = 0.95
-"""The confidence level of an interval unless somebody says otherwise."""
+"""The confidence level of an interval by default."""
 
 ROUNDING = 1e-12
 """Values that differ by less than this share of the largest of them are equal: what is between them is the rounding of
@@ -181,7 +181,7 @@ def paired_difference(
 ) -> PairedDifference | None:
     """Estimate how much better it got, from the same samples before and after.
 
-    A sample that lost either value is in no pair, so nobody gains by losing the hard ones. Where every value is 0 or 1
+    A sample that lost either value is in no pair, so losing the hard ones gains nothing. Where every value is 0 or 1
     the interval is that of Bonett and Price 2012 (Journal of Educational and Behavioral Statistics 37:479-488), which
     is honest, too, where every sample changes in the same way. Else it is that of Student's t on the differences. Of
     both holds what `estimate` says.

@@ -66,7 +66,7 @@ class CommandGroup(click.Group):
 
         Raises:
             click.UsageError: There is no such subcommand.
-            BrokenPlugin: It cannot be imported, or is no click command.
+            BrokenPlugin: It cannot be imported, or is not a click command.
         """
         try:
             command = default_registry().load("commands", cmd_name)
@@ -77,7 +77,7 @@ class CommandGroup(click.Group):
                 raise click.UsageError(str(exc), ctx) from exc
             raise
         if not isinstance(command, click.Command):
-            raise BrokenPlugin(f"command {cmd_name!r} is {command!r}, which is no click command")
+            raise BrokenPlugin(f"command {cmd_name!r} is {command!r}, which is not a click command")
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -143,7 +143,7 @@ def main() -> None:
     try:
         agl(prog_name="agl")
     except BrokenPipeError:
-        # Whoever read the output has had enough of it. There is nobody to tell.
+        # The reader of the output has closed it: there is no one to tell.
         _leave(1)
     except OSError as exc:
         if exc.errno != errno.ENOSPC:

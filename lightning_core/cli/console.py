@@ -83,7 +83,7 @@ def metric_words(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 class JsonLines:
-    """Writes objects as lines of JSON. When nobody reads them any more, it goes silent.
+    """Writes objects as lines of JSON. When the reader closes the stream, it goes silent.
 
     Args:
         stream: Where to write.
@@ -107,7 +107,7 @@ class JsonLines:
 
 @contextmanager
 def stdout_for_json() -> Iterator[JsonLines]:
-    """Keep stdout for JSON during a `with` block: what anybody else writes there goes to stderr.
+    """Keep stdout for JSON during a `with` block: other output there goes to stderr.
 
     That holds for programs that an agent starts, too, where stdout is that of the process.
     """
@@ -115,7 +115,7 @@ def stdout_for_json() -> Iterator[JsonLines]:
         stream: TextIO = sys.stdout
         try:
             descriptor: int | None = sys.stdout.fileno()
-        except (io.UnsupportedOperation, ValueError):  # it is no file: of a test, or of a program around this one
+        except (io.UnsupportedOperation, ValueError):  # it is not a file: of a test, or of a program around this one
             descriptor = None
         if descriptor is not None:
             stream.flush()
@@ -128,7 +128,7 @@ def stdout_for_json() -> Iterator[JsonLines]:
 
 
 def _close(stream: TextIO) -> None:
-    with suppress(BrokenPipeError):  # nobody reads what is left in it, and that is known
+    with suppress(BrokenPipeError):  # the reader is gone, and that is known
         stream.close()
 
 

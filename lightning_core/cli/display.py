@@ -102,7 +102,7 @@ class Display:
         except OSError as exc:
             self.unwritten = exc
             self.console.quiet = True
-        except SystemExit:  # rich ends the process where nobody reads its output any more
+        except SystemExit:  # rich ends the process when the reader of its output is gone
             self.console.quiet = True
 
 

@@ -19,7 +19,7 @@ class CannotWrite(click.ClickException):
 def init(folder: Path) -> None:
     """Write a small project into DIR (by default, into the current folder): agent, data, config and tests.
 
-    It trains at once, with no account and no network. Nothing that is there is overwritten.
+    It trains at once, with no account and no network. It never overwrites a file.
 
     \b
     Example:

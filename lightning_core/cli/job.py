@@ -184,7 +184,7 @@ def _tell(display: Display, job: Job, result: FitResult, output: Path | None) ->
 
 
 def _tell_of_failed(display: Display, job: Job, output: Path | None) -> None:
-    """Tell what has come of a run that raised, as far as it is known. What it raised is the error of the command."""
+    """Show the known result of a run that raised. Its exception is the error of the command."""
     if job.trainer.result is None:
         return
     try:

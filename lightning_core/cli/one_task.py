@@ -28,7 +28,7 @@ from lightning_core.types import Dataset, NamedResources, PromptTemplate, Rollou
 
 
 class OneTask(FastAlgorithm):
-    """Runs the agent on one task with the initial resources, and keeps what came of it.
+    """Runs the agent on one task with the initial resources, and keeps the result.
 
     Args:
         task: The task.
@@ -36,7 +36,7 @@ class OneTask(FastAlgorithm):
     """
 
     outcome: RolloutOutcome | None = None
-    """What came of it; None before it has ended."""
+    """The result; None before the end."""
 
     def __init__(self, task: Any, *, mode: RolloutMode) -> None:
         self._task = task
@@ -62,7 +62,7 @@ def module_path(agent: str) -> str:
     The folder of the file, or else the current one, is put in front of the module search path.
 
     Raises:
-        ConfigError: When there is no such file, or its name is none of a module.
+        ConfigError: When there is no such file, or its name is not a module name.
     """
     place, _, name = agent.rpartition(":")
     if not place.endswith(".py"):
@@ -87,7 +87,7 @@ def load_agent(path: str) -> LitAgent[Any]:
         path: Its `module:object`.
 
     Raises:
-        ConfigError: When there is no such thing, it cannot be imported (says on which line), or is no agent.
+        ConfigError: When there is no such thing, it cannot be imported (says on which line), or is not an agent.
     """
     try:
         agent = load_object(path)
@@ -111,7 +111,7 @@ def read_task(given: str) -> Any:
     What begins as an object, a list or a string of JSON does has to be JSON, and so has a file that ends in `.json`.
 
     Raises:
-        ConfigError: When it is no JSON, or the file cannot be read.
+        ConfigError: When it is not JSON, or the file cannot be read.
     """
     text = _text_of("--task", given)
     is_json = text.lstrip().startswith(("{", "[", '"')) or (given.startswith("@") and given.endswith(".json"))
@@ -120,7 +120,7 @@ def read_task(given: str) -> Any:
     except json.JSONDecodeError as exc:
         if is_json:
             raise ConfigError(
-                f"--task is no valid JSON: {exc.msg}, at line {exc.lineno}, column {exc.colno}; "
+                f"--task is not valid JSON: {exc.msg}, at line {exc.lineno}, column {exc.colno}; "
                 """write it as in: --task '{"question": "..."}'"""
             ) from exc
         return text
@@ -189,7 +189,7 @@ def _text_of(option: str, given: str) -> str:
     except OSError as exc:
         raise ConfigError(f"{option}: cannot read {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
-        raise ConfigError(f"{option}: {path} is no UTF-8 text: {exc}") from exc
+        raise ConfigError(f"{option}: {path} is not UTF-8 text: {exc}") from exc
 
 
 _SPAN_FIELDS = {"sequence_id", "trace_id", "span_id", "parent_id", "name", "start_time", "end_time"}

@@ -37,7 +37,9 @@ def runs_root(given: Path | None) -> Path:
     named = os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT
     root = Path(named) if given is None else given
     if root.exists() and not root.is_dir():
-        raise ConfigError(f"{ROOT_VARIABLE if given is None else '--runs-dir'} is {root}, which is no folder; name one")
+        raise ConfigError(
+            f"{ROOT_VARIABLE if given is None else '--runs-dir'} is {root}, which is not a folder; name one"
+        )
     return root.absolute()
 
 

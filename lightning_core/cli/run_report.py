@@ -122,7 +122,7 @@ def print_runs(runs: Sequence[LoadedRun]) -> None:
 
 
 def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
-    """Print what a run was made of, and what came of it."""
+    """Print the inputs of a run, and its result."""
     run = load_run(folder)
     _, algorithm, _, _, rollouts, start, duration = _row(run)
     console.print(Text(folder.run_id, style="bold"), f"  {run.standing}", sep="")

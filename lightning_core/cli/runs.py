@@ -49,7 +49,7 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write the manifest, with how the run stands, as JSON.")
 @click.pass_obj
 def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> None:
-    """Show what a RUN was made of, and what came of it.
+    """Show the inputs of a RUN, and its result.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What came of a run, for people and for files."""
+"""The result of a run, for people and for files."""
 
 import difflib
 import json
@@ -146,11 +146,11 @@ def kept_words(store: LightningStore, run_id: str, folder: Path | None = None) -
     """Say where the rollouts and spans of a run are, and what else there is of it."""
     if isinstance(store, InMemoryLightningStore):
         words = f"run {run_id} was kept in memory, and is gone when this process ends"
-        return words if folder is None else f"{words}; what came of it is in {folder}"
+        return words if folder is None else f"{words}; its result is in {folder}"
     if folder is not None and (folder / "store.db").exists():
         return f"run {run_id} is kept in {folder}"
     words = f"run {run_id} is kept in its store"
-    return words if folder is None else f"{words}, and what came of it in {folder}"
+    return words if folder is None else f"{words}, and its result in {folder}"
 
 
 def prompt_diff(before: str, after: str) -> Iterator[tuple[str, str]]:

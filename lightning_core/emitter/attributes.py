@@ -35,7 +35,7 @@ def flatten_attributes(nested: Mapping[str, Any]) -> dict[str, Any]:
     `{"a": [{"b": 1}]}` becomes `{"a.0.b": 1}`. None is a value like any other; so is an empty list or mapping.
 
     Raises:
-        TypeError: When `nested` is no mapping.
+        TypeError: When `nested` is not a mapping.
         ValueError: For a name that is not a string, for two values that end up under one name, and for a value that
             no span can have.
     """

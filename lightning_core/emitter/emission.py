@@ -71,7 +71,7 @@ def require_active_sink(emitter: str) -> SpanSink:
         emitter: The function that people call, for the error.
 
     Raises:
-        NoActiveTracer: When there is nobody.
+        NoActiveTracer: When no tracer is active.
     """
     sink = get_active_sink()
     if sink is None:
@@ -99,11 +99,11 @@ def emit_span(
         own: The attributes that the emitter makes; flat.
         extra: The attributes that its caller adds; may be nested.
         reserved: The name, or the first part of the names, that only the emitter writes.
-        propagate: False to make the span and give it to nobody.
+        propagate: False to make the span without passing it to a tracer.
         emitter: The function that people call, for the error.
 
     Raises:
-        NoActiveTracer: When there is nobody to give it to.
+        NoActiveTracer: When no tracer is active.
         ValueError: When `extra` holds something that no attribute can be, or a reserved name.
     """
     attributes = dict(own)

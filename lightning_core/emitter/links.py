@@ -121,7 +121,7 @@ def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkMat
     for entry in listed(attributes, _PREFIX, _KEY, _VALUE):
         key, value = attributes.get(f"{entry}.{_KEY}"), attributes.get(f"{entry}.{_VALUE}")
         if not isinstance(key, str) or not isinstance(value, str):
-            raise ValueError(f"{entry!r} is no link: {_KEY} {key!r}, {_VALUE} {value!r}; both must be strings")
+            raise ValueError(f"{entry!r} is not a link: {_KEY} {key!r}, {_VALUE} {value!r}; both must be strings")
         links.append(LinkMatch(key, value))
     return links
 

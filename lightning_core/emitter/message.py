@@ -161,7 +161,7 @@ def _decoded(text: Any, kind: str) -> Any:
             try:
                 return base64.b64decode(text, validate=True)
             except binascii.Error as exc:
-                raise ValueError(f"it is no base64: {exc}") from exc
+                raise ValueError(f"it is not base64: {exc}") from exc
     raise ValueError(f"{text!r} is none")
 
 
@@ -178,7 +178,7 @@ def emit_annotation(annotation: Mapping[str, Any], propagate: bool = True) -> Sp
 
     Raises:
         NoActiveTracer: Where no tracer is active.
-        TypeError: When `annotation` is no mapping.
+        TypeError: When `annotation` is not a mapping.
         ValueError: When there is nothing in `annotation`, or something that no attribute can be.
     """
     if not isinstance(annotation, Mapping):

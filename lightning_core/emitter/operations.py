@@ -20,7 +20,7 @@ _RECEIVERS = ("self", "cls")
 
 
 def readable_signature(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """Return what parameters a function has; None where nobody can tell, as for some functions written in C."""
+    """Return what parameters a function has; None where they are unknown, as for some functions written in C."""
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):
@@ -231,7 +231,7 @@ class OperationContext:
         self._open_recording().record_attributes(attributes)
 
     def set_output(self, output: Any) -> None:
-        """Record what came of the block.
+        """Record the result of the block.
 
         Raises:
             RuntimeError: Outside of the block.

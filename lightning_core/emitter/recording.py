@@ -14,7 +14,7 @@ OK = TraceStatus(status_code="OK")
 
 
 class SpanRecordingContext(Protocol):
-    """Says what happened in a span while it is open. Whoever opened the span ends it."""
+    """Says what happened in a span while it is open. The caller that opened the span ends it."""
 
     def record_exception(self, exception: BaseException) -> None:
         """Record an exception, and that the span failed."""
@@ -92,7 +92,7 @@ def record_locally(
     start_time: float | None = None,
     end_time: float | None = None,
 ) -> Iterator[LocalRecording]:
-    """Make a span of a `with` block, and give it to nobody.
+    """Make a span of a `with` block without passing it to a tracer.
 
     Args:
         name: The span's name.
@@ -114,7 +114,7 @@ def failures_recorded(recording: SpanRecordingContext) -> Iterator[None]:
     try:
         yield
     except GeneratorExit:
-        # Whoever iterated has enough; nothing failed.
+        # The consumer stopped iterating; nothing failed.
         raise
     except BaseException as exc:
         recording.record_exception(exc)

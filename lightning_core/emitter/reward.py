@@ -51,7 +51,7 @@ class NamedReward:
     """One number that says how well a rollout, or a part of it, went."""
 
     name: str
-    """What it measures; `primary` when nobody said."""
+    """What it measures; `primary` by default."""
     value: float
     """More is better."""
 
@@ -98,7 +98,7 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
     """
     attributes = span.attributes or {}
     rewards: list[NamedReward] = []
-    # Most spans are no rewards, and all of them are asked.
+    # Most spans are not rewards, and all of them are checked.
     is_listed = _FIRST_NAME in attributes or _FIRST_VALUE in attributes
     for entry in listed(attributes, _PREFIX, _NAME, _VALUE) if is_listed else ():
         name, value = attributes.get(f"{entry}.{_NAME}"), attributes.get(f"{entry}.{_VALUE}")

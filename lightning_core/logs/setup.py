@@ -120,7 +120,7 @@ def reset_logging() -> None:
 
 
 def warnings_are_captured() -> bool:
-    """Whether Python's warnings are log records, whoever has seen to it."""
+    """Whether Python's warnings are log records, by this or another setup."""
     return warnings.showwarning.__module__ == logging.__name__
 
 

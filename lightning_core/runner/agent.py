@@ -158,7 +158,7 @@ class LitAgentRunner(Runner[T_task]):
     def heartbeats(self) -> Heartbeats:
         """Its signs of life, and what it works on."""
         if self._heartbeats is None:
-            raise LightningError("this runner is no worker; call init_worker, or use run_context")
+            raise LightningError("this runner is not a worker; call init_worker, or use run_context")
         return self._heartbeats
 
     @property
@@ -188,7 +188,7 @@ class LitAgentRunner(Runner[T_task]):
                 outcome = await self._run(rollout)
                 done += 1
                 if isinstance(outcome.error, BudgetExhausted):
-                    # The next call would be refused, too; whoever leads the run ends it meanwhile.
+                    # The next call would be refused, too; the leader of the run ends it meanwhile.
                     await self._wait(BUDGET_PAUSE_SECONDS, stop)
 
     async def step(
@@ -409,7 +409,7 @@ class LitAgentRunner(Runner[T_task]):
 
     @asynccontextmanager
     async def _cancelling(self, rollout_id: str, stop: "asyncio.Future[Any] | None") -> AsyncIterator[None]:
-        """Cancel a rollout when it is time to stop; the store tells whoever executes it."""
+        """Cancel a rollout when it is time to stop; the store tells the runner that executes it."""
         if stop is None:
             yield
             return

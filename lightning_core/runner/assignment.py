@@ -96,7 +96,7 @@ class Assignment:
         try:
             self._loop.call_soon_threadsafe(self._settle, reason)
         except RuntimeError:
-            if not self._loop.is_closed():  # nobody works in a closed loop
+            if not self._loop.is_closed():  # a closed loop runs nothing
                 raise
 
     def _settle(self, reason: Exception) -> None:

@@ -17,7 +17,7 @@ from lightning_core.types import AttemptedRollout, NamedResources, ProxyLLM, Spa
 
 BUDGET_PAUSE_SECONDS = 1.0
 """How long a runner waits after such a call. Without this, rollouts would be claimed and refused as fast as it goes
-until all have failed; the budget may be counted where nobody hears at once that it is used up."""
+until all have failed; a separate process may count the budget, and report its end later."""
 
 
 def with_key(resources: NamedResources, key: str | None) -> NamedResources:
@@ -196,6 +196,6 @@ async def _stop(call: "asyncio.Future[Any]", on_abandoned: Callable[[], None]) -
 
 
 def _ignore(call: "asyncio.Future[Any]") -> None:
-    """Take note of what a call raised while it was being stopped: it interests nobody."""
+    """Discard the exception of a call that was being stopped."""
     if not call.cancelled():
         call.exception()

@@ -68,7 +68,7 @@ def spans_of(result: Any, rollout: AttemptedRollout) -> list[Span]:
 
 
 def check_rewards(spans: Iterable[Span]) -> None:
-    """Refuse rewards that nobody could read or reckon with; those that `emit_reward` made are sound.
+    """Refuse rewards that cannot be read or computed with; those that `emit_reward` made are sound.
 
     Raises:
         InvalidResult: When a reward has no name or no number, or is not finite; names the span.
@@ -279,7 +279,7 @@ def has_succeeded_by(rollout: Rollout, attempt: Attempt) -> bool:
 async def give_back(
     store: LightningStore, rollout: AttemptedRollout, *, may_requeue: bool, reason: str = "its runner was stopped"
 ) -> None:
-    """Say, shortly, that nobody works on an attempt any more: others need not wait until its lease is lost.
+    """Report, within a short time, that an attempt has no worker any more, so that others need not wait for its lease.
 
     Does nothing for one that has ended. What goes wrong is logged: then the lease has to do.
     """
@@ -298,11 +298,11 @@ async def give_back(
 async def give_back_claimed(store: LightningStore, worker_id: str, request_id: str) -> None:
     """Give back what a claim that was cancelled may have got all the same: the store may have answered in vain.
 
-    Nobody else would know of it until its lease is lost.
+    Otherwise it would be known only when its lease is lost.
     """
     try:
         async with asyncio.timeout(LAST_WORDS_SECONDS):
-            # None beyond: a claim that has not reached the store is for nobody to begin now.
+            # None beyond: a claim that has not reached the store must not begin now.
             claimed = await store.dequeue_many_rollouts(limit=0, worker_id=worker_id, request_id=request_id)
     except Exception as exc:  # such as a store that is gone: then the lease has to do
         logger.info("lightning.claim_not_given_back worker_id=%s: %s", worker_id, exc)

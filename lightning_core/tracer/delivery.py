@@ -171,7 +171,7 @@ class _Delivery:
             self._failure = exc
 
     def _give_up(self) -> None:
-        """The loop is closed. If the trace is not, then nobody is left to whom its loss could be raised."""
+        """The loop is closed. If the trace is not, no caller is left to raise its loss to."""
         self._trace.close()
         if lost := len(self._trace.undelivered()):
             logger.error(

@@ -66,5 +66,5 @@ class DummyTracer(Tracer):
         start_time: float | None = None,
         end_time: float | None = None,
     ) -> AbstractContextManager[SpanRecordingContext]:
-        """Make a span of a `with` block that nobody records."""
+        """Make a span of a `with` block that is not recorded."""
         return record_locally(name, attributes, start_time, end_time)

@@ -58,7 +58,7 @@ def claim_process(name: str, *, not_beside: Mapping[str, str] = _NONE) -> Proces
         not_beside: The names of tracers that it cannot work beside, and why.
 
     Returns:
-        The claim; whoever made it releases it.
+        The claim; its caller releases it.
 
     Raises:
         TracerError: When one that it cannot work beside is at work; it names both, and the reason.

@@ -117,7 +117,7 @@ _lock = threading.Lock()
 _users: dict[str, int] = defaultdict(int)
 _running: dict[str, _Running] = {}
 _idle: dict[str, _Running] = {}
-"""Those that nobody needs now. They stay in place, and make no spans: not every instrumentor takes all of its patches
+"""Those without a user. They stay in place, and make no spans: not every instrumentor takes all of its patches
 back, so that one which is taken out and put in again would wrap the client's functions once more each time."""
 _variables_set: list[str] = []
 
@@ -175,7 +175,7 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
 
 
 def stop_instrumenting(held: Iterable[str]) -> None:
-    """Turn off what nobody needs any more, except for what somebody else had turned on.
+    """Turn off the unused ones, except those that the application had turned on.
 
     A library stays patched, and makes no spans from then on.
     """
@@ -253,7 +253,7 @@ def _resumed(name: str, instrumentors: Sequence[tuple[EntryPoint, Any]]) -> bool
 
 @contextmanager
 def _deprecations_ignored() -> Iterator[None]:
-    # What an instrumentor should no longer do is its author's business, not that of whoever runs an agent.
+    # What an instrumentor should no longer do is its author's business, not that of the user who runs an agent.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield

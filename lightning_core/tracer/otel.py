@@ -387,7 +387,7 @@ def make_point(
         "resource": resource,
     }
     span = construct(Span, fields, set(_SPAN_FIELDS))
-    object.__setattr__(span, "__pydantic_extra__", {})  # whoever has it may add fields
+    object.__setattr__(span, "__pydantic_extra__", {})  # its owner may add fields
     return span
 
 

@@ -57,7 +57,7 @@ class RoutingProvider(otel.TracerProvider):
         return _RoutingTracer(self, scope)
 
     def close(self) -> None:
-        """Make no more spans, whoever still asks for some."""
+        """Make no more spans."""
         self.closed = True
 
     def open(self) -> None:
@@ -68,7 +68,7 @@ class RoutingProvider(otel.TracerProvider):
         """Find the provider for a span that starts in this context, or in the current one; None for no span."""
         if self.closed:
             return None
-        # Whoever makes a context by hand often puts nothing but the parent span into it.
+        # A context made by hand often has only the parent span.
         found = get_value(_PROVIDER, context) or get_value(_PROVIDER)
         return cast("otel.TracerProvider | None", found or getattr(otel.get_current_span(context), _PROVIDER, None))
 
@@ -133,7 +133,7 @@ class RecordingProvider(TracerProvider):
         self._converted: tuple[SdkResource, OtelResource] | None = None
         super().add_span_processor(_TraceRecorder(self, key, export))
         self.is_observed = export is not None
-        """Whether anybody but its traces sees its spans."""
+        """Whether anything besides its traces sees its spans."""
 
     def add_span_processor(self, span_processor: SpanProcessor) -> None:
         """See `opentelemetry.sdk.trace.TracerProvider`."""
@@ -161,7 +161,7 @@ class _TraceRecorder(SpanProcessor):
         self._provider = ref(provider)
         self._key = key
         self._export = export
-        # The SDK ends a span with a copy of it. A span that is never ended goes when nobody else holds it.
+        # The SDK ends a span with a copy of it. A span that is never ended goes with its last reference.
         self._open: WeakValueDictionary[int, SdkSpan] = WeakValueDictionary()
 
     def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
@@ -174,7 +174,7 @@ class _TraceRecorder(SpanProcessor):
             self._open[span.get_span_context().span_id] = span
 
     def _trace_of(self, context: Context) -> Trace | None:
-        # Whoever makes a context by hand often puts nothing but the parent span into it.
+        # A context made by hand often has only the parent span.
         return trace_in(self._key, context) or getattr(otel.get_current_span(context), self._key, None)
 
     def on_end(self, span: ReadableSpan) -> None:

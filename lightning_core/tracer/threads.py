@@ -26,7 +26,7 @@ def start_carrying_context() -> None:
 
 
 def stop_carrying_context() -> None:
-    """Turn the instrumentation off when nobody needs it any more; not when somebody else had turned it on."""
+    """Turn the instrumentation off after its last user, unless the application had turned it on."""
     global _users, _is_ours
     with _lock:
         _users -= 1

@@ -130,7 +130,7 @@ class Trace:
     def listen(
         self, listener: Callable[[], None] | None, deliver: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """Take note of who delivers the spans, or that nobody does any more.
+        """Record who delivers the spans; None when delivery has ended.
 
         Args:
             listener: Called after each span that is recorded, in the thread where it ended.
@@ -139,7 +139,7 @@ class Trace:
         self._listener, self._deliver = listener, deliver
 
     async def flush(self) -> None:
-        """Wait until the store has what was recorded so far: for whoever stores something else that comes after it.
+        """Wait until the store has what was recorded so far: before storing something that comes after it.
 
         In the event loop of the trace. What cannot be stored is tried again, and raised, when the trace is left.
         """
@@ -149,7 +149,7 @@ class Trace:
     def tell_losses(self, listener: Callable[[int], None]) -> None:
         """Call `listener` with how many spans were lost so far, and for each that is lost from now on, in any thread.
 
-        Whoever counts need not keep the trace.
+        The counter need not keep the trace.
         """
         with self._lock:
             self._loss_listener = listener

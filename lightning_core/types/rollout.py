@@ -73,7 +73,7 @@ class Rollout(BaseModel):
     end_time: float | None = None
     """When it ended, in seconds since the epoch; None before."""
     mode: RolloutMode | None = None
-    """What it is for; None when nobody said."""
+    """What it is for; None when not given."""
     resources_id: str | None = None
     """The version of the resources that the agent uses; None for the latest at the time of the claim."""
     status: RolloutStatus = "queuing"

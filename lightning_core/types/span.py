@@ -235,7 +235,7 @@ _NO_RESOURCE = OtelResource(attributes={})
 
 
 class SpanCoreFields(BaseModel):
-    """A span without an identity: what whoever makes one by hand has to say. Times in seconds since the epoch."""
+    """A span without an identity: the fields to set when making one by hand. Times in seconds since the epoch."""
 
     name: Text
     status: TraceStatus = Field(default_factory=lambda: _STATUSES["OK"])

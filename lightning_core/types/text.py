@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 ATTEMPT_KEY = re.compile(r"(agl-at-)[\w-]{12,}(?:\.[\w-]+)?", re.ASCII)
-"""What opens the model calls and the reports of one attempt; its first group is no secret."""
+"""What opens the model calls and the reports of one attempt; its first group is not a secret."""
 
 
 def well_formed(text: str) -> str:

@@ -13,6 +13,6 @@ class Triplet(BaseModel):
     response: Any
     """What it answered; the adapters put a dict with `token_ids` here."""
     reward: float | None = None
-    """How good the answer was; None when nobody said."""
+    """How good the answer was; None when not given."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Anything else that is known of the call."""

@@ -99,7 +99,7 @@ def test_broken_command_says_whose_it_is() -> None:
 def test_command_that_is_none_is_refused() -> None:
     result = CliRunner().invoke(agl, ["string"])
     assert result.exit_code == 2
-    assert result.stderr == "Error: command 'string' is 'a string', which is no click command\n"
+    assert result.stderr == "Error: command 'string' is 'a string', which is not a click command\n"
 
 
 @pytest.mark.usefixtures("commands")

@@ -186,7 +186,7 @@ def test_mode_decides_what_the_rollout_is_for(run: Run) -> None:
         (["no_such_agent:solve", "--task", "1"], "no module 'no_such_agent'"),
         (["nowhere.py:solve", "--task", "1"], "agent 'nowhere.py:solve': there is no file"),
         (["run_agent:plain", "--task", "1"], "agent 'run_agent:plain' is a function; decorate the function"),
-        (["run_agent:solve", "--task", '{"a": 1'], "--task is no valid JSON: Expecting ',' delimiter, at line 1"),
+        (["run_agent:solve", "--task", '{"a": 1'], "--task is not valid JSON: Expecting ',' delimiter, at line 1"),
         (["run_agent:solve", "--task", "@nope.json"], "--task: cannot read nope.json: No such file or directory"),
         (["run_agent:obey", "--task", "1", "--prompt", "{"], "--prompt: malformed f-string template"),
         (["run_agent:ask", "--task", "1", "--resources", "main_llm: {resource_type: lml}"], "--resources: main_llm"),

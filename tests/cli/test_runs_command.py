@@ -189,7 +189,7 @@ def test_run_without_its_store_cannot_be_resumed(run: Agl, runs_dir: Path) -> No
     result = run("resume", folder.run_id)
     assert result.exit_code == 2
     assert (
-        f"Error: cannot use the store of run {folder.run_id}: {folder.store_file} is no SQLite database"
+        f"Error: cannot use the store of run {folder.run_id}: {folder.store_file} is not an SQLite database"
         in result.stderr
     )
 
@@ -229,7 +229,7 @@ def test_folder_of_all_runs_is_named_by_an_option_or_a_variable(
     assert runs_root(None) == tmp_path / "runs"
     assert with_runs_dir("agl resume", Path("my runs")) == "agl resume --runs-dir 'my runs'"
     (tmp_path / "runs").write_text("")
-    with pytest.raises(ConfigError, match="AGL_RUNS_DIR is runs, which is no folder; name one"):
+    with pytest.raises(ConfigError, match="AGL_RUNS_DIR is runs, which is not a folder; name one"):
         runs_root(None)
 
 

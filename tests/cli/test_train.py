@@ -120,7 +120,7 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
         "  reward on validation samples: 1.00 (95% 0.21..1.00, n=1)",
         "  train_reward: 0.5",
         "",
-        "run ~ was kept in memory, and is gone when this process ends; what came of it is in ~",
+        "run ~ was kept in memory, and is gone when this process ends; its result is in ~",
     ]
 
 

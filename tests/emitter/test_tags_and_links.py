@@ -59,7 +59,7 @@ def test_what_is_no_tag_and_no_link_is_refused() -> None:
         make_link_attributes({"k": 1})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match=r"'agentlightning.tag' holds 1 \(int\)"):
         extract_tags_from_attributes({"agentlightning.tag.0": 1})
-    with pytest.raises(ValueError, match=r"'agentlightning.link.0' is no link: key_match 'k', value_match None"):
+    with pytest.raises(ValueError, match=r"'agentlightning.link.0' is not a link: key_match 'k', value_match None"):
         extract_links_from_attributes({"agentlightning.link.0.key_match": "k"})
 
 

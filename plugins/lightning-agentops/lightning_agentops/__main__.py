@@ -17,7 +17,7 @@ def main() -> None:
 
     program = sys.argv[1]
     if not Path(program).is_file():
-        sys.exit(f"{program} is no file; give the Python file of the program")
+        sys.exit(f"{program} is not a file; give the Python file of the program")
     repair_exporters()
     del sys.argv[0]
     sys.path[0] = str(Path(program).resolve().parent)

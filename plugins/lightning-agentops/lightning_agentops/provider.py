@@ -47,7 +47,7 @@ class AgentOpsProvider(RoutingProvider):
         self._open: WeakKeyDictionary[Trace, _Started] = WeakKeyDictionary()
 
     def admit(self, provider: otel.TracerProvider) -> None:
-        """Let spans go to this provider; until nobody else holds it."""
+        """Let spans go to this provider; until its last holder lets go."""
         self._targets.add(provider)
 
     def dismiss(self, provider: otel.TracerProvider) -> None:

@@ -51,7 +51,7 @@ class Service:
 
     def __init__(self, api_key: str, endpoint: str, exporter_endpoint: str) -> None:
         if not isinstance(api_key, str) or not api_key.strip() or not api_key.isascii() or not api_key.isprintable():
-            raise ConfigError("api_key is no key of AgentOps; give the one of your project, or leave api_key out")
+            raise ConfigError("api_key is not an AgentOps key; give the one of your project, or leave api_key out")
         for name, url in (("endpoint", endpoint), ("exporter_endpoint", exporter_endpoint)):
             if isinstance(url, str) and "@" in url:
                 raise ConfigError(

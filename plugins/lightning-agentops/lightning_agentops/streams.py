@@ -144,7 +144,7 @@ def closing(kind: Any) -> Any:
             self._is_over = False
             self._choices = Choices()
             super().__init__(stream, span, request_kwargs)
-            # So far nothing has been read: what follows in this context is no part of the call.
+            # So far nothing has been read: what follows in this context is not part of the call.
             detach(self._token)
 
         def __getattr__(self, name: str) -> Any:

@@ -171,7 +171,7 @@ def start_recording(target: otel.TracerProvider) -> None:
 
 
 def stop_recording(target: otel.TracerProvider) -> None:
-    """Switch it off when nobody needs it any more."""
+    """Switch it off after its last user."""
     global _users
     with _lock:
         _provider.dismiss(target)

@@ -307,7 +307,7 @@ async def test_with_an_older_opentelemetry_the_program_is_run_as_it_is(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"), [([], "usage: python -m lightning_agentops PROGRAM"), (["none.py"], "none.py is no file")]
+    ("arguments", "told"), [([], "usage: python -m lightning_agentops PROGRAM"), (["none.py"], "none.py is not a file")]
 )
 def test_what_is_no_program_is_refused(arguments: list[str], told: str) -> None:
     done = subprocess.run(

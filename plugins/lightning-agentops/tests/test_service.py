@@ -193,8 +193,8 @@ async def test_a_password_in_a_program_s_own_address_is_not_logged(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"api_key": " "}, "api_key is no key of AgentOps"),
-        ({"api_key": "k\n"}, "api_key is no key of AgentOps"),
+        ({"api_key": " "}, "api_key is not an AgentOps key"),
+        ({"api_key": "k\n"}, "api_key is not an AgentOps key"),
         ({"api_key": KEY, "endpoint": "api.agentops.ai"}, "endpoint is 'api.agentops.ai'; it is a URL"),
         ({"api_key": KEY, "exporter_endpoint": "otlp"}, "exporter_endpoint is 'otlp'; it is a URL"),
         ({"api_key": KEY, "endpoint": 3}, "endpoint is 3; it is a URL"),

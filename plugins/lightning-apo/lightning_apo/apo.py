@@ -30,7 +30,7 @@ def tuned_prompts(resources: NamedResources, names: Sequence[str] | None) -> dic
     """Return the prompts with these names; all of them where there are no names.
 
     Raises:
-        InvalidInput: When there is none, a name is no prompt's, or a prompt cannot be edited.
+        InvalidInput: When there is none, a name does not belong to a prompt, or a prompt cannot be edited.
     """
     prompts = {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
     if not prompts:
@@ -40,7 +40,7 @@ def tuned_prompts(resources: NamedResources, names: Sequence[str] | None) -> dic
         )
     if unknown := [name for name in names or () if name not in prompts]:
         raise InvalidInput(
-            f"prompt_names has {unknown[0]!r}, which is no prompt template of the initial resources; "
+            f"prompt_names has {unknown[0]!r}, which is not a prompt template of the initial resources; "
             f"they have {', '.join(map(repr, prompts))}"
         )
     tuned = {name: prompt for name, prompt in prompts.items() if names is None or name in names}

@@ -56,7 +56,7 @@ def best_first(candidates: Iterable[Candidate], samples: Sequence[int]) -> list[
     """Sort candidates by what they gained over one and the same other one, on the same samples.
 
     That other one is the candidate that gave most rewards, so a candidate gets nothing from losing the samples that
-    are hard for everybody. One that lost more than half of the samples is behind all that did not, as little is known
+    are hard for all candidates. One that lost more than half of the samples ranks behind the others, as little is known
     of it. Where two are equal, the older one comes first. Those without a reward are left out.
 
     Args:
@@ -97,7 +97,7 @@ MEASURED = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a search stands, or what came of it. Its text is one line for a person."""
+    """The state of a search, or its result. Its text is one line for a person."""
 
     best_prompts: Mapping[str, PromptTemplate]
     """The best prompt under each name."""

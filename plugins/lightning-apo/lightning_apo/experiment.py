@@ -73,7 +73,7 @@ def _text(content: Any) -> str:
 def _part(part: Any) -> str:
     if isinstance(part, Mapping):
         text = part.get("text")
-        return text if isinstance(text, str) else f"[{part.get('type', 'something that is no text')}]"
+        return text if isinstance(text, str) else f"[{part.get('type', 'something that is not text')}]"
     return str(part)
 
 

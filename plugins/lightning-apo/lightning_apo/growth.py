@@ -69,7 +69,7 @@ class Rejected(str):
 
 
 Edit = Candidate | Rejected | ModelFailed
-"""What came of a branch."""
+"""The result of a branch."""
 
 
 def key_of(texts: Texts) -> Key:
@@ -81,7 +81,7 @@ class Growth:
     """The edits of one round.
 
     No branch waits for another one, but where both want the same: a training sample is run once for each parent, and
-    an edit that several branches come to is tried out once. What comes of a branch does not depend on the others.
+    an edit that several branches come to is tried out once. The result of a branch does not depend on the others.
 
     Args:
         tools: What the search works with.
@@ -117,7 +117,7 @@ class Growth:
         """Edit each parent as often as it says, and try parents and edits out.
 
         Returns:
-            What came of each branch, with its parent, in the order of the parents and of their branches.
+            The result of each branch, with its parent, in the order of the parents and of their branches.
         """
         grown = await concurrently(self._grow(parent, count) for parent, count in branches.items())
         return [(parent, edit) for parent, edits in zip(branches, grown, strict=True) for edit in edits]

@@ -40,7 +40,7 @@ class Endpoint:
 
     @property
     def is_given(self) -> bool:
-        """Whether anybody has said where the models are."""
+        """Whether the location of the models is configured."""
         return any(given is not None for given in (self._client, self._base_url, self._api_key))
 
     @asynccontextmanager
@@ -86,7 +86,7 @@ class ModelFailed(AlgorithmError):
 
 
 def without_key(text: str, key: str) -> str:
-    """Take a key out of a text that may be shown. What is short is a word, such as `none`, and no secret."""
+    """Take a key out of a text that may be shown. What is short is a word, such as `none`, and not a secret."""
     return text.replace(key, "***") if len(key) >= 8 else text
 
 
@@ -119,7 +119,7 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
         failure = ModelFailed(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
         # A provider may repeat the key that it was sent: then its own words must not get into a traceback either.
         raise failure from (exc if shown == said else None)
-    # The client lets through what is no completion at all, such as the page of a web server: its types are hopes.
+    # The client lets through what is not a completion at all, such as the page of a web server: its types are hopes.
     choices = getattr(completion, "choices", None)
     choice = choices[0] if isinstance(choices, list | tuple) and choices else None
     message = getattr(choice, "message", None)
@@ -133,7 +133,7 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
     if finish_reason == "length":
         raise ModelFailed(f"model {model!r} was cut off at its limit of tokens")
     if answer is not None and not isinstance(answer, str):
-        raise ModelFailed(f"model {model!r} gave an answer that is a {type(answer).__name__}, and no text")
+        raise ModelFailed(f"model {model!r} gave an answer that is a {type(answer).__name__}, not a text")
     if not answer or answer.isspace():
         raise ModelFailed(f"model {model!r} gave an empty answer (finish_reason {finish_reason!r})")
     usage = getattr(completion, "usage", None)

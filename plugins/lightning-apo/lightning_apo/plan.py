@@ -59,7 +59,7 @@ class Options:
 
 
 def as_names(names: Any) -> Any:
-    """Return names as a tuple; what is no list of them stays as it is, for `Options` to refuse."""
+    """Return names as a tuple; anything else stays as it is, for `Options` to refuse."""
     return tuple(names) if isinstance(names, list | tuple) else names
 
 

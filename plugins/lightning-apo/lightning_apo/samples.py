@@ -42,6 +42,6 @@ def deal(size: int, hand_size: int, hand: int, *, seed: int) -> list[int]:
 
 
 def apart(train: Sequence[Any], val: Sequence[Any]) -> list[Any]:
-    """Return the training samples that are no validation samples, too. They are compared by their content."""
+    """Return the training samples that are not also validation samples. They are compared by their content."""
     taken = {sample_key(sample) for sample in val}
     return [sample for sample in train if sample_key(sample) not in taken]

@@ -210,7 +210,7 @@ class BeamSearch:
             candidate.rewards = before.get(candidate, {})
 
     def _adopt(self, edit: Edit, parent: Candidate, round_number: int) -> Candidate | None:
-        """Count what came of a branch, and return its candidate, where there is one."""
+        """Count the result of a branch, and return its candidate, where there is one."""
         if isinstance(edit, ModelFailed):
             return None
         if isinstance(edit, Rejected):

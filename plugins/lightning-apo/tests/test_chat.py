@@ -26,7 +26,7 @@ MALFORMED = {
     "a text for choices": ('{"choices": "x"}', "did not reply with a chat completion"),
     "a text for a message": (choices({"message": "x"}), "gave an empty answer"),
     "a list": ("[1]", "did not reply with a chat completion"),
-    "parts": (choices({"message": {"role": "assistant", "content": PARTS}}), "an answer that is a list, and no text"),
+    "parts": (choices({"message": {"role": "assistant", "content": PARTS}}), "an answer that is a list, not a text"),
     "no content": (choices({"message": {"role": "assistant"}, "finish_reason": "stop"}), "gave an empty answer"),
 }
 

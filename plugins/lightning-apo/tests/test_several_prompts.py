@@ -107,5 +107,7 @@ async def test_which_of_several_prompts_is_meant_has_to_be_said(models: ToyModel
 
 
 async def test_a_name_that_is_no_prompt_is_refused(models: ToyModels) -> None:
-    with pytest.raises(AlgorithmError, match=r"prompt_names has 'anser', which is no prompt .* have 'plan', 'answer'"):
+    with pytest.raises(
+        AlgorithmError, match=r"prompt_names has 'anser', which is not a prompt .* have 'plan', 'answer'"
+    ):
         await fit(models, prompt_names=["anser"])

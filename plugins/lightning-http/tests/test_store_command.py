@@ -227,7 +227,7 @@ def test_the_key_is_wanted():
             ["--cors-origin", "example.org/page"],
             "--cors-origin is 'example.org/page'; it is an origin such as https://",
         ),
-        (["--backend", "sqlite", "--path", __file__], "is no SQLite database"),
+        (["--backend", "sqlite", "--path", __file__], "is not an SQLite database"),
         (["--backend", "sqlite", "--path", "/proc/none/store.db"], "there is no folder /proc/none; make it first"),
         (["extra"], "No such command 'extra'; see `agl store --help`"),
     ],

@@ -71,6 +71,6 @@ def arguments_of(path: str, fields: Mapping[str, Any], provider: str, allowed: f
         return {**arguments, "extra_body": others}
     name = next(name for name in others if name not in allowed)
     raise UnknownField(
-        f"{name!r} is no field of /v1{path} that {provider} is known to take; leave it out, or name it in the entry's "
-        "extra_fields"
+        f"{name!r} is not a field of /v1{path} that {provider} is known to take; leave it out, or name it in "
+        "the entry's extra_fields"
     )

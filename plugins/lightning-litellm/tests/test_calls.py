@@ -165,7 +165,7 @@ class TestWhatAnAgentSays:
             assert response.status == 400
             error = (await response.json())["error"]
         assert error["code"] == "unknown_field"
-        assert "'api_base' is no field of /v1/chat/completions" in error["message"]
+        assert "'api_base' is not a field of /v1/chat/completions" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/messages"])

@@ -38,7 +38,7 @@ class SqliteBackend(StoreBackend):
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open; names its process.
-        UnusableFile: When the file is no store, is of a newer version, or cannot be opened.
+        UnusableFile: When the file is not a store, is of a newer version, or cannot be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "process", check: bool = True) -> None:

@@ -25,7 +25,7 @@ _STATEMENTS = 256
 class Database:
     """An open file, owned by this object until it is closed.
 
-    SQLite itself keeps everybody else out, by a lock that ends with the process (and that a forked child does not
+    SQLite itself keeps all others out, by a lock that ends with the process (and that a forked child does not
     have). Beside the file a note says who the owner is, for the error of those who come second.
 
     Args:
@@ -36,7 +36,7 @@ class Database:
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open.
-        UnusableFile: When the file is no store, or of a newer version, or cannot be opened. It is left as it was.
+        UnusableFile: When the file is not a store, or of a newer version, or cannot be opened. It is left as it was.
         StoreFull: When there is no room on its disk.
     """
 
@@ -121,7 +121,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a database file.
 
     Raises:
-        InvalidRequest: For what is no path of a file.
+        InvalidRequest: When it is not the path of a file.
         UnusableFile: When there is no folder for it, or the path is that of a folder.
     """
     try:
@@ -165,7 +165,7 @@ def _refuse_foreign(path: Path) -> None:
     """Look at a file without touching it, also when it is somebody else's at this moment.
 
     Raises:
-        UnusableFile: When it is no database, or no store, or of a newer version.
+        UnusableFile: When it is not a database, or not a store, or of a newer version.
     """
     if not path.exists() or path.stat().st_size == 0:
         return
@@ -181,7 +181,7 @@ def _refuse_foreign(path: Path) -> None:
     except sqlite3.Error as exc:
         if primary_code(exc) == sqlite3.SQLITE_NOTADB:
             raise UnusableFile(
-                f"{path} is no SQLite database ({exc}); it was left as it is, take another path"
+                f"{path} is not an SQLite database ({exc}); it was left as it is, take another path"
             ) from exc
         # Whatever else it is shows when the file is opened in earnest; in use, it may just be changing.
 
@@ -210,7 +210,7 @@ def _named(note: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return "another program"
     is_here = host == socket.gethostname()
-    if is_here and not _lives(pid):  # it was killed, and left its note to whoever came next
+    if is_here and not _lives(pid):  # it was killed, and left its note behind
         return "another program"
     who = "this process" if is_here and pid == os.getpid() else "process"
     return f"{who} {pid} on {host}, since {since}"

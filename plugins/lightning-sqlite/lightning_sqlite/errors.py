@@ -18,13 +18,13 @@ def explained(exc: Exception, path: Path) -> Exception:
     """Return the error that a caller understands, for one that carrying out an operation raised.
 
     Args:
-        exc: What was raised. The store's own errors, and what is no error of the database, come back as they are.
+        exc: What was raised. The store's own errors, and errors of other kinds, come back as they are.
         path: The database file.
     """
     if isinstance(exc, LightningError):
         return exc
     if isinstance(exc, UnicodeEncodeError):
-        return InvalidRequest(f"a text that is no valid Unicode cannot be stored: {exc}")
+        return InvalidRequest(f"a text that is not valid Unicode cannot be stored: {exc}")
     if isinstance(exc, OverflowError):
         return InvalidRequest(f"a number is too large to be stored: {exc}")
     if not isinstance(exc, sqlite3.Error):

@@ -158,7 +158,7 @@ class Rollouts:
         return [row.record for (rollout_id,) in found if (row := self.row(run_id, rollout_id)) is not None]
 
     def next_deadline(self, run_id: str) -> float | None:
-        """Return when the first record of the run is due, and let everybody know it."""
+        """Return when the first record of the run is due, and publish it."""
         run = self._session.find_run(run_id)
         found = (None,) if run is None else self._earliest(run.number)
         self._session.earliest.set(run_id, Earliest(found[0]))

@@ -54,7 +54,7 @@ class Cached(Generic[K, V]):
         self._emptied = True
 
     def commit(self) -> None:
-        """Let everybody see what the transaction did."""
+        """Publish the effects of the transaction."""
         if self._emptied:
             self._committed.clear()
         for key, value in self._staged.items():

@@ -31,7 +31,7 @@ class SqliteLightningStore(StoreFacade):
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
         StoreInUse: When another store has the file open; names its process.
-        UnusableFile: When the file is no store, is of a newer version, or cannot be opened. It is left as it was.
+        UnusableFile: When the file is not a store, is of a newer version, or cannot be opened. It is left as it was.
     """
 
     back_up = staticmethod(back_up)

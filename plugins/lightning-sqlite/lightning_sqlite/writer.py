@@ -22,11 +22,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 4_096
-"""How many operations may wait for the thread; whoever comes then waits before the queue."""
+"""How many operations may wait for the thread; further callers wait before the queue."""
 MAX_TOGETHER = 256
 """How many operations one commit may hold."""
 EXIT_SECONDS = 10.0
-"""How long the end of the interpreter waits for a store that nobody closed."""
+"""How long the end of the interpreter waits for a store that was not closed."""
 
 
 class _Operation(NamedTuple):
@@ -61,10 +61,10 @@ class Writer:
         self._closed = False
         self._broken_by: BaseException | None = None
         self._ended: Future[None] = Future()
-        self._ended.set_running_or_notify_cancel()  # nobody who waits for it can cancel it
+        self._ended.set_running_or_notify_cancel()  # a waiter cannot cancel it
         self._operations: queue.SimpleQueue[_Operation] = queue.SimpleQueue()
         self._gates: deque[_Operation] = deque()
-        # Daemonic, so that a store that nobody closed does not keep the interpreter from ending.
+        # Daemonic, so that a store that was not closed does not keep the interpreter from ending.
         self._thread = threading.Thread(target=self._run, args=(database,), name="lightning-sqlite", daemon=True)
         self._thread.start()
 
@@ -104,7 +104,7 @@ class Writer:
             gate = _Operation(None, loop, loop.create_future())
             self._gates.append(gate)
             if self._operations.qsize() < MAX_WAITING:
-                break  # emptied just before the gate was there: nobody might open it
+                break  # emptied just before the gate was there: it might never open
             assert gate.future is not None
             await gate.future
         future: asyncio.Future[T] = loop.create_future()
@@ -156,7 +156,7 @@ class Writer:
                 if work := batch if open_for_more else batch[:-1]:
                     self._carry_out(work)
             self._answer([_Answer(batch[-1], self._close(database))])
-        except BaseException as exc:  # a bug, or no memory: nobody may wait for a thread that is gone
+        except BaseException as exc:  # a bug, or no memory: no caller may wait for a thread that is gone
             logger.critical("lightning.store_broken path=%s", self._path, exc_info=exc)
             self._break(exc, batch, database)
         finally:
@@ -237,7 +237,7 @@ class Writer:
             except RuntimeError:
                 if not loop.is_closed():
                     raise
-                # Whoever asked went away with the loop.
+                # The caller went away with the loop.
 
 
 def _complete(answers: Sequence[_Answer]) -> None:

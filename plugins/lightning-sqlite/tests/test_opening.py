@@ -146,7 +146,7 @@ def test_an_owner_that_has_died_is_not_named_for_another_program(path: Path) -> 
 def test_a_file_that_is_no_database_is_left_as_it_was(path: Path) -> None:
     path.write_text("Dear diary, " * 100)
     before = path.read_bytes()
-    refused(path, r"store\.sqlite is no SQLite database .*; it was left as it is, take another path")
+    refused(path, r"store\.sqlite is not an SQLite database .*; it was left as it is, take another path")
     assert path.read_bytes() == before
     assert [item.name for item in path.parent.iterdir()] == ["store.sqlite"]
 
@@ -178,7 +178,7 @@ def test_a_damaged_file_is_named(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[100:4096] = b"\xff" * (4096 - 100)
     path.write_bytes(content)
-    refused(path, "is damaged|is no SQLite database")
+    refused(path, "is damaged|is not an SQLite database")
 
 
 def test_a_file_whose_tables_are_damaged_is_named_and_left_as_it_was(path: Path) -> None:

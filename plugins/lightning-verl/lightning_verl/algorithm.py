@@ -44,7 +44,7 @@ class VERL(Algorithm):
     `agentlightning` in the config, everything else is verl's own.
 
     The best resources that it reports are those with the newest model that is saved: `main_llm.model` is its folder. A
-    `test_dataset` is run with the model as it was given, and with what has come of it, before verl's servers end.
+    `test_dataset` is run with the model as it was given, and with the trained one, before verl's servers end.
 
     Where the store is durable, a run that was killed goes on from its last checkpoint, and rollouts that had ended are
     not run again.

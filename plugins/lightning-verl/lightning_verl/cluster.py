@@ -88,7 +88,7 @@ def _released(servers: str) -> Iterator[None]:
         yield
     finally:
         if ray.is_initialized():
-            gc.collect()  # an actor that nobody knows of ends with its last handle, which may be in a cycle
+            gc.collect()  # an actor without references ends with its last handle, which may be in a cycle
             for name in list_named_actors():
                 if name.startswith(servers):
                     _kill_own(name)  # or this process takes the name for taken

@@ -59,7 +59,7 @@ class AgentModeDaemon:
         daemon.clear_data_and_server()
 
     For a loop that is written by hand, and for scripts of agentlightning 0.3; `VERL` has no use for it. It has an event
-    loop of its own, in a thread. Unlike in 0.3, a reward that nobody gave is left out of its group, unless
+    loop of its own, in a thread. Unlike in 0.3, a missing reward is left out of its group, unless
     `reward_fillna_value` is set; and a prompt that is too long is left out of the batch, rather than marked.
 
     Args:

@@ -1,4 +1,4 @@
-"""Runs the rollouts that verl's trainer asks for: in the store, as whoever executes them there."""
+"""Runs the rollouts that verl's trainer asks for: in the store, for the runners there."""
 
 import asyncio
 import logging
@@ -177,7 +177,7 @@ class RolloutManager:
     async def cancel_left(self) -> None:
         """Cancel what a process that was killed has left unfinished, also of a training with another config.
 
-        Nobody could do it now: the model is not there yet. What is still wanted is enqueued anew when its step comes.
+        No runner could do it now: the model is not there yet. What is still wanted is enqueued when its step comes.
         """
         left = await self._store.query_rollouts(status_in=("queuing", "requeuing", "preparing", "running"))
         await self._cancel(each.rollout_id for each in left if "work" in (each.metadata or {}))
@@ -260,7 +260,7 @@ class RolloutManager:
     async def _run_group(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         try:
             await self._ending.unless(self._learn(group, rollouts, step, sink))
-        except Enough:  # whoever goes on asks for it again
+        except Enough:  # a run that continues asks for it again
             return
         except Exception as exc:
             self._bridge.stop(exc)

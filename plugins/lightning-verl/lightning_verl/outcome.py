@@ -1,4 +1,4 @@
-"""What comes of a training: which model it is, where it lies, and how good it is."""
+"""The result of a training: which model it is, where it lies, and how good it is."""
 
 from collections.abc import Callable
 from pathlib import Path

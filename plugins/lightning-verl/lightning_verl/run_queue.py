@@ -43,7 +43,7 @@ def own_queue(config: DictConfig) -> Iterator[None]:
     """
     controller = None
     try:
-        # Only who makes it is told where it listens; anybody else has joined it.
+        # Only its creator learns where it listens; all others have joined it.
         if OmegaConf.select(tq.init(config), "controller.zmq_info") is None:
             raise _taken()
         controller = _controller()

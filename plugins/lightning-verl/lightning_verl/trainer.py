@@ -35,7 +35,7 @@ else:
     _Base = object
 
 _POLL_SECONDS = 2.0
-"""How often verl looks for groups that have ended, where nobody tells it."""
+"""How often verl looks for groups that have ended, where it is not notified."""
 
 _LEARNED_FROM = [
     "response_mask",
@@ -372,7 +372,7 @@ class _Rows:
 
     def numbers(self, name: str) -> list[np.ndarray] | None:
         """Return a field of numbers; None where there is none."""
-        if name not in self._data.keys():  # noqa: SIM118 - a TensorDict is no mapping
+        if name not in self._data.keys():  # noqa: SIM118 - a TensorDict is not a mapping
             return None
         return [row.numpy() for row in self._data[name].unbind()]
 

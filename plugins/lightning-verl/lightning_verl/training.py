@@ -60,7 +60,7 @@ class Training:
         outcome: Measures the policy, and knows where it is saved.
         schedule: After which steps it is saved, besides those that verl's config names.
         ending: Lets the trainer's thread end, and keep what it has learned.
-        is_spent: Whether the run's budget is used up, so that cancelling `run` is no interruption.
+        is_spent: Whether the run's budget is used up, so that cancelling `run` is not an interruption.
         report: Is told of each step's measurements; called in the trainer's thread.
     """
 
@@ -206,7 +206,7 @@ class Training:
     # In any thread
 
     def _kill_workers(self, *, is_last: bool = False) -> None:
-        """Kill the workers: nobody waits for them any more, and a Ray that goes on keeps none of them."""
+        """Kill the workers: they have no waiters, and a Ray that goes on keeps none of them."""
         with self._killing:
             if self._trainer is None:
                 return

@@ -15,7 +15,7 @@ SUPPORTED = {
     "torch": ">=2.7",
     "transformers": ">=5",
 }
-"""By distribution. verl's trainer is no stable API yet, so its versions are those that were tried."""
+"""By distribution. verl's trainer is not a stable API yet, so its versions are those that were tried."""
 
 
 def check_versions() -> None:

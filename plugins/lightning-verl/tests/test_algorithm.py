@@ -126,7 +126,7 @@ def test_a_dataset_that_is_empty_or_less_than_a_batch(model: str) -> None:
 
 def test_batch_sizes_that_do_not_divide(model: str) -> None:
     message = refusal(config(model, data={"train_batch_size": 6}), 8)
-    assert message == "data.train_batch_size is 6, which is no multiple of " + (
+    assert message == "data.train_batch_size is 6, which is not a multiple of " + (
         "actor_rollout_ref.actor.ppo_mini_batch_size, 4"
     )
 

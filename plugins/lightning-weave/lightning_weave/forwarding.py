@@ -29,7 +29,7 @@ class Forwarding:
         self._dropped = 0
         self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lightning-weave", daemon=True)
-        # Outside of whatever trace this is: what goes to the service is no part of it.
+        # Outside of whatever trace this is: what goes to the service is not part of it.
         Context().run(self._thread.start)
 
     def send(self, method: str, request: Any) -> None:

@@ -138,7 +138,7 @@ def follow_calls(entered: "Callable[[Call], None]", left: Callable[[str], None])
 def end_cancelled_calls() -> Callable[[], None]:
     """Let the call of a coroutine that is cancelled end, as a failed one, and return what undoes that.
 
-    Weave 0.54 leaves such a call open, and on top of the stack of whoever deals with the cancellation.
+    Weave 0.54 leaves such a call open, and on top of the stack of the code that handles the cancellation.
     """
     from weave.trace import op as ops
     from weave.trace.context import call_context

@@ -44,7 +44,7 @@ class Session:
             entity, name = OFFLINE
             forwarding: Forwarding | None = None
             if before is not None:
-                # Whoever has called weave.init wants calls to go there, and they do.
+                # A program that has called weave.init wants calls to go there, and they do.
                 entity, name = before.entity, before.project
                 if project not in (None, f"{entity}/{name}"):
                     raise TracerError(

@@ -135,7 +135,7 @@ def _separate(config: DictConfig, batch: int) -> Iterator[str]:
 
 
 def _indivisible(name: str, value: int, divisor_name: str, divisor: int) -> str:
-    return f"{name} is {value}, which is no multiple of {divisor_name}, {divisor}"
+    return f"{name} is {value}, which is not a multiple of {divisor_name}, {divisor}"
 
 
 def _model(settings: Settings) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _model(settings: Settings) -> Iterator[str]:
         yield folder
         return
     if folder is not None and not (folder / _CONFIG).is_file():
-        yield f"actor_rollout_ref.model.path is {model.path!r}, a folder without a {_CONFIG}; it is no model"
+        yield f"actor_rollout_ref.model.path is {model.path!r}, a folder without a {_CONFIG}; it is not a model"
         return
     if folder is not None:
         yield from _context(settings, folder)
@@ -232,5 +232,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as exc:
         raise ConfigError(f"cannot read {path}: {exc}") from exc
     if not isinstance(told, dict):
-        raise ConfigError(f"{path} is no configuration of a model: it has to be a JSON object")
+        raise ConfigError(f"{path} is not the configuration of a model: it has to be a JSON object")
     return told

@@ -55,7 +55,7 @@ class Settings:
 
     @property
     def device(self) -> str | None:
-        """`cpu`, `cuda`, or None when nobody said."""
+        """`cpu`, `cuda`, or None."""
         return self.own.device
 
     @property
@@ -130,7 +130,7 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
 
 
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
-    """Set what follows from the rest, where nobody did, and write paths out."""
+    """Set the options that follow from the rest, unless they are set, and write paths out."""
     for path in _PATHS:
         section, _, name = path.rpartition(".")
         inside = OmegaConf.select(config, section)

@@ -1,4 +1,4 @@
-"""What verl has an option for, and somebody else does here: whoever sets it is told who."""
+"""Options of verl for what another part does here: an error names that part."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

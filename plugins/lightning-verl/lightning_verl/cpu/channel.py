@@ -12,7 +12,7 @@ import ray
 import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
-# Who receives is no training worker, and so imports no `external_lib`.
+# The receiver is not a training worker, so it imports no `external_lib`.
 import lightning_verl.hf.register  # noqa: F401
 
 BACKEND = "ray_objects"
@@ -66,7 +66,7 @@ class RayObjects(CheckpointEngine):  # type: ignore[misc]
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Everybody finds the same actor by its name."""
+        """All callers find the same actor by its name."""
         return {}, {}
 
     def init_process_group(self, **_: Any) -> None:

@@ -53,9 +53,9 @@ class HttpFront:
         try:
             fields = await request.json()
         except ValueError as exc:
-            return _error(400, f"the body is no JSON: {exc}")
+            return _error(400, f"the body is not JSON: {exc}")
         if not isinstance(fields, dict):
-            return _error(400, "the body is no JSON object")
+            return _error(400, "the body is not a JSON object")
         path = request.path.removeprefix("/v1")
         try:
             answer = await self._backend.send(BackendRequest(request.method, path, fields=fields))

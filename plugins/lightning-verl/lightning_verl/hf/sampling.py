@@ -29,7 +29,7 @@ class Sampling:
         Args:
             given: By vLLM's names, or OpenAI's.
             room: How many tokens fit behind the prompt.
-            default_max_tokens: The longest answer, where nobody says.
+            default_max_tokens: The longest answer by default.
 
         Raises:
             ValueError: When the prompt leaves no room, or a number is out of its range.

@@ -191,7 +191,7 @@ def _moved(rewards: Mapping[int, float], kept: Sequence[int], discount: float) -
 
 
 def _mask(row: Row, rewards: Mapping[int, float], options: LearningOptions) -> list[int]:
-    """Return the mask without the answers that nobody judged; where a row is a sample, it is judged as a whole."""
+    """Return the mask without the answers that no reward judged; where a row is a sample, it is judged as a whole."""
     judged = [_is_judged(answer.order, rewards, options) for answer in row.answers]
     if options.advantage == "row":
         judged = [any(judged)] * len(judged)

@@ -83,8 +83,8 @@ def validation_metrics(
     """Describe a validation; each rollout counts once, whatever rows it has.
 
     `val/reward` is the mean over tasks of the mean of the rewards that agents gave for each: a rollout without one is
-    counted, and is no zero. Its 95% confidence interval is `val/reward_low` to `val/reward_high`, where the tasks
-    tell: the rollouts of one task are not independent of each other, so they are no samples by themselves. In
+    counted, and is not a zero. Its 95% confidence interval is `val/reward_low` to `val/reward_high`, where the tasks
+    tell: the rollouts of one task are not independent of each other, so they are not samples by themselves. In
     `val/reward_w_failures` a failure has the value of `on_failure`, where that is a number.
 
     Args:

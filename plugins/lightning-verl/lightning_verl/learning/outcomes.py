@@ -36,7 +36,7 @@ class EndedRollout:
     rollout_id: str
     end: End
     reward: float | None
-    """What it is worth; None when nobody said. A failure has the value of `on_failure`, where that is a number."""
+    """What it is worth; None when not given. A failure has the value of `on_failure`, where that is a number."""
     cause: str | None
     """Why there is no reward of its own, in one line; None when there is one."""
     made: RolloutRows
@@ -191,7 +191,7 @@ def _model_at_proxy(span: Span) -> str:
 
 
 def _as_of_a_helper(span: Span) -> Span:
-    """Return the span of a call that is no training data, whatever else has recorded it."""
+    """Return the span of a call that is not training data, whatever else has recorded it."""
     return span.model_copy(update={"attributes": {genai.PURPOSE: "helper", **span.attributes}})
 
 
@@ -205,7 +205,7 @@ def _final_reward(told: Sequence[Sequence[NamedReward]], options: LearningOption
     for rewards in told if options.credit != "final" else told[-1:]:
         if (value := combined(rewards, options.reward_weights)) is None and not _missing(rewards, options):
             given = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
-            return None, f"a reward is {given}, which is no number to learn from; finite ones up to 1e15 are"
+            return None, f"a reward is {given}, which is not a number to learn from; finite ones up to 1e15 are"
     if not told:
         return None, None
     if missing := _missing(told[-1], options):

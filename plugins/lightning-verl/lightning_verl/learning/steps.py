@@ -39,7 +39,7 @@ def step_advantages(
     """Give each token that is learned from its advantage.
 
     With `gae`, the answers of a rollout are one episode, whatever rows they are in: the step after the last token of
-    an answer is the first token of the next one. Several choices of one call are no steps of each other: each is
+    an answer is the first token of the next one. Several choices of one call are not steps of each other: each is
     followed by what came after the call, and the call before by the first of them. With `credit="per_call"` each answer
     is an episode of its own.
 

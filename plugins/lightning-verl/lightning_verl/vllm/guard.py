@@ -1,4 +1,4 @@
-"""Runs a program for as long as whoever started it lives, and not a moment longer.
+"""Runs a program for as long as its starter lives, and not a moment longer.
 
     python -m lightning_verl.vllm.guard GRACE_SECONDS COMMAND ...
 
@@ -57,7 +57,7 @@ def _end(program: "subprocess.Popen[bytes]", grace_seconds: float) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether anybody is in it."""
+    """Send a signal to a process group; return whether it has any process."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:

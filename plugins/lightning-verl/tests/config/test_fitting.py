@@ -51,10 +51,10 @@ def test_fewer_samples_than_a_batch_are_refused(model):
     [
         (
             {"actor_rollout_ref.actor.ppo_mini_batch_size": 3},
-            "data.train_batch_size is 8, which is no multiple of actor_rollout_ref.actor.ppo_mini_batch_size, 3",
+            "data.train_batch_size is 8, which is not a multiple of actor_rollout_ref.actor.ppo_mini_batch_size, 3",
         ),
-        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 16}, "which is no multiple of"),
-        ({"data.gen_batch_size": 3}, "data.train_batch_size is 8, which is no multiple of data.gen_batch_size, 3"),
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 16}, "which is not a multiple of"),
+        ({"data.gen_batch_size": 3}, "data.train_batch_size is 8, which is not a multiple of data.gen_batch_size, 3"),
         (
             {"trainer.n_gpus_per_node": 3},
             "a mini-batch has 8 * 4 = 32 rollouts (actor_rollout_ref.actor.ppo_mini_batch_size * "
@@ -66,7 +66,7 @@ def test_fewer_samples_than_a_batch_are_refused(model):
         ),
         (
             {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 3},
-            "which is no multiple of trainer.v1.separate_async.parameter_sync_step, 3",
+            "which is not a multiple of trainer.v1.separate_async.parameter_sync_step, 3",
         ),
         (
             {"trainer.v1.trainer_mode": "separate_async", "trainer.v1.separate_async.parameter_sync_step": 2},
@@ -128,7 +128,7 @@ def test_a_model_of_the_hub_is_refused_offline_unless_it_was_downloaded(monkeypa
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path):
-    assert "a folder without a config.json; it is no model" in refused(settings(tmp_path))
+    assert "a folder without a config.json; it is not a model" in refused(settings(tmp_path))
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(model):

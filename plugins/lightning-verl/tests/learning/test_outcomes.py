@@ -203,7 +203,9 @@ def test_the_order_of_the_attempt_counts_and_not_that_in_which_spans_came():
 def test_a_reward_that_is_no_number_to_learn_from_is_none_and_says_so(value):
     read = scored(value)
     assert (read.end, read.reward) == ("unscored", None)
-    assert read.cause == f"a reward is primary {value:g}, which is no number to learn from; finite ones up to 1e15 are"
+    assert (
+        read.cause == f"a reward is primary {value:g}, which is not a number to learn from; finite ones up to 1e15 are"
+    )
 
 
 def test_a_sum_of_objectives_that_is_no_number_is_none():
