@@ -40,7 +40,7 @@ quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
-	$(VERL_BIN)/pytest plugins/lightning-verl/tests examples/gsm8k_grpo examples/rl_calculator
+	$(VERL_BIN)/pytest -n 2 --dist worksteal examples/rl_calculator plugins/lightning-verl/tests examples/gsm8k_grpo
 
 test-fast: $(MADE_FOR) ## run the core's tests that need no other process, in less than a minute
 	$(BIN)/pytest -q -n 2 --dist loadscope -m 'not slow and not processes' tests

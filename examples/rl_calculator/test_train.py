@@ -71,7 +71,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_rewards_raise_the_accuracy_on_pairs_of_numbers_that_were_never_seen(runs: Path) -> None:
-    printed = run("--steps=20", runs=runs)
+    printed = run("--steps=15", runs=runs)
     (well_formed,) = numbers_of(r"well-formed calls on held-out problems: ([\d.]+)", printed)
     assert well_formed >= 0.9
     gain, low, _ = numbers_of(PAIRED, printed)
@@ -88,6 +88,6 @@ def test_rewards_raise_the_accuracy_on_pairs_of_numbers_that_were_never_seen(run
 
 
 def test_a_coin_s_rewards_teach_nothing(runs: Path) -> None:
-    printed = run("--steps=10", "--coin", runs=runs)
+    printed = run("--steps=8", "--coin", runs=runs)
     gain, _, _ = numbers_of(PAIRED, printed)
     assert gain < 0.2

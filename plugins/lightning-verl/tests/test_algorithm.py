@@ -157,7 +157,7 @@ def test_a_proxy_that_verl_s_client_cannot_reach(model: str, proxy: object, mess
 
 
 def make_proxy(proxy: object) -> object:
-    return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy.of(proxy)
+    return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy(**cast(dict[str, Any], proxy))
 
 
 class Begun(Training):

@@ -21,41 +21,27 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What `twice.py` prints."""
-    folder = tmp_path_factory.mktemp("twice")
+def test_a_ray_that_runs_already_is_left_as_it_was_or_refused(tmp_path: Path) -> None:
+    """What `twice.py` prints: two trainings, the first of which fails, and two that lack something."""
     ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("twice.py")), str(make_tiny_model(folder / "model"))],
-        cwd=folder,
+        [sys.executable, str(Path(__file__).with_name("twice.py")), str(make_tiny_model(tmp_path / "model"))],
+        cwd=tmp_path,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=280,
     )
     assert ran.returncode == 0, ran.stderr[-5000:]
-    return ran.stdout.splitlines()
 
+    def printed(what: str) -> list[str]:
+        return [line.removeprefix(f"{what} ") for line in ran.stdout.splitlines() if line.startswith(f"{what} ")]
 
-def said(told: list[str], what: str) -> list[str]:
-    return [line.removeprefix(f"{what} ") for line in told if line.startswith(f"{what} ")]
-
-
-def test_one_ray_serves_one_training_after_another_and_keeps_nothing_of_them(told: list[str]) -> None:
-    failed, succeeded = said(told, "ENDED")
+    failed, succeeded = printed("ENDED")
     assert "succeeded" in succeeded
-    assert "NoRewards" in failed
-    left = [json.loads(each) for each in said(told, "LEFT")]
+    assert "NoRewards: step 1: none of 4 rollouts gave a reward; the first: RuntimeError: the agent broke" in failed
+    left = [json.loads(each) for each in printed("LEFT")]
     assert left == [[["REMOVED"], {"GPU": 1.0, "CPU": 6.0}, ["Kept"], 7]] * 2
-
-
-def test_when_all_agents_fail_the_run_ends_with_the_first_cause(told: list[str]) -> None:
-    cause = "NoRewards: step 1: none of 4 rollouts gave a reward; the first: RuntimeError: the agent broke"
-    assert cause in said(told, "ENDED")[0]
-
-
-def test_a_ray_that_has_too_little_is_refused(told: list[str]) -> None:
-    small, held = said(told, "REFUSED")
+    small, held = printed("REFUSED")
     assert (
         "Ray's cluster has 1 of GPU, the run needs 2 (trainer.nnodes=1 times trainer.n_gpus_per_node=2); start it "
         "with --num-gpus" in small

@@ -192,11 +192,11 @@ def test_it_needs_a_store() -> None:
     [
         (
             {"trace_aggregator": {"level": "trajectories"}},
-            "the level 'trajectories'; there are: transition, trajectory",
+            "trace_aggregator: level is 'trajectories'; it has to be 'transition' or 'trajectory'",
         ),
         (
             {"trace_aggregator": {"trajectory_max_prompt_len": 5}},
-            "no 'trajectory_max_prompt_len'. Did you mean 'trajectory_max_prompt_length'?",
+            "Did you mean 'trajectory_max_prompt_length'?",
         ),
         ({"reward_fillna_value": float("nan")}, "reward_fillna_value is nan; give a finite number, or None"),
         ({"mini_batch_size": 0}, "mini_batch_size is 0; it has to be 1 or more"),

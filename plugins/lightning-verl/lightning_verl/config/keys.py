@@ -70,7 +70,7 @@ def _faults(
             if isinstance(default, DictConfig):
                 yield from _faults(given, value, default, keys, root=root)
             elif default is not None:
-                yield f"{given.where(keys)}{name} is a mapping: it has to be {_type_in_words(default, key)}"
+                yield f"{given.where(keys)}{name} is a mapping; it has to be {_type_in_words(default, key)}"
         elif not _fits(value, default, key):
             yield f"{given.where(keys)}{name} is {show_value(name, value)}; it has to be {_type_in_words(default, key)}"
 

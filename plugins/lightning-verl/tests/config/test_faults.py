@@ -62,7 +62,7 @@ from lightning_core.errors import ConfigError
             {"agentlightning.on_failure": float("nan")},
             "it has to be 'drop' or a finite number",
         ),
-        ({"agentlightning.call_discount": 2}, "agentlightning.call_discount is 2; it has to be 1.0 or less"),
+        ({"agentlightning.call_discount": 2}, "agentlightning.call_discount is 2; it has to be 1 or less"),
         ({"agentlightning.trace_aggregator.trajectory_max_prompt_length": 0}, "it has to be 1 or more"),
         ({"model_engine": "deepspeed"}, "model_engine is 'deepspeed'; verl has: "),
         ({"trainer.logger": "${nowhere}", "algorithm.gamma": "${nowhere}"}, None),
