@@ -133,3 +133,13 @@ def lightning_run_end(run_id: str, status: str) -> Awaitable[None] | None:
         run_id: The run.
         status: `succeeded`, `failed`, `interrupted` or `budget`.
     """
+
+
+@hookspec
+def lightning_run_recorded(folder: Any, store: Any) -> Awaitable[None] | None:
+    """A run with a folder ended, and all that is known of it is written down. Not called after Ctrl-C.
+
+    Args:
+        folder: The `RunFolder`, with its manifest, metrics and best resources.
+        store: The `LightningStore` of the run, which is still open.
+    """

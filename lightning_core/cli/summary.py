@@ -76,6 +76,8 @@ def print_summary(
     if store is not None:
         console.print()
         console.print(kept_words(store, result.run_id, folder))
+    if folder is not None and (folder / "report.html").exists():
+        console.print(f"its report: {folder / 'report.html'}", soft_wrap=True)
 
 
 def comparison_line(comparison: Comparison) -> str:

@@ -23,7 +23,9 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "commands": {
         "agentops": "lightning-agentops",
         "proxy": "lightning-proxy",
+        "report": "lightning-viewer",
         "runner": "lightning-http",
+        "show": "lightning-viewer",
         "store": "lightning-http",
         "vllm": "lightning-verl",
     },

@@ -142,6 +142,8 @@ class Run:
         result = self._trainer.result = await self.result(status)
         if self._recording is not None:
             self._recording.end(status, result=result)
+            if status != "interrupted":
+                await self._hooks.emit("lightning_run_recorded", folder=self._recording.folder, store=self._store)
         return result
 
     async def _failed(self, error: BaseException) -> None:
@@ -153,6 +155,8 @@ class Run:
             logger.warning("lightning.result_lost run_id=%s", self._store.run_id, exc_info=True)
             return
         self._record_end("failed", result=result, error=error)
+        if self._recording is not None:
+            await self._hooks.emit("lightning_run_recorded", folder=self._recording.folder, store=self._store)
 
     def _record_end(
         self, status: RunStatus, *, result: FitResult | None = None, error: BaseException | None = None

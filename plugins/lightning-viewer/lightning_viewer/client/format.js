@@ -1,0 +1,54 @@
+"use strict";
+/* Words and numbers, as people read them. */
+
+const number = (value, digits = 2) =>
+  value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${number(Math.abs(value))}`;
+
+/** @param {number | null | undefined} value Seconds. */
+function duration(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 60) return `${value.toFixed(1)} s`;
+  const minutes = Math.floor(value / 60);
+  return minutes < 60
+    ? `${minutes} min ${Math.round(value % 60)} s`
+    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** @param {number | null} seconds Since the epoch. */
+const moment = (seconds) =>
+  seconds === null ? "–" : new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
+/** Return the text of a sample: the first text that is in it, or its JSON. */
+function sampleText(input) {
+  if (typeof input === "string") return input;
+  if (input && typeof input === "object" && !Array.isArray(input)) {
+    const texts = Object.values(input).filter((each) => typeof each === "string");
+    if (texts.length) return texts.reduce((a, b) => (b.length > a.length ? b : a));
+  }
+  return JSON.stringify(input);
+}
+
+const MODES = { train: "training", val: "validation", test: "held out" };
+const modeName = (mode) => MODES[mode] || "other";
+
+/** Compare two texts line by line: a longest common subsequence. */
+function lineDiff(before, after) {
+  const a = before.split("\n"), b = after.split("\n");
+  if (a.length * b.length > 4_000_000) return [...a.map((text) => ({ sign: "-", text })), ...b.map((text) => ({ sign: "+", text }))];
+  const lengths = Array.from({ length: a.length + 1 }, () => new Uint32Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--)
+    for (let j = b.length - 1; j >= 0; j--)
+      lengths[i][j] = a[i] === b[j] ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
+  const lines = [];
+  let i = 0, j = 0;
+  while (i < a.length || j < b.length) {
+    if (i < a.length && j < b.length && a[i] === b[j]) lines.push({ sign: " ", text: a[i++] }), j++;
+    else if (j < b.length && (i === a.length || lengths[i][j + 1] > lengths[i + 1][j])) lines.push({ sign: "+", text: b[j++] });
+    else lines.push({ sign: "-", text: a[i++] });
+  }
+  return lines;
+}

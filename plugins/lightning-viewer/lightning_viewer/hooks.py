@@ -1,0 +1,34 @@
+"""Writes the report of a run when the run has ended."""
+
+import logging
+
+from lightning_core.runs.folder import RunFolder
+from lightning_core.store import LightningStore
+
+logger = logging.getLogger(__name__)
+
+MAX_ROLLOUTS = 20_000
+"""For a run with more rollouts the report is not written at its end, since that takes minutes."""
+
+
+class ReportWriter:
+    """The plugin."""
+
+    stays_with_algorithm = True
+    """Runner processes do without it."""
+
+    async def lightning_run_recorded(self, folder: RunFolder, store: LightningStore) -> None:
+        """Write the report into the folder of the run."""
+        count = (await store.query_rollouts(limit=1)).total
+        if count > MAX_ROLLOUTS:
+            logger.warning(
+                "lightning.report_not_written run_id=%s rollouts=%d: write it with: agl report %s",
+                folder.run_id,
+                count,
+                folder.run_id,
+            )
+            return
+        from lightning_viewer.collect import collect  # late: a run that starts does not wait for it
+        from lightning_viewer.report import REPORT_FILE, write_report
+
+        write_report(await collect(folder, store), folder.path / REPORT_FILE)

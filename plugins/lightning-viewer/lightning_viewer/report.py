@@ -1,0 +1,69 @@
+"""The report of a run: one HTML file with the data, the client and its styles in it."""
+
+import base64
+import hashlib
+import html
+import json
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from lightning_viewer.collect import RunData
+
+REPORT_FILE = "report.html"
+"""The name of the report in the folder of its run."""
+
+SCRIPTS = ("htm-preact.js", "format.js", "charts.js", "pages.js", "app.js")
+"""The client's scripts in the order in which they are run. Each is a classic script: a file that is opened from disk
+cannot import modules."""
+
+
+def write_report(data: RunData, path: Path) -> None:
+    """Write a report that only its owner can read. A report that is there already is replaced as a whole.
+
+    Args:
+        data: What `collect` returned.
+        path: The file.
+
+    Raises:
+        OSError: When it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(render(data))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def render(data: RunData) -> str:
+    """Return the report as HTML. It loads nothing, and runs no script but its own."""
+    client = files("lightning_viewer") / "client"
+    script = "\n".join((client / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    style = (client / "style.css").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; img-src data:"
+    # "<" cannot end the element, or open another one, when it is written as JSON's escape.
+    embedded = json.dumps(data, ensure_ascii=False, default=str, separators=(",", ":")).replace("<", "\\u003c")
+    title = html.escape(f"{data['run']['id']} · {data['run']['algorithm']}")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<div id="app"><noscript>This report needs JavaScript, which it has with it: nothing is loaded.</noscript></div>
+<script type="application/json" id="data">{embedded}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _source(text: str) -> str:
+    """Return the source expression that lets exactly this text pass."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,48 @@
+"""Opens the store of a run that has ended."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from lightning_core.errors import RunFolderError
+from lightning_core.registry import default_registry
+from lightning_core.runs.folder import RunFolder, find_run, in_use, runs_in
+from lightning_core.runs.recording import DURABLE
+from lightning_core.store import LightningStore
+
+
+def find(root: Path, run: str | None) -> RunFolder:
+    """Find a run; None for the latest.
+
+    Raises:
+        RunFolderError: When there is none.
+    """
+    if run is not None:
+        return find_run(root, run)
+    folders = runs_in(root)
+    if not folders:
+        raise RunFolderError(f"there are no runs in {root}; name their folder with --runs-dir or AGL_RUNS_DIR")
+    return max(folders, key=lambda folder: folder.manifest().start)
+
+
+@asynccontextmanager
+async def opened(folder: RunFolder) -> AsyncIterator[LightningStore]:
+    """Open the store of a run during the block.
+
+    Raises:
+        RunFolderError: When the run still goes on, or has no store in its folder.
+    """
+    owner = folder.lock.owner()
+    if owner is not None:
+        raise RunFolderError(in_use(folder.run_id, owner))
+    if not folder.store_file.is_file():
+        raise RunFolderError(
+            f"run {folder.run_id} has no store in its folder, so its rollouts are not known; a run keeps one there "
+            "where lightning-sqlite is installed and the config names no store"
+        )
+    options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
+    store = default_registry().build("stores", options, expected=LightningStore)
+    try:
+        yield store
+    finally:
+        await store.aclose()

@@ -1,0 +1,63 @@
+"""Rollouts and traces in the terminal."""
+
+from rich.console import Console
+from rich.text import Text
+
+from lightning_core.algorithm import describe_failure
+from lightning_core.cli.console import seconds
+from lightning_core.cli.texts import shortened
+from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
+from lightning_core.emitter import find_final_reward
+from lightning_core.errors import NotFound
+from lightning_core.store import LightningStore
+from lightning_core.types import AttemptedRollout
+from lightning_viewer.collect import rewarded
+
+
+async def print_rollouts(console: Console, store: LightningStore, *, only_failed: bool, limit: int) -> None:
+    """Print rollouts, one a line: those without a reward first, then the worst."""
+    ended = await rewarded(store)
+    chosen = [each for each in ended if each.reward is None] if only_failed else list(ended)
+    chosen.sort(key=lambda each: (each.reward is not None, each.reward or 0.0))
+    console.print()
+    console.print(Text(f"rollouts, {'failed ones' if only_failed else 'the worst first'}", style="bold"))
+    for each in chosen[:limit]:
+        rollout = each.rollout
+        reward = "     -" if each.reward is None else f"{each.reward:6.2f}"
+        spent = "" if rollout.end_time is None else seconds(rollout.end_time - rollout.start_time)
+        line = f"  {rollout.rollout_id}  {rollout.mode or '-':<5}  {reward}  {spent:>7}  "
+        text = Text(line).append(shortened(rollout.input, MAX_CHARACTERS), style="dim")
+        if each.reward is None and rollout.status in ("failed", "succeeded"):
+            text.append(f"  {shortened(describe_failure(rollout), MAX_CHARACTERS)}", style="red")
+        console.print(text)
+    if len(chosen) > limit:
+        console.print(f"  and {len(chosen) - limit:,} more: --limit")
+
+
+async def print_rollout(console: Console, store: LightningStore, given: str) -> None:
+    """Print the trace of the newest attempt of a rollout.
+
+    Args:
+        console: Where to.
+        store: Where it is.
+        given: The rollout's id, or the beginning of it.
+
+    Raises:
+        NotFound: When no rollout, or more than one, has an id that begins so.
+    """
+    found = await store.get_rollout_by_id(given)
+    if found is None:
+        near = [each for each in await store.query_rollouts() if each.rollout_id.startswith((given, f"ro-{given}"))]
+        if len(near) != 1:
+            count = "no rollout" if not near else f"{len(near)} rollouts"
+            raise NotFound(f"run {store.run_id} has {count} whose id begins with {given!r}; list them with: agl show")
+        [found] = near
+    spans = await store.query_spans(found.rollout_id, "latest")
+    print_trace(
+        console, Text(found.rollout_id, style="bold").append(f"  {shortened(found.input, MAX_CHARACTERS)}"), spans
+    )
+    reward = find_final_reward(spans) if found.status == "succeeded" else None
+    words = found.status if reward is None else f"{found.status}, reward {reward:g}"
+    if isinstance(found, AttemptedRollout) and found.attempt.sequence_id > 1:
+        words += f", at attempt {found.attempt.sequence_id}"
+    console.print(words if found.status != "failed" else f"{words}: {describe_failure(found)}")

@@ -1,0 +1,128 @@
+"""The trace of a rollout, as JSON: what was said in its model calls, its rewards, and its spans."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_core.adapter import read_model_calls
+from lightning_core.adapter.calls import has_failed
+from lightning_core.adapter.usage import usage_of
+from lightning_core.emitter import get_message_value, get_rewards_from_span
+from lightning_core.reported import is_late
+from lightning_core.semconv import AGL_EXCEPTION, LightningSpanAttributes
+from lightning_core.store import LightningStore
+from lightning_core.types import Span
+
+MAX_VALUE = 4_000
+"""How many characters of an attribute or a message are kept."""
+
+_SAID = (
+    "gen_ai.prompt",
+    "gen_ai.completion",
+    "gen_ai.input.messages",
+    "gen_ai.output.messages",
+    "gen_ai.tool.definitions",
+)
+"""Attributes of a model call that its messages tell already begin with one of these."""
+
+
+async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
+    """Read the trace of the newest attempt of a rollout.
+
+    Returns:
+        `calls` (the conversation, call by call), `spans` (all of them, in their order) and `characters`, the size of
+        both as JSON.
+    """
+    spans = list(await store.query_spans(rollout_id, "latest"))
+    calls = read_model_calls(spans)
+    of_calls = {span.span_id for call in calls for span in call.spans}
+    said: Sequence[Mapping[str, Any]] = ()
+    told = []
+    for call in calls:
+        known = _common(said, call.messages)
+        used = usage_of(call)
+        told.append(
+            {
+                "span": call.span_id,
+                "model": call.model,
+                "purpose": call.purpose,
+                "start": call.start_time,
+                "end": call.end_time,
+                "error": call.error,
+                "finish": call.finish_reason,
+                "input_tokens": used.input_tokens,
+                "output_tokens": used.output_tokens,
+                "repeated": known,
+                "messages": [_message(each) for each in call.messages[known:]],
+                "answers": [_message(each) for each in call.answers],
+            }
+        )
+        said = (*call.messages, *call.answers[:1])
+    trace: dict[str, Any] = {"calls": told, "spans": [_span(each, each.span_id in of_calls) for each in spans]}
+    trace["characters"] = len(json.dumps(trace, default=str))
+    return trace
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if isinstance(content, list | tuple):
+        parts = [part if isinstance(part, dict) else {"text": part} for part in content]
+        content = "\n".join(str(part.get("text") or f"[{part.get('type', 'part')}]") for part in parts)
+    calls = [each.get("function") or {} for each in message.get("tool_calls") or ()]
+    return {
+        "role": str(message.get("role", "")),
+        "text": _shortened("" if content is None else str(content)),
+        "reasoning": _shortened(str(message.get("reasoning_content") or message.get("reasoning") or "")),
+        "tools": [
+            {"name": str(each.get("name", "")), "arguments": _shortened(str(each.get("arguments") or ""))}
+            for each in calls
+        ],
+    }
+
+
+def _span(span: Span, is_call: bool) -> dict[str, Any]:
+    rewards = get_rewards_from_span(span)
+    has_message = isinstance(span.attributes.get(LightningSpanAttributes.MESSAGE_BODY.value), str)
+    kind = "call" if is_call else "reward" if rewards else "message" if has_message else "span"
+    raised = [each.attributes for each in span.events if each.name == "exception"]
+    if span.name == AGL_EXCEPTION:
+        raised.append(span.attributes)
+    return {
+        "id": span.span_id,
+        "parent": span.parent_id,
+        "name": span.name,
+        "kind": kind,
+        "start": span.start_time,
+        "end": span.end_time,
+        "failed": has_failed(span) or bool(raised),
+        "text": _shortened(str(get_message_value(span))) if kind == "message" else None,
+        "rewards": [{"name": each.name, "value": each.value} for each in rewards],
+        "late": is_late(span.attributes),
+        "raised": [
+            {
+                "type": str(each.get("exception.type", "Exception")),
+                "message": _shortened(str(each.get("exception.message", ""))),
+                "trace": _shortened(str(each.get("exception.stacktrace", ""))),
+            }
+            for each in raised
+        ],
+        "attributes": {
+            name: _shortened(value) if isinstance(value, str) else value
+            for name, value in span.attributes.items()
+            if not (is_call and name.startswith(_SAID)) and not name.startswith("exception.")
+        },
+    }
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}… ({len(text) - MAX_VALUE:,} more characters)"
+
+
+def _common(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> int:
+    """Count the messages that the call before has said already, from the first on."""
+    count = 0
+    for old, new in zip(before, now, strict=False):
+        if (old.get("role"), old.get("content")) != (new.get("role"), new.get("content")):
+            break
+        count += 1
+    return count

@@ -1,0 +1,210 @@
+"""The report of a run, as a file and in a browser, and runs in the terminal."""
+
+import asyncio
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning_viewer.report import render
+
+from lightning_core import PromptTemplate, Trainer, emit_message, rollout
+from lightning_core.algorithm import Algorithm, run_batch
+from lightning_core.runs import RunFolder
+from lightning_core.types import Dataset, NamedResources
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&amp;"
+KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class Improves(Algorithm):
+    """Tries a prompt, then a better one, on the same samples."""
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        store = self.get_store()
+        best: NamedResources | None = None
+        assert val_dataset is not None
+        for step, template in enumerate(("first\n{task}", "first\nthink\n{task}", "first\n{task}")):
+            resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
+            resources_id = (await store.add_resources(resources)).resources_id
+            if step == 1:
+                best = resources
+            batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
+            self.report({"val_reward": batch.mean_reward}, step=step, best_resources=best)
+
+
+@rollout
+async def agent(task: Any, prompt_template: PromptTemplate) -> float:
+    emit_message(f"asked {task['question']} with {KEY}")
+    if task["question"] == "fails":
+        raise ValueError("cannot add 17 apples")
+    return 1.0 if "think" in prompt_template.template or task["question"] == "easy" else 0.0
+
+
+TASKS = [{"question": "easy"}, {"question": "hard"}, {"question": HOSTILE}, {"question": "fails"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    root = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MY_API_KEY", KEY)
+        first: NamedResources = {"main_prompt": PromptTemplate(template="first\n{task}")}
+        trainer = Trainer(algorithm=Improves(), n_runners=2, initial_resources=first, run_dir=root)
+        trainer.fit(agent, val_dataset=TASKS)
+        asyncio.run(trainer.store.aclose())
+    [path] = root.iterdir()
+    return RunFolder(path)
+
+
+def agl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lightning_core", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def embedded(text: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_a_run_ends_with_a_report_that_only_its_owner_reads(folder: RunFolder) -> None:
+    path = folder.path / "report.html"
+    assert path.stat().st_mode & 0o077 == 0
+    assert [each.name for each in folder.path.iterdir() if each.name.startswith(".")] == []
+    data = embedded(path.read_text())
+    assert data["run"]["id"] == folder.run_id
+    assert data["run"]["outcome"] == "succeeded"
+    assert (data["counts"]["succeeded"], data["counts"]["failed"]) == (9, 3)
+    [failure] = data["failures"]
+    assert (failure["count"], failure["cause"]) == (3, "ValueError: cannot add 17 apples")
+    assert [report["metrics"]["val_reward"] for report in data["curve"]][:3] == [
+        pytest.approx(1 / 3),
+        1.0,
+        pytest.approx(1 / 3),
+    ]
+
+
+def test_equal_resources_are_one_version_with_the_rewards_of_all_their_rollouts(folder: RunFolder) -> None:
+    data = embedded((folder.path / "report.html").read_text())
+    first, best = data["resources"]
+    assert (first["is_best"], best["is_best"]) == (False, True)
+    [measured] = first["rewards"]
+    assert (measured["mode"], measured["n"], measured["lost"]) == ("val", 3, 1)
+    assert measured["mean"] == pytest.approx(1 / 3)
+    assert [row["resources"] for row in data["rollouts"]].count(0) == 8
+    assert len(data["inputs"]) == len(TASKS)
+
+
+def test_every_rollout_of_a_small_run_has_its_trace(folder: RunFolder) -> None:
+    data = embedded((folder.path / "report.html").read_text())
+    assert data["traces"].keys() == {row["id"] for row in data["rollouts"]}
+    assert data["left_out"] == {"traces": 0}
+    row = next(row for row in data["rollouts"] if row["failure"])
+    raised = [each for span in data["traces"][row["id"]]["spans"] for each in span["raised"]]
+    assert raised[0]["type"] == "ValueError"
+
+
+def test_what_agents_say_is_text_and_secrets_are_hidden(folder: RunFolder) -> None:
+    text = (folder.path / "report.html").read_text()
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert KEY not in text
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert "unsafe" not in policy[1]
+    assert "default-src 'none'" in policy[1]
+
+
+def test_a_title_cannot_break_out() -> None:
+    page = render({"run": {"id": "<b>", "algorithm": '"><script>'}})
+    assert "<title>&lt;b&gt; · &quot;&gt;&lt;script&gt;</title>" in page
+
+
+def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -> None:
+    target = tmp_path / "shared.html"
+    done = agl("report", folder.run_id[:12], "--runs-dir", folder.path.parent, "--no-traces", "-o", target)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(target)
+    data = embedded(target.read_text())
+    assert data["traces"] == {}
+    assert data["left_out"] == {"traces": 12}
+
+
+def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: RunFolder) -> None:
+    done = agl("show", "--runs-dir", folder.path.parent, "--limit", "4")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.partition("rollouts, the worst first\n")[2].splitlines()
+    assert all("ValueError: cannot add 17 apples" in line for line in lines[:3])
+    assert "  0.00  " in lines[3]
+    assert lines[4] == "  and 8 more: --limit"
+
+
+def test_show_prints_a_trace(folder: RunFolder) -> None:
+    data = embedded((folder.path / "report.html").read_text())
+    row = next(row for row in data["rollouts"] if data["inputs"][row["sample"]]["question"] == "easy")
+    done = agl("show", folder.run_id, row["id"][:10], "--runs-dir", folder.path.parent)
+    assert done.returncode == 0, done.stderr
+    assert "asked easy with" in done.stdout
+    assert KEY not in done.stdout
+    assert done.stdout.rstrip().endswith("succeeded, reward 1")
+
+
+def test_show_of_an_unknown_rollout_says_what_to_do(folder: RunFolder) -> None:
+    done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
+    assert done.returncode != 0
+    assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+def shown(path: Path, page: str, tmp_path: Path) -> str:
+    """Return the text of a page as a browser without a network shows it."""
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--virtual-time-budget=5000", "--dump-dom", f"{path.as_uri()}#/{page}"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    body = dom.partition('<div id="app">')[2].partition('<script type="application/json"')[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (
+            "",
+            [
+                "Reward on validation samples",
+                "0.33 → 1.00",
+                "Validation reward by step",
+                "3× ValueError: cannot add 17 apples",
+            ],
+        ),
+        ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
+        ("rollouts?status=failed", ["3 of 12 rollouts"]),
+        ("rollouts?text=hard", ["3 of 12 rollouts"]),
+        ("prompts", ["v2, the best", "+ think", "2 better , 0 worse , 1 the same, of 3"]),
+        ("nowhere", ["Reward on validation samples"]),
+    ],
+)
+def test_pages_in_a_browser(folder: RunFolder, tmp_path: Path, page: str, words: list[str]) -> None:
+    text = shown(folder.path / "report.html", page, tmp_path)
+    for each in words:
+        assert each in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_the_page_of_a_rollout_in_a_browser(folder: RunFolder, tmp_path: Path) -> None:
+    path = folder.path / "report.html"
+    data = embedded(path.read_text())
+    row = next(row for row in data["rollouts"] if data["inputs"][row["sample"]]["question"] == HOSTILE)
+    text = shown(path, f"rollout?id={row['id']}", tmp_path)
+    assert f"asked {HOSTILE} with" in text
+    assert "reward 0.00" in text
