@@ -86,13 +86,14 @@ def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
             annotations["body"], defaults["body"] = operation.request | None, None
     endpoint.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(name, ...))
-            if name in defaults
-            else inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+            inspect.Parameter(name, _KEYWORD, annotation=kind, default=defaults.get(name, inspect.Parameter.empty))
             for name, kind in annotations.items()
         ]
     )
     return endpoint
+
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def given_in(body: BaseModel | None) -> dict[str, Any]:

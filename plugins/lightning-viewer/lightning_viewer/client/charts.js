@@ -28,7 +28,7 @@ function rangeOf(values) {
  * @param {{points: {x: number, y: number, low?: number | null, high?: number | null, title: string}[], label: string}} given
  */
 function Curve({ points, label }) {
-  const width = 720, height = 240, left = 42, right = 12, top = 12, bottom = 30;
+  const width = 1000, height = 250, left = 42, right = 12, top = 12, bottom = 30;
   const [low, high] = rangeOf(points.flatMap((each) => [each.y, each.low, each.high]));
   const first = points[0].x, last = points[points.length - 1].x;
   const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
