@@ -32,7 +32,7 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
         ("calculate", '{"expression": 3}', "error: arguments are like"),
         ("calculate", '{"formula": "1 + 1"}', "error: arguments are like"),
         ("calculate", "[]", "error: arguments are like"),
-        ("calculate", "14 + 7", "error: arguments are no JSON"),
+        ("calculate", "14 + 7", "error: arguments are not JSON"),
         ("search", "{}", "error: there is no tool 'search'; there is calculate"),
     ],
 )

@@ -121,6 +121,7 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
         "  train_reward: 0.5",
         "",
         "run ~ was kept in memory, and is gone when this process ends; its result is in ~",
+        "its report: ~/report.html",
     ]
 
 

@@ -92,7 +92,7 @@ async def test_time_ends_a_run_without_a_proxy() -> None:
     assert result.budget is not None
     assert result.budget.ended_by == "seconds"
     assert result.rollouts.unfinished == 1
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 async def test_the_best_so_far_is_kept_and_the_algorithm_is_told() -> None:

@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Self
 
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
-from lightning_http.call import BodyRefused, Call, ClientGone, answer_error, body_of
+from lightning_http.body import BodyRefused, ClientGone, body_of
+from lightning_http.call import Call, answer_error
 from lightning_http.listener import Listener, bind
 from lightning_http.loopback import is_loopback
 from lightning_http.messages import TRACES_PATH

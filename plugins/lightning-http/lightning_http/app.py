@@ -15,7 +15,8 @@ from starlette.responses import JSONResponse, Response
 from lightning_core.errors import InvalidRequest, StoreError
 from lightning_core.types import Attempt, Span
 from lightning_http.auth import Role
-from lightning_http.call import BodyRefused, ClientGone, answer_error, answer_unknown_route, explain
+from lightning_http.body import BodyRefused, ClientGone
+from lightning_http.call import answer_error, answer_unknown_route, explain
 from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, TRACES_PATH
 from lightning_http.operations import OPERATIONS, AnyRollout
 from lightning_http.routing import ERRORS, ByAttempt, ByRunner, StoreAnswer, headers_of, make_router, request_id_of

@@ -1,8 +1,7 @@
 """A request under way: who asks, about which run, for how long; and how errors are answered."""
 
 import asyncio
-import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,98 +16,11 @@ from lightning_core.store.base import LightningStore
 from lightning_core.types import PaginatedResult
 from lightning_http import wire
 from lightning_http.auth import Identity, Unauthorized
+from lightning_http.body import BodyRefused, ClientGone, Receive
 from lightning_http.messages import OPENAPI_PATH, RUN_HEADER, STATUS_OF
 from lightning_http.service import Service
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 T = TypeVar("T")
-
-
-class ClientGone(Exception):
-    """Whoever asked does not wait for the answer any more."""
-
-
-class BodyRefused(Exception):
-    """A body that is not read; `status` says how that is answered."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-async def read_body(receive: Receive, *, length: str | None, encoding: str, max_bytes: int) -> bytes:
-    """Return a request's body, unpacked.
-
-    Args:
-        receive: Where it comes from.
-        length: The header `Content-Length`, if there is one.
-        encoding: The header `Content-Encoding`: none, `identity` or `gzip`.
-        max_bytes: The largest body that is read, packed or not.
-
-    Raises:
-        BodyRefused: It is larger, its encoding is another one, or it is not what its encoding says.
-        ClientGone: It does not come.
-    """
-    if encoding not in ("", "identity", "gzip"):
-        raise BodyRefused(415, f"Content-Encoding is {encoding!r}; it is 'gzip', or none")
-    if length is not None and length.isdigit() and int(length) > max_bytes:
-        raise _too_large(max_bytes, length)
-    message = await receive()
-    body = message.get("body", b"")
-    if message.get("more_body", False):
-        parts, size = [body], len(body)
-        while message.get("more_body", False):
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > max_bytes:
-                raise _too_large(max_bytes, f"more than {max_bytes}")
-        body = b"".join(parts)
-    elif message["type"] == "http.disconnect":
-        raise ClientGone
-    if len(body) > max_bytes:
-        raise _too_large(max_bytes, str(len(body)))
-    return _unpack(body, max_bytes) if encoding == "gzip" and body else bytes(body)
-
-
-def _unpack(body: bytes, max_bytes: int) -> bytes:
-    unpacking = zlib.decompressobj(wbits=31)
-    try:
-        unpacked = unpacking.decompress(body, max_bytes + 1)
-    except zlib.error as exc:
-        raise BodyRefused(400, f"the body is not what its Content-Encoding 'gzip' says: {exc}") from exc
-    if len(unpacked) > max_bytes:
-        raise _too_large(max_bytes, f"more than {max_bytes}, unpacked")
-    if not unpacking.eof:
-        raise BodyRefused(400, "the body is not what its Content-Encoding 'gzip' says: it ends too early")
-    if unpacking.unused_data:
-        raise BodyRefused(
-            400,
-            f"the body has {len(unpacking.unused_data)} bytes behind the end of what is packed; pack it as one gzip "
-            "member",
-        )
-    return unpacked
-
-
-def _too_large(max_bytes: int, got: str) -> BodyRefused:
-    return BodyRefused(413, f"the body has {got} bytes; this store takes at most {max_bytes}. Send it in parts")
-
-
-async def body_of(request: Request, max_bytes: int) -> bytes:
-    """Return a request's body, unpacked; see `read_body`."""
-    return await read_body(
-        request.receive,
-        length=request.headers.get("content-length"),
-        encoding=request.headers.get("content-encoding", "").strip().lower(),
-        max_bytes=max_bytes,
-    )
-
-
-def media_type_of(request: Request) -> str:
-    """Return the type of the body, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse, Response
 from lightning_core.errors import AccessDenied, InvalidRequest
 from lightning_http import wire
 from lightning_http.auth import Role
-from lightning_http.call import BodyRefused, Call, body_of, media_type_of
+from lightning_http.body import BodyRefused, body_of, media_type_of
+from lightning_http.call import Call
 from lightning_http.messages import PREFIX, REQUEST_HEADER, RUN_HEADER
 
 

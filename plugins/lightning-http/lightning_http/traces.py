@@ -12,7 +12,8 @@ from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store.base import LightningStore
 from lightning_core.types import Span
 from lightning_http.auth import Identity
-from lightning_http.call import BodyRefused, Call, body_of, media_type_of
+from lightning_http.body import BodyRefused, body_of, media_type_of
+from lightning_http.call import Call
 
 _PROTOBUF = {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}
 

@@ -51,12 +51,12 @@ async def test_a_request_that_goes_well_when_it_is_repeated_at_once_is_no_outage
 
 async def test_once_the_server_is_given_up_nothing_else_is_repeated_as_long_again(memory):
     async with LightningStoreServer(memory) as server:
-        client = LightningStoreClient(server.url, retry_seconds=1.0, first_backoff_seconds=0.01)
+        client = LightningStoreClient(server.url, retry_seconds=4.0, first_backoff_seconds=0.01)
         await client.statistics()
     with pytest.raises(StoreUnavailable):
         await client.statistics()
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"was out of reach for [1-9]"):
         await client.statistics()
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < 3.5
     await client.aclose()

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("process_agents", "no_process_left", "clean
 
 Batch = Callable[[list[Any]], Any]
 
-END_SECONDS = 8.0
+END_SECONDS = 20.0
 """How long the end of a run may take: far less than what its agents do, and than what it waits for at most."""
 
 

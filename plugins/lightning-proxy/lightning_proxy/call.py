@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lightning_http.auth import Role
-from lightning_http.call import ClientGone
+from lightning_http.body import ClientGone
 
 from lightning_proxy.answer import Answer, AnswerChoice, tool_call_part
 from lightning_proxy.dialects import Dialect

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_http.auth import Role
-from lightning_http.call import ClientGone
+from lightning_http.body import ClientGone
 from lightning_http.web_pages import OtherSite, require_local, require_same_site
 
 from lightning_core.errors import AccessDenied, BudgetExhausted, LightningError, StoreUnavailable

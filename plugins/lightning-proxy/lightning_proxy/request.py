@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from lightning_http.call import BodyRefused, ClientGone, read_body
+from lightning_http.body import BodyRefused, ClientGone, read_body
 
 from lightning_core.errors import ProxyError
 from lightning_proxy.jsons import dump

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from lightning_http.auth import Role
-from lightning_http.call import ClientGone
+from lightning_http.body import ClientGone
 
 from lightning_core.adapter import read_model_calls
 from lightning_core.emitter import emit_annotation, emit_reward

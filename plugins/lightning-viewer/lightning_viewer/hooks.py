@@ -2,6 +2,7 @@
 
 import logging
 
+from lightning_core.errors import LightningError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.store import LightningStore
 
@@ -31,4 +32,7 @@ class ReportWriter:
         from lightning_viewer.collect import collect  # late: a run that starts does not wait for it
         from lightning_viewer.report import REPORT_FILE, write_report
 
-        write_report(await collect(folder, store), folder.path / REPORT_FILE)
+        try:
+            write_report(await collect(folder, store), folder.path / REPORT_FILE)
+        except (OSError, LightningError) as exc:  # such as a full disk: the run itself is kept as far as it can be
+            logger.warning("lightning.report_not_written run_id=%s: %s", folder.run_id, exc)
