@@ -143,8 +143,10 @@ def _origin(distribution: Distribution | None) -> tuple[str, str, str | None]:
     """Return a distribution's name, its version, and how it does not fit this core."""
     if distribution is None:
         return _NO_ORIGIN, "", None
-    name = distribution.name or _NO_ORIGIN  # an installation that was cut short has no metadata
-    return name, distribution.version or "", misfit(distribution.requires or ())
+    metadata = distribution.metadata
+    if not metadata:  # an installation that was cut short; None with the backport `importlib_metadata`
+        return _NO_ORIGIN, "", None
+    return metadata["Name"] or _NO_ORIGIN, metadata["Version"] or "", misfit(distribution.requires or ())
 
 
 def _judged(component: Component, problem: str | None, blocklist: Blocklist) -> Component:

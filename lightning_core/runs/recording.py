@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.errors import RunFolderError, StoreError
 from lightning_core.registry import Registry
 from lightning_core.runs.folder import RunFolder
@@ -25,7 +26,7 @@ from lightning_core.runs.manifest import (
     write_atomically,
 )
 from lightning_core.runs.metrics import MetricsFile
-from lightning_core.runs.result import FitResult, RunStatus
+from lightning_core.runs.result import FitResult, RunStatus, keep_usage
 from lightning_core.secrets import hide_in_text, hide_keys_in, without_secrets
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import LLM, NamedResources, Resource
@@ -200,15 +201,18 @@ class Recording:
         Not in a store that is served by somebody else: its runners may be alive, and know by their leases.
 
         A run in which every rollout failed has nothing to go on with. Its rollouts are deleted, so that the algorithm
-        runs them again now that their cause may be gone.
+        runs them again now that their cause may be gone. What they used still counts.
         """
         if not self.is_resumed:
             return
         if not store.is_remote:
             ended = await store.report_dead_workers("the process that ran it was killed")
             logger.info("lightning.run_resumed run_id=%s interrupted_attempts=%d", self.folder.run_id, ended)
-        failed = await store.query_rollouts(status_in=["failed"])
-        if failed and not await store.query_rollouts(status_in=["succeeded"], limit=1):
+        ended_before = await store.query_rollouts(status_in=["failed", "succeeded"])
+        rollouts = [rollout for rollout in ended_before if not is_of_algorithm(rollout)]
+        failed = [rollout for rollout in rollouts if rollout.status == "failed"]
+        if not store.is_remote and failed and len(failed) == len(rollouts):
+            await keep_usage(store, failed)
             await store.delete_rollouts([rollout.rollout_id for rollout in failed])
             logger.warning(
                 "lightning.failed_rollouts_run_again run_id=%s count=%d: none of the run's rollouts had succeeded",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from lightning_core.adapter.usage import METADATA as USAGE, Usage, read_usage, usage_in
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.plugins import HookFailure
@@ -237,9 +237,22 @@ async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Fai
     return RolloutCounts(**counts), group_failures(failed)
 
 
+DELETED_USAGE = "lightning_core.deleted_usage"
+"""Under this name the store has what deleted rollouts of a run used."""
+
+
+async def keep_usage(store: LightningStore, rollouts: Iterable[Rollout]) -> None:
+    """Remember what rollouts used that are about to be deleted, so that `sum_usage` still counts it."""
+    used = usage_in({USAGE: await store.load_state(DELETED_USAGE)})
+    for rollout in rollouts:
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            used += await _usage_of(store, attempt)
+    await store.save_state(DELETED_USAGE, as_metadata(used))
+
+
 async def sum_usage(store: LightningStore) -> RunUsage:
     """Add up what the attempts of a run used: as their metadata have it, else as their spans do."""
-    agent = algorithm = Usage()
+    agent, algorithm = usage_in({USAGE: await store.load_state(DELETED_USAGE)}), Usage()
     for rollout in await store.query_rollouts():
         if not isinstance(rollout, AttemptedRollout):
             continue

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import trace
 
 from lightning_core import InMemoryLightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm
@@ -93,9 +94,11 @@ def test_a_run_in_which_every_rollout_failed_runs_all_of_them_again(tmp_path: Pa
 
     @rollout
     async def agent(task: int) -> float:
-        if is_down:
-            raise ConnectionError("the model server is down")
-        return 1.0
+        called = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.input_tokens": 100}
+        with trace.get_tracer("mine").start_as_current_span("chat m", attributes=called):
+            if is_down:
+                raise ConnectionError("the model server is down")
+            return 1.0
 
     failed = Trainer(algorithm="baseline", n_runners=2, run_dir=tmp_path)
     with pytest.raises(NoRewards, match="have all failed for the same reason"):
@@ -105,6 +108,10 @@ def test_a_run_in_which_every_rollout_failed_runs_all_of_them_again(tmp_path: Pa
     [path] = tmp_path.iterdir()
     result = Trainer(algorithm="baseline", run_dir=RunFolder(path)).fit(agent, list(range(20)))
     assert (result.rollouts.succeeded, result.rollouts.failed) == (20, 0)
+    assert failed.result is not None
+    before = failed.result.usage.agent.input_tokens or 0
+    assert before > 0
+    assert result.usage.agent.input_tokens == before + 2000  # what the deleted ones used was paid
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

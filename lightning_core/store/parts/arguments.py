@@ -50,7 +50,8 @@ def make_request(
         )
     except ValidationError as exc:
         fault = exc.errors()[0]
-        raise InvalidRequest(f"{fault['loc'][0]} is {fault['input']!r}: {fault['msg']}") from exc
+        place = ".".join(map(str, fault["loc"]))
+        raise InvalidRequest(f"{place} is {fault['input']!r}: {fault['msg']}") from exc
 
 
 def make_requests(rollouts: Any) -> list[EnqueueRolloutRequest]:

@@ -45,9 +45,13 @@ class StoreRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
+        permits = [each.call for each in self.dependant.dependencies if isinstance(each.call, Permit)]
+
         async def read_first(request: Request) -> Response:
             request = StoreRequest(request.scope, request.receive)
-            if await request.body() and self.body_field is not None:
+            for permit in permits:  # whose key is not good for the route has nothing read
+                await permit(request)
+            if self.body_field is not None and await request.body():
                 await request.json()
             return await handle(request)
 

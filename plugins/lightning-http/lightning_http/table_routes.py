@@ -188,15 +188,16 @@ _CHECKS: dict[str, Callable[[Call, dict[str, Any]], None]] = {
 async def _with_keys(call: Call, claimed: Any) -> Any:
     """Add the key of its attempt to each claimed rollout, where keys are used."""
     if isinstance(claimed, AttemptedRollout):
-        return (await _with_keys(call, [claimed]))[0]
-    sendable = [rollout for rollout in claimed if await _is_sendable(call, rollout)]
-    keys, now, run_id = call.service.keys, time.time(), call.store.run_id
+        return _with_key(call, claimed)
+    return [_with_key(call, rollout) for rollout in claimed if await _is_sendable(call, rollout)]
+
+
+def _with_key(call: Call, rollout: AttemptedRollout) -> Any:
+    keys = call.service.keys
     if not keys.required:
-        return sendable
-    return [
-        {**rollout.__dict__, "attempt_key": keys.mint(run_id, rollout.rollout_id, rollout.attempt.attempt_id, now)}
-        for rollout in sendable
-    ]
+        return rollout
+    key = keys.mint(call.store.run_id, rollout.rollout_id, rollout.attempt.attempt_id, time.time())
+    return {**rollout.__dict__, "attempt_key": key}
 
 
 async def _is_sendable(call: Call, rollout: AttemptedRollout) -> bool:

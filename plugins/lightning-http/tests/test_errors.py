@@ -136,6 +136,19 @@ async def test_a_rollout_that_json_cannot_hold_fails_and_the_next_is_given(memor
     assert "the rollout has no form in JSON" in attempt.metadata["failure"]["message"]
 
 
+async def test_a_rollout_that_json_cannot_hold_is_not_started_over_http(memory, server, ask):
+    queued = await memory.enqueue_rollout({"at": object()})
+    status, answer = await ask("POST", f"{server.url}/v1/agl/rollouts/{queued.rollout_id}/attempts")
+    assert (status, answer["error"]) == (422, "InvalidRequest")
+
+
+async def test_a_body_is_read_only_where_one_is_taken(memory, server, ask):
+    queued = await memory.enqueue_rollout("a")
+    path = f"{server.url}/v1/agl/rollouts/{queued.rollout_id}/cancel"
+    status, answer = await ask("POST", path, data=b"{}", headers={"content-type": "application/x-www-form-urlencoded"})
+    assert (status, answer["status"]) == (200, "cancelled")
+
+
 async def test_numbers_that_json_does_not_have_come_back(client):
     rollout = await client.enqueue_rollout({"scores": [float("inf"), -float("inf")], "nan": float("nan")})
     assert rollout.input["scores"] == [float("inf"), -float("inf")]

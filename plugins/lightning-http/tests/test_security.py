@@ -127,6 +127,12 @@ async def test_a_runner_cannot_do_what_is_the_algorithms(algorithm, runner, guar
     assert (await algorithm.get_rollout_by_id(queued.rollout_id)).status == "queuing"
 
 
+async def test_a_key_that_is_not_good_for_a_route_is_refused_before_the_body_is_read(guarded, ask):
+    path, headers = f"{guarded.url}/v1/agl/queues/rollouts/enqueue", bearer(RUNNER_KEY)
+    status, answer = await ask("POST", path, data=b"{", headers={**headers, "content-type": "application/json"})
+    assert (status, answer["error"]) == (403, "AccessDenied")
+
+
 async def test_the_key_of_an_attempt_can_only_write_to_it(algorithm, guarded, ask):
     mine, other = await algorithm.start_rollout("a"), await algorithm.start_rollout("b")
     key = algorithm.attempt_key(mine.attempt.attempt_id)

@@ -14,7 +14,6 @@ from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
 from lightning_core.runs.result import count_rollouts
-from lightning_core.secrets import hide_keys_in
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources, PromptTemplate, ResourcesUpdate, Rollout, sample_key
 from lightning_viewer.traces import read_trace
@@ -80,10 +79,9 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     traces, characters = {}, 0
     for row in _most_telling(rows, best_number)[:max_traces]:
         trace = await read_trace(store, row["id"])
-        characters += trace["characters"]
-        if characters > MAX_TRACE_CHARACTERS:
-            break
-        traces[row["id"]] = trace
+        if characters + trace["characters"] <= MAX_TRACE_CHARACTERS:
+            characters += trace["characters"]
+            traces[row["id"]] = trace
     counts, failures = await count_rollouts(store)
     result = manifest.result
     data: RunData = {
@@ -123,7 +121,7 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         "traces": traces,
         "left_out": {"traces": len(rows) - len(traces)},
     }
-    return hide_keys_in(data)  # type: ignore[no-any-return]  # it returns what it is given
+    return data
 
 
 async def rewarded(store: LightningStore) -> list[RewardedRollout]:

@@ -8,6 +8,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
+from lightning_core.cli.console import to_json
 from lightning_viewer.collect import RunData
 
 REPORT_FILE = "report.html"
@@ -44,7 +45,8 @@ def render(data: RunData) -> str:
     style = (client / "style.css").read_text(encoding="utf-8")
     policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; img-src data:"
     # "<" cannot end the element, or open another one, when it is written as JSON's escape.
-    embedded = json.dumps(data, ensure_ascii=False, default=str, separators=(",", ":")).replace("<", "\\u003c")
+    embedded = json.dumps(to_json(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    embedded = embedded.replace("<", "\\u003c")
     title = html.escape(f"{data['run']['id']} · {data['run']['algorithm']}")
     return f"""<!doctype html>
 <html lang="en">

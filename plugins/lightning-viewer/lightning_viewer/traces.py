@@ -107,7 +107,7 @@ def _span(span: Span, is_call: bool) -> dict[str, Any]:
             for each in raised
         ],
         "attributes": {
-            name: _shortened(value) if isinstance(value, str) else value
+            name: _shortened(value if isinstance(value, str) else json.dumps(value, default=str))
             for name, value in span.attributes.items()
             if not (is_call and name.startswith(_SAID)) and not name.startswith("exception.")
         },

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_viewer.collect import collect
 from lightning_viewer.report import render
 
 from lightning_core import PromptTemplate, Trainer, emit_message, rollout
@@ -120,6 +121,30 @@ def test_what_agents_say_is_text_and_secrets_are_hidden(folder: RunFolder) -> No
     assert policy is not None
     assert "unsafe" not in policy[1]
     assert "default-src 'none'" in policy[1]
+
+
+def test_a_number_that_json_does_not_have_leaves_the_report_whole(folder: RunFolder) -> None:
+    data = embedded((folder.path / "report.html").read_text())
+    page = render({**data, "inputs": [{"x": float("nan")}, float("inf")]})
+    assert "NaN" not in page.partition('id="data">')[2].partition("</script>")[0]
+    assert embedded(page)["inputs"] == [{"x": None}, None]
+
+
+async def test_one_huge_trace_does_not_displace_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_viewer.collect.MAX_TRACE_CHARACTERS", 5_000)
+
+    @rollout
+    async def talks(task: int) -> float:
+        for _ in range(20 if task == 0 else 1):
+            emit_message("x" * 500)
+        return float(task)
+
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    await trainer.fit_async(talks, [0, 1, 2])
+    assert trainer.recording is not None
+    data = await collect(trainer.recording.folder, trainer.store)
+    await trainer.store.aclose()
+    assert [row["reward"] for row in data["rollouts"] if row["id"] not in data["traces"]] == [0.0]
 
 
 def test_a_title_cannot_break_out() -> None:

@@ -11,10 +11,10 @@ function duration(value) {
   if (value === null || value === undefined) return "–";
   if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  if (value < 60) return `${value.toFixed(1)} s`;
-  const minutes = Math.floor(value / 60);
+  if (value < 59.95) return `${value.toFixed(1)} s`;
+  const whole = Math.round(value), minutes = Math.floor(whole / 60);
   return minutes < 60
-    ? `${minutes} min ${Math.round(value % 60)} s`
+    ? `${minutes} min ${whole % 60} s`
     : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 

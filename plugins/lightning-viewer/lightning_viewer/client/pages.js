@@ -231,7 +231,7 @@ function Waterfall({ spans }) {
       <span class="name" style=${{ paddingLeft: `${depth(span) * 1}rem` }}>${span.name}</span>
       <span class="lane"><span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, (((span.end ?? span.start) - span.start) / whole) * 100)}%` }}></span></span>
       <span class="time">${duration((span.end ?? span.start) - span.start)}</span></button>
-    ${open === span.id && html`<dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${typeof value === "string" ? value : JSON.stringify(value)}</code></dd></div>`)}</dl>`}
+    ${open === span.id && html`<dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl>`}
   </div>`)}</div>`;
 }
 
