@@ -54,19 +54,8 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     Raises:
         RunFolderError: When a file of the run is damaged.
     """
-    manifest = folder.manifest()
     ended = await rewarded(store)
-    versions = await store.query_resources(sort_by="create_time")
-    best = read_best(folder.best_file)
-    distinct: list[ResourcesUpdate] = []  # the same prompt may be added again, as for the held-out samples
-    numbers: dict[str, int] = {}
-    for update in versions:
-        same = next((number for number, each in enumerate(distinct) if each.resources == update.resources), None)
-        if same is None:
-            same = len(distinct)
-            distinct.append(update)
-        numbers[update.resources_id] = same
-    best_number = next((number for number, each in enumerate(distinct) if each.resources == best), None)
+    versions = distinct_versions(await store.query_resources(sort_by="create_time"))
     inputs: dict[str, int] = {}
     texts: list[Any] = []
     rows = []
@@ -75,7 +64,8 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         if key not in inputs:
             inputs[key] = len(texts)
             texts.append(each.rollout.input)
-        rows.append(_row(each, sample=inputs[key], resources=numbers.get(each.rollout.resources_id or "")))
+        rows.append(row_of(each, sample=inputs[key], resources=versions.numbers.get(each.rollout.resources_id or "")))
+    best_number = versions.number_of(read_best(folder.best_file))
     traces, characters = {}, 0
     for row in _most_telling(rows, best_number)[:max_traces]:
         trace = await read_trace(store, row["id"])
@@ -83,9 +73,28 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
             characters += trace["characters"]
             traces[row["id"]] = trace
     counts, failures = await count_rollouts(store)
-    result = manifest.result
-    data: RunData = {
+    return {
         "format": FORMAT,
+        **about_run(folder),
+        "counts": asdict(counts),
+        "failures": [asdict(each) for each in failures],
+        "rollouts": rows,
+        "inputs": texts,
+        "resources": about_versions(versions, rows, best_number),
+        "traces": traces,
+        "left_out": {"traces": len(rows) - len(traces)},
+    }
+
+
+def about_run(folder: RunFolder) -> RunData:
+    """Return what the folder of a run says: `run`, `metrics`, `comparison`, `usage`, `budget` and `curve`.
+
+    Raises:
+        RunFolderError: When a file of the run is damaged.
+    """
+    manifest = folder.manifest()
+    result = manifest.result
+    return {
         "run": {
             "id": folder.run_id,
             "algorithm": manifest.algorithm,
@@ -103,34 +112,56 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         "comparison": None if result is None or result.comparison is None else asdict(result.comparison),
         "usage": None if result is None else asdict(result.usage),
         "budget": None if result is None or result.budget is None else asdict(result.budget),
-        "counts": asdict(counts),
-        "failures": [asdict(each) for each in failures],
         "curve": [{"step": each.step, "metrics": each.metrics} for each in read_metrics(folder.metrics_file)],
-        "rollouts": rows,
-        "inputs": texts,
-        "resources": [
-            {
-                "id": each.resources_id,
-                "created": each.create_time,
-                "texts": _texts(each.resources),
-                "is_best": number == best_number,
-                "rewards": _rewards(rows, number),
-            }
-            for number, each in enumerate(distinct)
-        ],
-        "traces": traces,
-        "left_out": {"traces": len(rows) - len(traces)},
     }
-    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The different resources of a run: the same prompt may be added again, as for the held-out samples."""
+
+    distinct: list[ResourcesUpdate]
+    numbers: dict[str, int]
+    """By the id of each version, its place in `distinct`."""
+
+    def number_of(self, resources: NamedResources | None) -> int | None:
+        """Return the place of these resources; None where the run has none such."""
+        return next((number for number, each in enumerate(self.distinct) if each.resources == resources), None)
+
+
+def distinct_versions(updates: Sequence[ResourcesUpdate]) -> Versions:
+    """Put equal versions together, the first of them in its place."""
+    found = Versions([], {})
+    for update in updates:
+        same = found.number_of(update.resources)
+        if same is None:
+            same = len(found.distinct)
+            found.distinct.append(update)
+        found.numbers[update.resources_id] = same
+    return found
+
+
+def about_versions(versions: Versions, rows: Sequence[Mapping[str, Any]], best: int | None) -> list[dict[str, Any]]:
+    """Return what people read of each version, with the rewards of its rollouts."""
+    return [
+        {
+            "id": each.resources_id,
+            "created": each.create_time,
+            "texts": _texts(each.resources),
+            "is_best": number == best,
+            "rewards": _rewards(rows, number),
+        }
+        for number, each in enumerate(versions.distinct)
+    ]
 
 
 async def rewarded(store: LightningStore) -> list[RewardedRollout]:
     """Return the rollouts of a run with their rewards, the oldest first, without those of the algorithm's own calls."""
     found = await store.query_rollouts(sort_by="start_time")
-    return [RewardedRollout(each, await _reward(store, each)) for each in found if not is_of_algorithm(each)]
+    return [RewardedRollout(each, await reward_of(store, each)) for each in found if not is_of_algorithm(each)]
 
 
-async def _reward(store: LightningStore, rollout: Rollout) -> float | None:
+async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
     """Return the reward of a rollout: as its attempt's metadata have it, else as its spans do."""
     if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
         return None
@@ -140,7 +171,8 @@ async def _reward(store: LightningStore, rollout: Rollout) -> float | None:
     return find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
 
 
-def _row(ended: RewardedRollout, *, sample: int, resources: int | None) -> dict[str, Any]:
+def row_of(ended: RewardedRollout, *, sample: int, resources: int | None) -> dict[str, Any]:
+    """Return a rollout as the client has it; `sample` and `resources` are the places of its input and version."""
     rollout = ended.rollout
     attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
     usage = usage_in(None if attempt is None else attempt.metadata)
