@@ -20,7 +20,8 @@ from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.types import LLM, NamedResources, PromptTemplate, Resource
 
-_SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
+SAMPLES = {"test": "held-out samples", "val": "validation samples", "train": "training samples", None: "all samples"}
+"""What samples of each mode are called."""
 
 _ENDS = ("", "_initial", "_low", "_high")
 
@@ -82,7 +83,7 @@ def print_summary(
 
 def comparison_line(comparison: Comparison) -> str:
     """Say in one line how good it was and is, as far as it is known."""
-    samples = _SAMPLES[comparison.mode]
+    samples = SAMPLES[comparison.mode]
     caveat = "; the best was chosen on these" if comparison.mode == "val" and comparison.after is not None else ""
     if comparison.difference is not None:
         return f"reward on {samples}: {comparison.difference}{caveat}"

@@ -22,6 +22,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "commands": {
         "agentops": "lightning-agentops",
+        "compare": "lightning-viewer",
         "proxy": "lightning-proxy",
         "report": "lightning-viewer",
         "runner": "lightning-http",

@@ -1,10 +1,14 @@
-"""`agl report` writes the report of a run; `agl show` shows a run, its rollouts and a trace in the terminal."""
+"""`agl report` writes the report of a run; `agl show` and `agl compare` show runs in the terminal."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
+
+if TYPE_CHECKING:
+    from lightning_viewer.compare import Side
 
 
 @click.command()
@@ -81,3 +85,51 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, runs_di
             await print_rollouts(console, store, only_failed=failed, limit=limit)
 
     asyncio.run(print_it())
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@click.option("-n", "--limit", default=20, show_default=True, help="How many samples to show.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON object with all samples instead.")
+@runs_dir_option
+def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path | None) -> None:
+    """Compare two runs sample by sample: BEFORE and AFTER, with the paired difference and its interval.
+
+    Each is RUN or RUN:VERSION. Without VERSION it is the best version of the run's resources; else first, best, v2 or
+    the beginning of a resources id.
+
+    \b
+    Example:
+      agl compare run-3f2a run-91c4
+      agl compare run-3f2a:first run-3f2a:best
+    """
+    import asyncio
+    import json
+
+    from lightning_core.cli.console import plain_console, to_json
+    from lightning_core.runs.recording import read_best
+    from lightning_viewer import compare as comparing
+    from lightning_viewer.stored import find, opened
+    from lightning_viewer.terminal import print_comparison
+
+    root = runs_root(runs_dir)
+
+    async def side(run: str, version: str | None) -> "Side":
+        folder = find(root, run)
+        async with opened(folder) as store:
+            return await comparing.read_side(store, version, best=read_best(folder.best_file))
+
+    async def both() -> dict[str, Any]:
+        return comparing.compare(await side(*_run_and_version(before)), await side(*_run_and_version(after)))
+
+    found = asyncio.run(both())
+    if as_json:
+        click.echo(json.dumps(to_json(found), indent=2, ensure_ascii=False))
+    else:
+        print_comparison(plain_console(), found, limit=limit)
+
+
+def _run_and_version(given: str) -> tuple[str, str | None]:
+    run, colon, version = given.rpartition(":")
+    return (run, version) if colon and not Path(given).is_dir() else (given, None)

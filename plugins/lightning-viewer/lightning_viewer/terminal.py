@@ -1,10 +1,15 @@
 """Rollouts and traces in the terminal."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm import describe_failure
-from lightning_core.cli.console import seconds
+from lightning_core.algorithm.estimates import Estimate, PairedDifference
+from lightning_core.cli.console import counted, seconds
+from lightning_core.cli.summary import SAMPLES
 from lightning_core.cli.texts import shortened
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.emitter import find_final_reward
@@ -61,3 +66,44 @@ async def print_rollout(console: Console, store: LightningStore, given: str) -> 
     if isinstance(found, AttemptedRollout) and found.attempt.sequence_id > 1:
         words += f", at attempt {found.attempt.sequence_id}"
     console.print(words if found.status != "failed" else f"{words}: {describe_failure(found)}")
+
+
+def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: int) -> None:
+    """Print what `compare` returned: the difference, and the samples that changed, the greatest loss first.
+
+    Args:
+        console: Where to.
+        compared: What `compare` returned.
+        limit: How many samples to print.
+    """
+    samples = SAMPLES[compared["mode"]]
+    for name in ("before", "after"):
+        side = compared[name]
+        measured = "no reward" if side["estimate"] is None else str(Estimate(**side["estimate"]))
+        console.print(f"{name:<7} {side['label']}{' (best)' if side['is_best'] else ''}  {measured}")
+    if not compared["samples"]:
+        console.print("no sample was tried on both sides, so nothing can be compared")
+        return
+    if compared["difference"] is None:
+        console.print(f"no sample has a reward on both sides, of {counted(len(compared['samples']), 'sample')}")
+    else:
+        console.print(Text(f"reward on {samples}: {PairedDifference(**compared['difference'])}", style="bold"))
+    words = [f"{compared[name]:,} {name}" for name in ("better", "worse", "same")]
+    words += [f"{compared['unpaired']:,} without a reward on both sides"] if compared["unpaired"] else []
+    console.print(", ".join(words))
+    changed = [each for each in compared["samples"] if each["difference"] != 0]
+    if changed:
+        console.print()
+        console.print(Text(f"{'before':>8}  {'after':>6}  {'change':>6}  sample", style="bold"))
+    for each in changed[:limit]:
+        change = each["difference"]
+        numbers = [_number(each["before"], 8), _number(each["after"], 6), _number(change, 6, sign="+")]
+        style = "" if change is None else "green" if change > 0 else "red"
+        line = Text("  ".join(numbers), style=style).append("  ")
+        console.print(line.append(shortened(each["input"], MAX_CHARACTERS), style="dim not bold"))
+    if len(changed) > limit:
+        console.print(f"and {len(changed) - limit:,} more: --limit")
+
+
+def _number(value: float | None, width: int, *, sign: str = "") -> str:
+    return f"{'-' if value is None else format(value, f'{sign}.2f'):>{width}}"

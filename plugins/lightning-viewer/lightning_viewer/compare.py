@@ -1,0 +1,146 @@
+"""Two runs, or two versions of the resources of one, sample by sample."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.errors import NotFound
+from lightning_core.runs.held_out import MODES
+from lightning_core.store import LightningStore
+from lightning_core.types import NamedResources, RolloutMode, sample_key
+from lightning_viewer.collect import RewardedRollout, Versions, distinct_versions, rewarded
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that are compared."""
+
+    run_id: str
+    version: int | None
+    """The version of the resources, counted from 1; None where the run has none."""
+    is_best: bool
+    """Whether its algorithm named this version as the best."""
+    rollouts: Sequence[RewardedRollout]
+    """Those with this version."""
+
+    @property
+    def label(self) -> str:
+        """The run and its version, as `agl compare` takes them."""
+        return self.run_id if self.version is None else f"{self.run_id}:v{self.version}"
+
+
+async def read_side(store: LightningStore, version: str | None = None, *, best: NamedResources | None = None) -> Side:
+    """Read the rollouts of a run with one version of its resources.
+
+    Args:
+        store: Where the run is.
+        version: `first`, `best`, `v2`, or the beginning of a resources id. None for the best version; where the run
+            names none, or has not tried it, for the newest one that was tried.
+        best: The best resources of the run, where it names any.
+
+    Raises:
+        NotFound: When the run has no such version.
+    """
+    found = await rewarded(store)
+    versions = distinct_versions(await store.query_resources(sort_by="create_time"))
+    best_number = versions.number_of(best)
+    tried = [versions.numbers.get(each.rollout.resources_id or "") for each in found]
+    if version is None:
+        number = best_number if best_number in tried else next(reversed(tried), None)
+    elif version == "first" and versions.distinct:
+        number = 0
+    elif version == "best" and best_number is not None:
+        number = best_number
+    else:
+        number = _numbered(version, versions, run_id=store.run_id)
+    of_it = [each for each, its in zip(found, tried, strict=True) if its == number]
+    return Side(
+        store.run_id, None if number is None else number + 1, number is not None and number == best_number, of_it
+    )
+
+
+def _numbered(version: str, versions: Versions, *, run_id: str) -> int:
+    count = len(versions.distinct)
+    if version.startswith("v") and version[1:].isdecimal() and 1 <= int(version[1:]) <= count:
+        return int(version[1:]) - 1
+    found = {number for id, number in versions.numbers.items() if version and id.startswith(version)}
+    if len(found) == 1:
+        return found.pop()
+    has = "has no resources" if count == 0 else "has v1" if count == 1 else f"has v1 to v{count}"
+    what = f"{len(found)} versions of its resources" if found else "no version of its resources"
+    raise NotFound(f"run {run_id} has {what} that {version!r} names; it {has}, first and, where it names one, best")
+
+
+def compare(before: Side, after: Side) -> dict[str, Any]:
+    """Compare two sides on the samples that both were tried on.
+
+    A sample that was run several times counts once, with its mean. The samples are of one kind: held-out ones where
+    both sides have some in common, else validation ones, else those of training.
+
+    Returns:
+        JSON values:
+
+        - `before`, `after`: `label`, `run`, `version` (from 1), `is_best`, and `estimate`, the mean reward over all
+          samples of this kind with its interval, None where there is none
+        - `mode`: the kind of samples
+        - `difference`: the paired difference with its interval, None where no sample has a reward on both sides
+        - `better`, `worse`, `same`: how many samples changed how; `unpaired`: how many have no reward on one side
+        - `samples`: each sample that both were tried on, the greatest loss first: its `input`, the means `before`
+          and `after` (None where each rollout failed), their `difference`, and the rollouts' ids of both sides,
+          `before_rollouts` and `after_rollouts`
+    """
+    mode = next((mode for mode in MODES if _by_sample(before, mode).keys() & _by_sample(after, mode).keys()), None)
+    old, new = _by_sample(before, mode), _by_sample(after, mode)
+    samples = []
+    for key in old.keys() & new.keys():
+        was, now = _mean(old[key]), _mean(new[key])
+        samples.append(
+            {
+                "input": old[key][0].rollout.input,
+                "before": was,
+                "after": now,
+                "difference": None if was is None or now is None else now - was,
+                "before_rollouts": [each.rollout.rollout_id for each in old[key]],
+                "after_rollouts": [each.rollout.rollout_id for each in new[key]],
+            }
+        )
+    samples.sort(key=lambda each: (each["difference"] is None, each["difference"] or 0.0, str(each["input"])))
+    difference = paired_difference([each["before"] for each in samples], [each["after"] for each in samples])
+    changes = [each["difference"] for each in samples if each["difference"] is not None]
+    return {
+        "before": _side_record(before, old),
+        "after": _side_record(after, new),
+        "mode": mode,
+        "difference": None if difference is None else asdict(difference),
+        "better": sum(each > 0 for each in changes),
+        "worse": sum(each < 0 for each in changes),
+        "same": sum(each == 0 for each in changes),
+        "unpaired": len(old.keys() | new.keys()) - len(changes),
+        "samples": samples,
+    }
+
+
+def _by_sample(side: Side, mode: RolloutMode | None) -> dict[str, list[RewardedRollout]]:
+    found: dict[str, list[RewardedRollout]] = {}
+    for each in side.rollouts:
+        if each.rollout.mode == mode and each.rollout.status in ("succeeded", "failed"):
+            found.setdefault(sample_key(each.rollout.input), []).append(each)
+    return found
+
+
+def _mean(rollouts: Sequence[RewardedRollout]) -> float | None:
+    rewards = [each.reward for each in rollouts if each.reward is not None]
+    return fmean(rewards) if rewards else None
+
+
+def _side_record(side: Side, samples: dict[str, list[RewardedRollout]]) -> dict[str, Any]:
+    measured = estimate(_mean(each) for each in samples.values())
+    return {
+        "label": side.label,
+        "run": side.run_id,
+        "version": side.version,
+        "is_best": side.is_best,
+        "estimate": None if measured is None else asdict(measured),
+    }

@@ -1,0 +1,132 @@
+"""Two runs, or two versions of one, sample by sample."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from lightning_viewer.commands import compare, show
+
+from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core.algorithm import Algorithm, run_batch
+from lightning_core.algorithm.estimates import paired_difference
+from lightning_core.types import Dataset, NamedResources
+
+REWARDS = {"first": [1.0, 0.0, 0.0, 0.0], "second": [1.0, 1.0, 1.0, 0.0], "third": [0.0, 0.0, 0.0, 0.0]}
+
+
+class TriesAll(Algorithm):
+    """Tries these versions on the same samples; names the last but one as the best."""
+
+    def __init__(self, *versions: str) -> None:
+        super().__init__()
+        self.versions = versions
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        store = self.get_store()
+        assert val_dataset is not None
+        for step, template in enumerate(self.versions, start=1):
+            resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
+            resources_id = (await store.add_resources(resources)).resources_id
+            best = resources if template == self.versions[-2:][0] else None
+            await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
+            self.report({}, step=step, best_resources=best)
+
+
+@rollout
+async def agent(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
+    if task["n"] == 4:
+        raise ValueError("no such task")
+    return REWARDS[prompt_template.template][task["n"]]
+
+
+@rollout
+async def looks_at_itself(task: dict[str, Any]) -> float:
+    """Shows the run that it is part of, while that goes on."""
+    runs_dir = Path(task["runs"])
+    shown = await asyncio.to_thread(CliRunner().invoke, show, ["--runs-dir", str(runs_dir)])
+    assert shown.exit_code == 0, shown.output
+    (runs_dir.parent / "shown.txt").write_text(shown.output)
+    return 1.0
+
+
+def run(root: Path, *versions: str, samples: int = 5) -> str:
+    trainer = Trainer(algorithm=TriesAll(*versions), run_dir=root)
+    trainer.fit(agent, val_dataset=[{"n": number} for number in range(samples)])
+    asyncio.run(trainer.store.aclose())
+    assert trainer.recording is not None
+    return trainer.recording.folder.run_id
+
+
+def compared(root: Path, *arguments: str) -> dict[str, Any]:
+    done = CliRunner().invoke(compare, [*arguments, "--json", "--runs-dir", str(root)])
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.output)
+    return found
+
+
+def test_versions_of_one_run_are_compared_on_the_samples_that_both_were_tried_on(tmp_path: Path) -> None:
+    name = run(tmp_path, "first", "second", "third")
+    found = compared(tmp_path, f"{name}:first", f"{name}:best")
+    assert (found["before"]["label"], found["after"]["label"]) == (f"{name}:v1", f"{name}:v2")
+    assert (found["before"]["is_best"], found["after"]["is_best"]) == (False, True)
+    assert (found["mode"], found["better"], found["worse"], found["same"], found["unpaired"]) == ("val", 2, 0, 2, 1)
+    expected = paired_difference(REWARDS["first"], REWARDS["second"])
+    assert expected is not None
+    assert found["difference"]["difference"] == 0.5
+    assert (found["difference"]["low"], found["difference"]["high"]) == (expected.low, expected.high)
+    assert (found["difference"]["n"], found["difference"]["lost"]) == (4, 1)
+    assert [each["input"]["n"] for each in found["samples"]][-1] == 4
+    assert found["samples"][-1]["difference"] is None
+    assert len(found["samples"][0]["before_rollouts"]) == 1
+
+
+def test_runs_are_compared_by_their_best_versions(tmp_path: Path) -> None:
+    one = run(tmp_path, "first", "third", samples=4)
+    other = run(tmp_path, "second", "third", samples=3)
+    found = compared(tmp_path, other, one)
+    assert (found["before"]["run"], found["after"]["run"]) == (other, one)
+    assert (found["better"], found["worse"], found["same"], found["unpaired"]) == (0, 2, 1, 1)
+    assert [each["difference"] for each in found["samples"]] == [-1.0, -1.0, 0.0]
+
+
+def test_people_see_the_samples_that_changed_with_the_greatest_loss_first(tmp_path: Path) -> None:
+    name = run(tmp_path, "first", "second", "third")
+    done = CliRunner().invoke(compare, [f"{name}:v2", f"{name}:v3", "-n", "2", "--runs-dir", str(tmp_path)])
+    lines = done.output.splitlines()
+    assert lines[0].startswith(f"before  {name}:v2 (best)  0.75 (95% ")
+    assert lines[2].startswith("reward on validation samples: 0.75 → 0.00 (-0.75, 95% ")
+    assert lines[3] == "0 better, 3 worse, 1 same, 1 without a reward on both sides"
+    assert lines[6] == '    1.00    0.00   -1.00  {"n": 0}'
+    assert lines[-1] == "and 2 more: --limit"
+
+
+def test_a_version_that_is_not_there_is_named(tmp_path: Path) -> None:
+    name = run(tmp_path, "first", "second", samples=1)
+    done = CliRunner().invoke(compare, [f"{name}:v3", name, "--runs-dir", str(tmp_path)])
+    assert str(done.exception) == (
+        f"run {name} has no version of its resources that 'v3' names; it has v1 to v2, first and, where it names one, "
+        "best"
+    )
+
+
+def test_runs_without_a_sample_in_common_are_not_compared(tmp_path: Path) -> None:
+    one, other = run(tmp_path, "first", samples=1), f"{run(tmp_path, 'first', 'second', samples=0)}:v2"
+    found = compared(tmp_path, one, other)
+    assert (found["samples"], found["difference"], found["after"]["estimate"]) == ([], None, None)
+
+
+def test_a_run_is_shown_while_it_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    trainer = Trainer(algorithm="baseline", run_dir=root, n_runners=1)
+    result = trainer.fit(looks_at_itself, [{"runs": str(root)}])
+    assert (result.status, result.failures) == ("succeeded", [])
+    assert "running" in (tmp_path / "shown.txt").read_text()
+
+
+@pytest.mark.parametrize("given", ["", "run-none"])
+def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, given: str) -> None:
+    done = CliRunner().invoke(compare, [given, given, "--runs-dir", str(tmp_path)])
+    assert "there are no runs in" in str(done.exception)
