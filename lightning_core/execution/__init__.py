@@ -1,8 +1,14 @@
 """Execution strategies: where the algorithm and the runners live."""
 
 from lightning_core.errors import ExecutionError
-from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
-from lightning_core.execution.events import ExecutionEvent, MultiprocessingEvent, ThreadingEvent
+from lightning_core.execution.base import (
+    AlgorithmBundle,
+    ExecutionEvent,
+    ExecutionStrategy,
+    MultiprocessingEvent,
+    RunnerBundle,
+    ThreadingEvent,
+)
 from lightning_core.execution.local import LocalStrategy
 
 SharedMemoryExecutionStrategy = LocalStrategy

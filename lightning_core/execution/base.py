@@ -1,6 +1,10 @@
 """The interface of an execution strategy: where the algorithm and the runners live."""
 
+import multiprocessing
+import multiprocessing.synchronize
+import threading
 from abc import ABC, abstractmethod
+from multiprocessing.context import BaseContext
 from typing import Protocol
 
 from lightning_core.store import LightningStore
@@ -41,3 +45,38 @@ class ExecutionStrategy(ABC):
             Exception: What the algorithm raised, or what a runner raised that could not go on.
             ExecutionError: When a rollout is queued and no runner is left, or when either side cancelled itself.
         """
+
+
+class ExecutionEvent(Protocol):
+    """Says when to stop: a `threading.Event`, an event of `multiprocessing`, or anything like them."""
+
+    def set(self) -> None:
+        """Ask everybody to stop; twice is as once."""
+        ...
+
+    def clear(self) -> None:
+        """Take that back."""
+        ...
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is set, or for `timeout` seconds; return whether it is set."""
+        ...
+
+
+ThreadingEvent = threading.Event
+"""An event for the threads of one process."""
+
+
+class MultiprocessingEvent(multiprocessing.synchronize.Event):
+    """An event for several processes, which are given it when they are started.
+
+    Args:
+        ctx: How processes are started here; None for the default of the platform.
+    """
+
+    def __init__(self, *, ctx: BaseContext | None = None) -> None:
+        super().__init__(ctx=multiprocessing.get_context() if ctx is None else ctx)

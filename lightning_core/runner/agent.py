@@ -24,10 +24,9 @@ from lightning_core.errors import (
     NotFound,
 )
 from lightning_core.plugins import Hooks
-from lightning_core.runner.assignment import Assignment
 from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
 from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, take_in_calls, with_key
-from lightning_core.runner.heartbeats import Heartbeats
+from lightning_core.runner.heartbeats import Assignment, Heartbeats
 from lightning_core.runner.outcome import (
     Outcome,
     check_rewards,

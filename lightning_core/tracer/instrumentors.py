@@ -1,7 +1,11 @@
-"""OpenTelemetry's instrumentors of model clients: on while any tracer needs them, once a process.
+"""OpenTelemetry's instrumentors of model clients and of threads: on while any tracer needs them, once a process.
 
 An instrumentor is an installed distribution's entry point. It patches a client library, so that each call becomes a
 span. Several distributions may offer one for the same library, under the same name; one of them is used.
+
+OpenTelemetry's instrumentation of `threading` carries the context into the threads and executors that agents start. It
+covers `Thread` and `Timer`, and `ThreadPoolExecutor` (so `asyncio.to_thread` and `run_in_executor` too). It does not
+reach a subclass of `Thread` with a `run` of its own that does not call `super().run()`.
 """
 
 import importlib.metadata
@@ -18,6 +22,7 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 from opentelemetry.instrumentation.dependencies import DependencyConflictError
+from opentelemetry.instrumentation.threading import ThreadingInstrumentor
 
 from lightning_core.errors import TracerError
 from lightning_core.registry import did_you_mean
@@ -302,3 +307,34 @@ def _origin(entry_point: EntryPoint) -> str:
 
 def _normal(name: str) -> str:
     return name.lower().replace("-", "_")
+
+
+_carrying_users = 0
+_carrying_is_ours = False
+
+
+def start_carrying_context() -> None:
+    """Have threads and executors carry the context of the caller that starts them, unless they do already."""
+    global _carrying_users, _carrying_is_ours
+    with _lock:
+        _carrying_users += 1
+        instrumentor = ThreadingInstrumentor()
+        if _carrying_users == 1 and not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument()
+            _carrying_is_ours = True
+
+
+def stop_carrying_context() -> None:
+    """Undo `start_carrying_context` after its last user, unless the application had turned it on."""
+    global _carrying_users, _carrying_is_ours
+    with _lock:
+        _carrying_users -= 1
+        if _carrying_users == 0 and _carrying_is_ours:
+            _carrying_is_ours = False
+            instrumentor = ThreadingInstrumentor()
+            if instrumentor.is_instrumented_by_opentelemetry:
+                instrumentor.uninstrument()
+            # opentelemetry-instrumentation-threading<=0.66b1 leaves a wrapper of Thread.start on Timer, which
+            # has no start of its own.
+            if "start" in vars(threading.Timer):
+                del threading.Timer.start

@@ -18,12 +18,17 @@ from lightning_core.emitter.exception import exception_attributes
 from lightning_core.emitter.recording import OK, LocalRecording, failure_text, failures_recorded, record_locally
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
-from lightning_core.tracer.delivery import delivering
 from lightning_core.tracer.export import SpanExport, export_from_environment
-from lightning_core.tracer.instrumentors import GENAI, start_instrumenting, stop_instrumenting, unrecorded_clients
+from lightning_core.tracer.instrumentors import (
+    GENAI,
+    start_carrying_context,
+    start_instrumenting,
+    stop_carrying_context,
+    stop_instrumenting,
+    unrecorded_clients,
+)
 from lightning_core.tracer.provider import RecordingProvider, become_global_provider, trace_in, with_provider
-from lightning_core.tracer.threads import start_carrying_context, stop_carrying_context
-from lightning_core.tracer.trace import Trace, with_current_trace
+from lightning_core.tracer.trace import Trace, delivering, with_current_trace
 from lightning_core.types import OtelResource, Span, SpanContext, SpanCoreFields, TraceStatus
 from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.span import recordable_attributes
@@ -40,7 +45,7 @@ class OtelTracer(Tracer):
     """Records OpenTelemetry spans with a provider of its own.
 
     Spans count that come from `provider` and start inside of a trace of this tracer, in its tasks and threads
-    (see `lightning_core.tracer.threads` for how far that goes). Where the application has set no global provider,
+    (see `lightning_core.tracer.instrumentors` for how far that goes). Where the application has set no global provider,
     those of `opentelemetry.trace.get_tracer` count as well; a provider that is there is left alone, and its spans are
     its own. A trace begins without a parent: whatever span is current around it is not part of it. Nothing is sampled
     away or cut short, whatever the environment says.

@@ -1,6 +1,6 @@
 """The values that all parts exchange. No I/O, and no import from the rest of the framework."""
 
-from lightning_core.types.dataset import Dataset, sample_key, samples_of
+from lightning_core.types.dataset import Dataset, Triplet, sample_key, samples_of
 from lightning_core.types.hook import Hook
 from lightning_core.types.query import (
     FilterField,
@@ -46,7 +46,6 @@ from lightning_core.types.span import (
     TraceState,
     TraceStatus,
 )
-from lightning_core.types.triplet import Triplet
 
 __all__ = [
     "LLM",

@@ -1,9 +1,9 @@
-"""What the framework needs of a dataset."""
+"""Samples: what the framework needs of a dataset, and one model call as a sample to learn from."""
 
 import json
 from typing import Any, Protocol, SupportsIndex, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -39,3 +39,16 @@ def _content(value: Any) -> Any:
         return sorted(map(repr, value))
     fields = getattr(value, "__dict__", None)  # not by repr, which may be the address
     return repr(value) if not fields or isinstance(value, type) else fields
+
+
+class Triplet(BaseModel):
+    """What a model was given, what it answered, and how good that was."""
+
+    prompt: Any
+    """What the model was given; the adapters put a dict with `token_ids` here."""
+    response: Any
+    """What it answered; the adapters put a dict with `token_ids` here."""
+    reward: float | None = None
+    """How good the answer was; None when not given."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """Anything else that is known of the call."""

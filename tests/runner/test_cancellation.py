@@ -6,7 +6,7 @@ import pytest
 
 from lightning_core.agent import rollout
 from lightning_core.emitter import emit_message
-from lightning_core.runner import LitAgentRunner, assignment
+from lightning_core.runner import LitAgentRunner, heartbeats
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
 from lightning_core.types import Attempt, Rollout, RolloutConfig
@@ -66,7 +66,7 @@ async def test_cancelled_rollout_ends_with_its_reason_and_keeps_its_spans(store:
 async def test_agent_of_a_rollout_that_was_cancelled_before_it_began_is_not_called(
     store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignment, "LISTEN_AFTER_SECONDS", 0)
+    monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     called = []
 
     @rollout
@@ -115,7 +115,7 @@ async def test_sync_agent_of_a_cancelled_rollout_is_abandoned(
 async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
     store: InMemoryLightningStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(assignment, "LISTEN_AFTER_SECONDS", 0)
+    monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     started = Started()
     queued = await store.enqueue_rollout("task")
     runner = LitAgentRunner(OtelTracer(), max_rollouts=2)
@@ -136,7 +136,7 @@ async def test_deleted_rollout_stops_its_agent_and_not_its_runner(
 async def test_runner_whose_store_cannot_be_listened_to_works_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(assignment, "LISTEN_AFTER_SECONDS", 0)
+    monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
 
     class Mute(InMemoryLightningStore):
         async def wait_for_rollouts(self, **wanted: Any) -> Any:
@@ -158,7 +158,7 @@ async def test_runner_whose_store_cannot_be_listened_to_works_on(
 
 
 async def test_timeout_that_the_store_notices_first_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assignment, "LISTEN_AFTER_SECONDS", 0)
+    monkeypatch.setattr(heartbeats, "LISTEN_AFTER_SECONDS", 0)
     store = InMemoryLightningStore()
 
     @rollout

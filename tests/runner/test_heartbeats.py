@@ -10,7 +10,7 @@ import pytest
 
 from lightning_core.agent import rollout
 from lightning_core.runner import LitAgentRunner, heartbeats, heartbeats as machine
-from lightning_core.runner.assignment import Assignment
+from lightning_core.runner.heartbeats import Assignment
 from lightning_core.store import InMemoryLightningStore, LightningStoreCapabilities
 from lightning_core.testing import FakeClock
 from lightning_core.tracer import OtelTracer

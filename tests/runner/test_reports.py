@@ -10,7 +10,7 @@ from lightning_core.agent import rollout
 from lightning_core.emitter import emit_message, emit_reward
 from lightning_core.runner import LitAgentRunner
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.tracer import OtelTracer, delivery
+from lightning_core.tracer import OtelTracer, trace
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, Span
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class RepeatingOnce(InMemoryLightningStore):
 
 
 async def test_hook_is_told_the_last_reward_when_a_delivery_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "LINGER_SECONDS", 0)
+    monkeypatch.setattr(trace, "LINGER_SECONDS", 0)
     store, endings = RepeatingOnce(), Endings()
 
     @rollout

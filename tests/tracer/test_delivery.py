@@ -11,8 +11,8 @@ import pytest
 
 from lightning_core.emitter import emit_message
 from lightning_core.errors import StoreError, TracerError
-from lightning_core.tracer import OtelTracer, Trace, delivery
-from lightning_core.tracer.delivery import _Delivery
+from lightning_core.tracer import OtelTracer, Trace, trace as trace_module
+from lightning_core.tracer.trace import _Delivery
 from lightning_core.types import Span
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def test_spans_emitted_while_the_store_is_busy_go_in_one_batch(
 async def test_spans_that_soon_follow_one_another_go_in_one_batch(
     tracer: OtelTracer, store: "RecordingStore", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "LINGER_SECONDS", 60)
+    monkeypatch.setattr(trace_module, "LINGER_SECONDS", 60)
     async with tracer.trace_context(store=store, **IDS):
         for number in range(10):
             emit_message(str(number))
@@ -90,7 +90,7 @@ async def test_spans_that_soon_follow_one_another_go_in_one_batch(
 async def test_flushed_trace_has_stored_what_it_recorded(
     tracer: OtelTracer, store: "RecordingStore", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "LINGER_SECONDS", 60)
+    monkeypatch.setattr(trace_module, "LINGER_SECONDS", 60)
     async with tracer.trace_context(store=store, **IDS) as trace:
         await trace.flush()
         assert store.batches == []
