@@ -1,0 +1,215 @@
+"""The numbers of a run: the same however its rollouts came in."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from lightning_viewer.aggregates import Aggregates, Filter, short_json
+from lightning_viewer.reading import read_aggregates, update_aggregates
+
+from lightning_core import PromptTemplate
+from lightning_core.algorithm.estimates import estimate
+from lightning_core.emitter import emit_reward
+from lightning_core.runs.result import count_rollouts
+from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.types import Attempt, AttemptedRollout, ResourcesUpdate, Rollout, Span
+
+REWARDS = st.none() | st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 1e16, -1e16])
+
+
+def prompt(resources_id: str, text: str, *, at: float) -> ResourcesUpdate:
+    return ResourcesUpdate(
+        resources_id=resources_id,
+        create_time=at,
+        update_time=at,
+        version=1,
+        resources={"main": PromptTemplate(template=text)},
+    )
+
+
+VERSIONS = [prompt("rs-1", "first", at=1), prompt("rs-2", "second", at=2), prompt("rs-3", "first", at=3)]
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> tuple[Rollout, float | None]:
+    status = draw(st.sampled_from(["queuing", "running", "succeeded", "failed", "cancelled"]))
+    rollout_id = f"ro-{draw(st.integers(0, 7))}"
+    fields: dict[str, Any] = {
+        "rollout_id": rollout_id,
+        "input": {"question": draw(st.integers(0, 3))},
+        "mode": draw(st.sampled_from([None, "train", "val"])),
+        "resources_id": draw(st.sampled_from([None, "rs-1", "rs-2", "rs-3"])),
+        "status": status,
+        "start_time": float(draw(st.integers(0, 3))),
+        "end_time": None if status in ("queuing", "running") else 9.0,
+        "metadata": draw(st.none() | st.just({"step": 1}) | st.just({"step": 2})),
+    }
+    if status == "queuing":
+        return Rollout(**fields), None
+    told: dict[str, Any] = {"usage": {"calls": 1, "input_tokens": 3, "cost": draw(st.sampled_from([0.1, 0.2, 0.7]))}}
+    if status == "failed":
+        told["failure"] = {"type": "ValueError", "message": f"no {draw(st.integers(1, 3))} apples"}
+    attempt = Attempt(
+        rollout_id=rollout_id,
+        attempt_id=f"at-{rollout_id}",
+        sequence_id=draw(st.integers(1, 2)),
+        start_time=0.0,
+        status="running" if status == "running" else "failed" if status == "failed" else "succeeded",
+        metadata=told,
+    )
+    return AttemptedRollout(**fields, attempt=attempt), draw(REWARDS) if status == "succeeded" else None
+
+
+def everything(aggregates: Aggregates) -> Any:
+    """Return all that can be asked, with inputs in the place of their numbers."""
+
+    def named(rows: list[dict[str, Any]], inputs: dict[int, Any]) -> list[dict[str, Any]]:
+        return [{**row, "sample": inputs[row["sample"]]} for row in rows]
+
+    page = aggregates.page(order="oldest")
+    compared = aggregates.compare(0, 1)
+    rows = sorted(named(compared.pop("rows"), compared.pop("inputs")), key=str)
+    versions = aggregates.versions(best={"main": PromptTemplate(template="second")})
+    return aggregates.summary(), versions, named(page["rollouts"], page["inputs"]), page["total"], compared, rows
+
+
+@given(st.lists(rollouts(), max_size=30), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_rollouts_put_in_again_and_in_any_order_are_as_if_put_in_once(
+    changes: list[tuple[Rollout, float | None]], order: random.Random
+) -> None:
+    known = Aggregates()
+    for number, (rollout, reward) in enumerate(changes):
+        known.put(rollout, reward)
+        if number % 3 == 0:
+            everything(known)  # what was computed in between is not kept for longer than it is true
+        if number == 10:
+            known.put_resources(VERSIONS)
+    known.put_resources(VERSIONS)
+    last = {rollout.rollout_id: (rollout, reward) for rollout, reward in changes}
+    if "ro-0" in last:
+        known.discard("ro-0")
+        del last["ro-0"]
+    shuffled = list(last.values())
+    order.shuffle(shuffled)
+    at_once = Aggregates()
+    at_once.put_resources(reversed(VERSIONS))
+    for rollout, reward in shuffled:
+        at_once.put(rollout, reward)
+    assert everything(known) == everything(at_once)
+
+
+def filled(rewards: list[float | None]) -> Aggregates:
+    aggregates = Aggregates()
+    aggregates.put_resources(VERSIONS)
+    for number, reward in enumerate(rewards):
+        rollout = Rollout(
+            rollout_id=f"ro-{number}",
+            input={"question": f"Question {number // 2}"},
+            mode="val",
+            resources_id=("rs-1", "rs-2")[number % 2],
+            status="failed" if reward is None else "succeeded",
+            start_time=float(number),
+            end_time=float(number + 1),
+        )
+        aggregates.put(rollout, reward)
+    return aggregates
+
+
+def test_versions_have_the_rewards_of_equal_ones() -> None:
+    aggregates = filled([0.0, 1.0, 1.0, 1.0, None, 0.5])
+    first, second = aggregates.versions(best={"main": PromptTemplate(template="second")})
+    assert (first["texts"], first["is_best"], second["is_best"]) == ({"main": "first"}, False, True)
+    measured = estimate([0.0, 1.0, None])
+    assert measured is not None
+    assert first["rewards"] == [
+        {
+            "mode": "val",
+            "mean": 0.5,
+            "low": measured.low,
+            "high": measured.high,
+            "n": 2,
+            "lost": 1,
+            "confidence": 0.95,
+        }
+    ]
+
+
+def test_two_versions_are_compared_on_the_samples_of_both() -> None:
+    compared = filled([0.0, 1.0, 1.0, 0.5, None, 0.5, 1.0, 1.0]).compare(0, 1)
+    assert (compared["better"], compared["worse"], compared["same"]) == (1, 1, 1)
+    assert compared["difference"]["n"] == 3
+    assert [(each["from"], each["to"], each["old"], each["now"]) for each in compared["rows"]] == [
+        (1.0, 0.5, "ro-2", "ro-3"),
+        (0.0, 1.0, "ro-0", "ro-1"),
+    ]
+    assert compared["inputs"][0] == {"question": "Question 0"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "order", "ids"),
+    [
+        (Filter(), "worst", ["ro-4", "ro-0", "ro-5", "ro-3"]),
+        (Filter(), "best", ["ro-1", "ro-2", "ro-3", "ro-5"]),
+        (Filter(), "newest", ["ro-5", "ro-4", "ro-3", "ro-2"]),
+        (Filter(status="failed"), "worst", ["ro-4"]),
+        (Filter(without_reward=True), "worst", ["ro-4"]),
+        (Filter(version=0), "oldest", ["ro-0", "ro-2", "ro-4"]),
+        (Filter(version=7), "oldest", []),
+        (Filter(mode="other"), "oldest", []),
+        (Filter(sample=1), "oldest", ["ro-2", "ro-3"]),
+        (Filter(reward_from=0.5, reward_to=0.7), "worst", ["ro-5", "ro-3"]),
+        (Filter(text="QUESTION 2"), "oldest", ["ro-4", "ro-5"]),
+        (Filter(text="ro-3"), "oldest", ["ro-3"]),
+    ],
+)
+def test_a_page_has_what_the_filter_lets_pass(chosen: Filter, order: Any, ids: list[str]) -> None:
+    aggregates = filled([0.0, 1.0, 1.0, 0.7, None, 0.5])
+    page = aggregates.page(chosen, order=order, limit=4)
+    assert [row["id"] for row in page["rollouts"]] == ids
+    assert page["total"] == len(aggregates.find(chosen))
+    assert page["inputs"].keys() == {row["sample"] for row in page["rollouts"]}
+    rest = aggregates.page(chosen, order=order, limit=4, offset=2)
+    assert [row["id"] for row in rest["rollouts"]][:2] == ids[2:4]
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 5_000, {"a": ["y" * 900] * 50, "b": 1}, [[["z"] * 999] * 99], {"k" * 3_000: 1}]
+)
+def test_a_long_input_is_cut_short(value: Any) -> None:
+    assert len(short_json(value)) <= 1_000
+
+
+def test_a_short_input_stays_as_it_is() -> None:
+    assert short_json({"question": "Ü", "n": 1}) == '{"question": "Ü", "n": 1}'
+
+
+async def end(store: LightningStore, reward: float) -> str:
+    claimed = await store.dequeue_rollout()
+    assert claimed is not None
+    said = emit_reward(reward, propagate=False)
+    ids = claimed.rollout_id, claimed.attempt.attempt_id
+    await store.add_span(Span.from_core_fields(said, rollout_id=ids[0], attempt_id=ids[1]))
+    await store.update_attempt(*ids, status="succeeded")
+    return claimed.rollout_id
+
+
+async def test_a_change_is_taken_in_without_reading_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightning_viewer.reading.PAGE_SIZE", 2)
+    store = InMemoryLightningStore()
+    await store.add_resources({"main": PromptTemplate(template="first")})
+    for number in range(5):
+        await store.enqueue_rollout({"question": number})
+    await end(store, 1.0)
+    aggregates = await read_aggregates(store)
+    assert len(aggregates) == 5
+    await store.add_resources({"main": PromptTemplate(template="second")})
+    changed, gone = await end(store, 0.25), await end(store, 0.5)
+    await store.delete_rollouts([gone])
+    await update_aggregates(store, aggregates, [changed, gone])
+    assert everything(aggregates)[:2] == everything(await read_aggregates(store))[:2]
+    counts, _ = await count_rollouts(store)
+    assert aggregates.counts() == counts
+    assert [each["rewards"][0]["mean"] for each in aggregates.versions()] == [1.0, 0.25]
+    await store.aclose()
