@@ -5,7 +5,6 @@ from lightning_core.emitter.emission import SpanSink, get_active_sink, with_acti
 from lightning_core.emitter.exception import emit_exception
 from lightning_core.emitter.links import (
     LinkMatch,
-    SpanLike,
     extract_links_from_attributes,
     extract_tags_from_attributes,
     make_link_attributes,
@@ -21,9 +20,10 @@ from lightning_core.emitter.message import (
 )
 from lightning_core.emitter.operations import OperationContext, operation
 from lightning_core.emitter.recording import SpanRecordingContext
-from lightning_core.emitter.reward import (
+from lightning_core.emitter.reward import emit_reward
+from lightning_core.rewards import (
     NamedReward,
-    emit_reward,
+    SpanLike,
     find_final_reward,
     find_reward_spans,
     get_reward_value,

@@ -1,43 +1,13 @@
 """Links from a span to others, by what those have: they may not exist yet, and may be several."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from opentelemetry.trace import format_span_id, format_trace_id
 
+from lightning_core.rewards import SpanLike, listed
 from lightning_core.semconv import LightningSpanAttributes, LinkAttributes
-
-
-class SpanLike(Protocol):
-    """A `lightning_core.types.Span` or an OpenTelemetry `ReadableSpan`."""
-
-    @property
-    def name(self) -> str:
-        """The span's name."""
-        ...
-
-    @property
-    def attributes(self) -> Mapping[str, Any] | None:
-        """The span's attributes."""
-        ...
-
-
-def listed(attributes: Mapping[str, Any], prefix: str, *fields: str) -> Iterator[str]:
-    """Yield the name of each entry, `prefix.0` first, up to the first one that is not there.
-
-    Args:
-        attributes: Flat attributes.
-        prefix: What the names of all entries begin with.
-        fields: What an entry consists of: it is there when any of `prefix.0.FIELD` is. None when it is one value.
-    """
-    for position in count():
-        name = f"{prefix}.{position}"
-        if not any(part in attributes for part in ([f"{name}.{field}" for field in fields] or [name])):
-            return
-        yield name
-
 
 _TAG_PREFIX = LightningSpanAttributes.TAG.value
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.emitter.emission import emit_span
-from lightning_core.emitter.links import SpanLike
 from lightning_core.emitter.reward import check_reward_attributes
+from lightning_core.rewards import SpanLike
 from lightning_core.semconv import AGL_ANNOTATION, AGL_MESSAGE, AGL_OBJECT, LightningSpanAttributes
 from lightning_core.types import SpanCoreFields
 from lightning_core.types.text import well_formed_value

@@ -363,7 +363,7 @@ class LightningStore(ABC):
             status: Its new status.
             worker_id: Who executes it now. A worker that executed it before is released.
             last_heartbeat_time: When it last gave a sign of life.
-            metadata: Replaces its metadata.
+            metadata: Replaces its metadata, but for the final reward, which is the store's.
             add_metadata: Set over its metadata, name by name, in one step: what others write meanwhile stays.
             request_id: Makes a repetition of this request harmless, also when something else happened in between.
 
@@ -413,7 +413,8 @@ class LightningStore(ABC):
         """Keep a span.
 
         The first span of an attempt makes it, and its rollout, `running`; every span is a sign of life. A span of an
-        attempt that has ended or was given up is kept and changes nothing.
+        attempt that has ended or was given up is kept, and changes no status. The attempt's metadata have the final
+        reward of its spans; see `lightning_core.rewards.FINAL_REWARD`.
 
         Args:
             span: Names its rollout and attempt. A `sequence_id` of 0 asks the store to number it.

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.lifecycle import Request, RolloutRecord
+from lightning_core.rewards import Arrival, with_rewards_of
 from lightning_core.store.backend import Document, StoreBackend
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
@@ -432,7 +433,9 @@ class Records:
 
         await self._follow(worker_id, change)
 
-    async def spans_arrived(self, known: RolloutRecord, attempt_id: str, *, any_new: bool) -> None:
+    async def spans_arrived(
+        self, known: RolloutRecord, attempt_id: str, *, any_new: bool, rewards: Sequence[Arrival] = ()
+    ) -> None:
         """Let an attempt follow its spans, and its worker follow an attempt that is revived.
 
         Spans that were there already are no sign of life. But they finish what a request that broke off before
@@ -442,16 +445,21 @@ class Records:
             known: The attempt's record, as it was before the spans were kept.
             attempt_id: The attempt.
             any_new: Whether any of them was not there before.
+            rewards: Those that may have a reward.
         """
         now = self._clock.now()
         before = "preparing"
 
         def change(record: RolloutRecord) -> RolloutRecord:
             nonlocal before
-            before = record.attempt(attempt_id).status
-            if not any_new and before != "preparing":
+            attempt = record.attempt(attempt_id)
+            before, has_ended = attempt.status, lifecycle.has_ended(record, attempt)
+            if any_new or before == "preparing":
+                record = lifecycle.span_arrived(record, now, attempt_id)
+            metadata = with_rewards_of(attempt.metadata, rewards, has_ended=has_ended)
+            if metadata is attempt.metadata:
                 return record
-            return lifecycle.span_arrived(record, now, attempt_id)
+            return lifecycle.with_attempt_fields(record, attempt_id, {"metadata": metadata})
 
         record = await self.change(known.rollout.rollout_id, change, known=known)
         attempt = record.attempt(attempt_id)

@@ -11,6 +11,7 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.reported import as_reported, is_reported
+from lightning_core.rewards import Arrival, may_have_reward
 from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.copies import copy_value, copy_worker, own_spans
 from lightning_core.store.parts.arguments import (
@@ -65,9 +66,18 @@ class SpanPart(StorePart):
         except ValueError as exc:
             raise InvalidRequest(str(exc)) from exc
         kept = await self._backend.append_spans(self._run_id, own)
-        alive = {attempt for attempt, number in zip(attempts, kept, strict=True) if number is not None}
+        alive: set[tuple[str, str]] = set()
+        rewards: dict[tuple[str, str], list[Arrival]] = {}
+        for attempt, span, number in zip(attempts, spans, kept, strict=True):
+            is_new = number is not None
+            if is_new:
+                alive.add(attempt)
+            if may_have_reward(span):
+                known = span.sequence_id if number is None else number
+                arrival = Arrival(span, known, is_new, is_last=is_new and span.sequence_id == 0)
+                rewards.setdefault(attempt, []).append(arrival)
         arrivals = [
-            self._records.spans_arrived(record, attempt[1], any_new=attempt in alive)
+            self._records.spans_arrived(record, attempt[1], any_new=attempt in alive, rewards=rewards.get(attempt, ()))
             for attempt, record in records.items()
         ]
         if len(arrivals) == 1:

@@ -6,6 +6,7 @@ from typing import Any
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
+from lightning_core.rewards import keep_final_reward
 from lightning_core.store.base import UNSET, LightningStore, Unset
 from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
 from lightning_core.store.parts.arguments import (
@@ -276,11 +277,11 @@ class AttemptPart(StorePart):
                 record = hand_over(record)
             if alive_at is not None:
                 record = lifecycle.alive_at(record, self._clock.now(), attempt_id, alive_at)
-            if fields:
-                record = lifecycle.with_attempt_fields(record, attempt_id, fields)
-            if added:
-                there = record.attempt(attempt_id).metadata or {}
-                record = lifecycle.with_attempt_fields(record, attempt_id, {"metadata": {**there, **added}})
+            if fields or added:
+                there = record.attempt(attempt_id).metadata
+                metadata = {**(fields.get("metadata", there) or {}), **added} if added else fields["metadata"]
+                metadata = keep_final_reward(metadata, there)
+                record = lifecycle.with_attempt_fields(record, attempt_id, {"metadata": metadata})
             return record
 
         request = make_request_of(

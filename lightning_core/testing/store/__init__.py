@@ -12,6 +12,7 @@ from lightning_core.testing.store.queries import QueryBehaviour
 from lightning_core.testing.store.queue import QueueBehaviour
 from lightning_core.testing.store.requests import RequestBehaviour
 from lightning_core.testing.store.resources import ResourceBehaviour
+from lightning_core.testing.store.rewards import RewardBehaviour
 from lightning_core.testing.store.runs import RunBehaviour
 from lightning_core.testing.store.spans import SpanBehaviour
 from lightning_core.testing.store.waiting import WaitingBehaviour
@@ -27,6 +28,7 @@ class StoreSuite(
     LeaseBehaviour,
     CancellationBehaviour,
     SpanBehaviour,
+    RewardBehaviour,
     ResourceBehaviour,
     WorkerBehaviour,
     QueryBehaviour,

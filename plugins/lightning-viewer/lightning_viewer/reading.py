@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.emitter import find_final_reward
+from lightning_core.rewards import final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_viewer.aggregates import Aggregates
@@ -34,9 +35,14 @@ async def update_aggregates(store: LightningStore, aggregates: Aggregates, rollo
 
 
 async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
-    """Return the reward of a rollout; None where it gave none, or has not succeeded."""
+    """Return the reward of a rollout; None where it gave none, or has not succeeded.
+
+    Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
+    """
     if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
         return None
+    if (known := final_reward_in(rollout.attempt.metadata)) is not None:
+        return known
     return find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
 
 
