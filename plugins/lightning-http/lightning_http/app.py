@@ -8,6 +8,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError, create_model
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +20,17 @@ from lightning_http.body import BodyRefused, ClientGone
 from lightning_http.call import answer_error, answer_unknown_route, explain
 from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, TRACES_PATH
 from lightning_http.operations import OPERATIONS, AnyRollout
-from lightning_http.routing import ERRORS, ByAttempt, ByRunner, StoreAnswer, headers_of, make_router, request_id_of
+from lightning_http.routing import (
+    ERRORS,
+    ByAttempt,
+    ByRunner,
+    StoreAnswer,
+    headers_of,
+    make_router,
+    read_json_body,
+    request_id_of,
+    serve,
+)
 from lightning_http.service import CONTENT_TYPE
 from lightning_http.spans import SpansRequest, read_span, read_spans_request
 from lightning_http.table_routes import given_in, perform, table_routes
@@ -55,7 +66,7 @@ class SequenceIds(BaseModel):
 @store_routes.post("/spans/bulk", status_code=201, response_model=SequenceIds, openapi_extra=_SPANS)
 async def add_spans(call: ByAttempt, request: Request) -> Response:
     """Keep spans; none of them when an attempt is unknown."""
-    spans = read_spans_request(await request.body()).spans
+    spans = read_spans_request(await read_json_body(request)).spans
     if call.identity.role is Role.ATTEMPT:
         for span in spans:
             call.identity.require_attempt(span.rollout_id, span.attempt_id)
@@ -85,7 +96,7 @@ def _identity(span: Span) -> tuple[str, str, str]:
 @store_routes.post("/spans", status_code=201, response_model=Span | None, openapi_extra=_SPAN)
 async def add_span(call: ByAttempt, request: Request) -> Response:
     """Keep a span; null when the attempt already has one of this id."""
-    body = await request.body()
+    body = await read_json_body(request)
     if not body:
         raise InvalidRequest("the request has no body; it takes a span")
     span = read_span(body)
@@ -186,9 +197,9 @@ async def metrics(call: ByRunner) -> Response:
 
 
 @other_routes.get(OPENAPI_PATH, response_model=None)
-async def openapi(call: ByRunner, request: Request) -> Response:
+async def openapi(call: ByRunner) -> Response:
     """Get this document."""
-    return JSONResponse(request.app.openapi())
+    return JSONResponse(documented().openapi())
 
 
 @other_routes.post(TRACES_PATH, response_class=Response, openapi_extra=REQUEST, responses=ANSWERS)
@@ -212,14 +223,10 @@ async def _answer_unknown(request: Request, exc: Exception) -> Response:
 
 
 @functools.cache
-def application() -> FastAPI:
+def application() -> Starlette:
     """Return the application, the same for all servers of a process; see `Gate`."""
-    app = FastAPI(
-        title="Lightning store",
-        version="1",
-        description=_ABOUT,
-        openapi_url=None,
-        redirect_slashes=False,
+    app = Starlette(
+        routes=[serve(route) for route in documented().routes if isinstance(route, APIRoute)],
         exception_handlers={
             HTTPException: _answer_unknown,
             **dict.fromkeys(
@@ -227,10 +234,17 @@ def application() -> FastAPI:
             ),
         },
     )
+    app.router.redirect_slashes = False
+    return app
+
+
+@functools.cache
+def documented() -> FastAPI:
+    """Return the routes, of which FastAPI makes the document, and nothing else: Starlette alone serves them."""
+    app = FastAPI(title="Lightning store", version="1", description=_ABOUT, openapi_url=None)
     app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health, "description": "It shuts down."}})(
         health
     )
-    # Not by `include_router`: there every request is matched against each route twice.
     app.router.routes += [*store_routes.routes, *table_routes.routes, *other_routes.routes]
     for route in app.routes:
         if isinstance(route, APIRoute):

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from lightning_core.errors import AccessDenied, InvalidRequest, StoreError, StoreUnavailable
 from lightning_core.store.base import LightningStore
@@ -168,9 +169,12 @@ def answer_error(exc: Exception) -> Response:
 
 def answer_unknown_route(request: Request, exc: HTTPException) -> Response:
     """Return the answer where there is no route, or it does not take the method."""
-    message = f"this store has no route {request.url.path!r}; see {OPENAPI_PATH}"
     if exc.status_code == 405:
+        routes = [route for route in request.app.routes if route.matches(request.scope)[0] is Match.PARTIAL]
+        allowed = ", ".join(sorted({method for route in routes for method in route.methods}))
         message = f"this route does not take {request.method}; see {OPENAPI_PATH}"
+        return JSONResponse(_error("UnknownRoute", message), 405, {"allow": allowed})
+    message = f"this store has no route {request.url.path!r}; see {OPENAPI_PATH}"
     return JSONResponse(_error("UnknownRoute", message), exc.status_code, exc.headers)
 
 

@@ -5,7 +5,6 @@ import logging
 import time
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lightning_core.errors import StoreError
@@ -33,18 +32,18 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, added = time.perf_counter(), CLIENT_GONE, dict[str, str]()
+        began, status, added = time.perf_counter(), CLIENT_GONE, list[tuple[bytes, bytes]]()
 
         async def counted_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(added)
+                message["headers"] += added
             await send(message)
 
         self._service.metrics.begin()
         try:
-            added |= self._admit(scope)
+            added += self._admit(scope)
             await self._app(scope, receive, counted_send)
         except StoreError as exc:
             await answer_error(exc)(scope, receive, counted_send)
@@ -57,9 +56,10 @@ class Gate:
             route = getattr(scope.get("route"), "path_format", "unknown")
             self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
 
-    def _admit(self, scope: Scope) -> dict[str, str]:
+    def _admit(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Let the request in; return the headers of its answer."""
-        headers = Headers(scope=scope)
+        # As a dict, because most of those that are asked for are not there. Of two of a name, the first counts.
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         if self._service.local_only:
             require_local(headers)
         require_same_site(
@@ -71,8 +71,8 @@ class Gate:
         state: dict[str, Any] = {"service": self._service}
         scope["state"] = state
         if scope["path"] == HEALTH_PATH:
-            return {}
+            return []
         call = state["call"] = Call.identified(self._service, headers)
         lease_seconds = call.store.lease_seconds
-        lease = {} if lease_seconds is None else {LEASE_HEADER: repr(lease_seconds)}
-        return {RUN_HEADER: call.store.run_id, **lease}
+        lease = [] if lease_seconds is None else [(LEASE_HEADER.encode(), b"%r" % lease_seconds)]
+        return [(RUN_HEADER.encode(), call.store.run_id.encode()), *lease]

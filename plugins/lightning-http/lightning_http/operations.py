@@ -214,6 +214,21 @@ OPERATIONS: Final = {
             claims=True,
             answer=ClaimedRollout,
         ),
+        # Workers. A heartbeat that is repeated is one more, and the server need not remember it.
+        Operation("query_workers", "GET", "/workers", Role.RUNNER),
+        Operation("update_worker", "POST", "/workers/{worker_id:path}", Role.RUNNER, always_has_id=False),
+        Operation("get_worker_by_id", "GET", "/workers/{worker_id:path}", Role.RUNNER, missing="worker"),
+        # Spans
+        Operation("get_next_span_sequence_id", "POST", "/spans/next", Role.ATTEMPT, wrapped_in="sequence_id"),
+        Operation(
+            "get_many_span_sequence_ids",
+            "POST",
+            "/spans/next/bulk",
+            Role.ATTEMPT,
+            wrapped_in="sequence_ids",
+            renamed={"rollout_attempt_ids": "attempts"},
+        ),
+        Operation("query_spans", "GET", "/spans", Role.RUNNER),
         # Rollouts
         Operation("start_rollout", "POST", "/rollouts", status=201, claims=True, answer=ClaimedRollout),
         Operation(
@@ -232,27 +247,12 @@ OPERATIONS: Final = {
         Operation(
             "wait_for_rollouts", "POST", "/waits/rollouts", Role.RUNNER, answer=list[AnyRollout], waits="timeout"
         ),
-        # Spans
-        Operation("get_next_span_sequence_id", "POST", "/spans/next", Role.ATTEMPT, wrapped_in="sequence_id"),
-        Operation(
-            "get_many_span_sequence_ids",
-            "POST",
-            "/spans/next/bulk",
-            Role.ATTEMPT,
-            wrapped_in="sequence_ids",
-            renamed={"rollout_attempt_ids": "attempts"},
-        ),
-        Operation("query_spans", "GET", "/spans", Role.RUNNER),
         # Resources
         Operation("add_resources", "POST", "/resources", status=201, body="resources"),
         Operation("query_resources", "GET", "/resources", Role.RUNNER),
         Operation("get_latest_resources", "GET", "/resources/latest", Role.RUNNER),
         Operation("update_resources", "POST", "/resources/{resources_id:path}", body="resources"),
         Operation("get_resources_by_id", "GET", "/resources/{resources_id:path}", Role.RUNNER, missing="resources"),
-        # Workers. A heartbeat that is repeated is one more, and the server need not remember it.
-        Operation("query_workers", "GET", "/workers", Role.RUNNER),
-        Operation("update_worker", "POST", "/workers/{worker_id:path}", Role.RUNNER, always_has_id=False),
-        Operation("get_worker_by_id", "GET", "/workers/{worker_id:path}", Role.RUNNER, missing="worker"),
         # The run
         Operation("statistics", "GET", "/statistics", Role.RUNNER, answer=dict[str, Any]),
         Operation("load_state", "GET", "/state", wrapped_in="state"),

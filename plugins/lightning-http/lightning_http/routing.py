@@ -1,15 +1,19 @@
 """What the routes of a store's server share: how a body is read, who may ask, what is answered."""
 
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
+from starlette.datastructures import QueryParams
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from lightning_core.errors import AccessDenied, InvalidRequest
 from lightning_http import wire
@@ -19,43 +23,74 @@ from lightning_http.call import Call
 from lightning_http.messages import PREFIX, REQUEST_HEADER, RUN_HEADER
 
 
-class StoreRequest(Request):
-    """A request whose body is JSON, packed with gzip or not, and no larger than the server takes."""
+async def read_json_body(request: Request) -> bytes:
+    """Return a body that is to be JSON, packed with gzip or not, and no larger than the server takes.
 
-    async def body(self) -> bytes:
-        if not hasattr(self, "_body"):
-            body = await body_of(self, self.state.service.limits.max_body_bytes)
-            if body and media_type_of(self) != "application/json":  # a page in a browser can send that unasked
-                raise BodyRefused(415, f"Content-Type is {media_type_of(self)!r}; this store takes 'application/json'")
-            self._body = body
-        return self._body
-
-    async def json(self) -> Any:
-        if not hasattr(self, "_json"):
-            try:
-                self._json = from_json(await self.body())
-            except ValueError as exc:
-                raise InvalidRequest(f"the body is not JSON: {exc}") from exc
-        return self._json
+    Raises:
+        BodyRefused: When it is too large, of another type, or badly packed.
+    """
+    body = await body_of(request, request.state.service.limits.max_body_bytes)
+    if body and media_type_of(request) != "application/json":  # a page in a browser can send that unasked
+        raise BodyRefused(415, f"Content-Type is {media_type_of(request)!r}; this store takes 'application/json'")
+    return body
 
 
-class StoreRoute(APIRoute):
-    """A route that reads its body as a `StoreRequest`, before FastAPI does: that answers every error in it with 400."""
+def serve(documented: APIRoute) -> Route:
+    """Return the route that serves what FastAPI documents.
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+    FastAPI's own handler solves the dependencies of each request anew, which takes longer than most methods of a store.
+    An endpoint has these parameters, as it needs them: `call`, `request`, those of the path, and `body` or `query`.
+    """
+    endpoint, parameters = documented.endpoint, inspect.signature(documented.endpoint).parameters
+    permits = [each.call for each in documented.dependant.dependencies if isinstance(each.call, Permit)]
+    read_body, read_query = (_reader(parameters.get(name)) for name in ("body", "query"))
 
-        permits = [each.call for each in self.dependant.dependencies if isinstance(each.call, Permit)]
+    async def handle(request: Request) -> Response:
+        request.scope["route"] = documented  # older versions of Starlette leave that to FastAPI
+        given: dict[str, Any] = {**request.path_params}
+        for permit in permits:  # before the body: with a key that is not good for the route nothing is read
+            given["call"] = permit(request)
+        if "request" in parameters:
+            given["request"] = request
+        if read_body is not None:
+            body = await read_json_body(request)
+            given["body"] = read_body(_from_json(body) if body else None)
+        if read_query is not None:
+            given["query"] = read_query(_fields_of(request.query_params))
+        response: Response = await endpoint(**given)
+        return response
 
-        async def read_first(request: Request) -> Response:
-            request = StoreRequest(request.scope, request.receive)
-            for permit in permits:  # whose key is not good for the route has nothing read
-                await permit(request)
-            if self.body_field is not None and await request.body():
-                await request.json()
-            return await handle(request)
+    return Route(documented.path, handle, methods=documented.methods, name=documented.name)
 
-        return read_first
+
+def _from_json(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError as exc:
+        raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+
+
+def _reader(parameter: inspect.Parameter | None) -> Callable[[Any], Any] | None:
+    """Return what makes a parameter's value of JSON's."""
+    if parameter is None:
+        return None
+    place = parameter.name
+    adapter: TypeAdapter[Any] = TypeAdapter(parameter.annotation)
+
+    def read(value: Any) -> Any:
+        if value is None and parameter.default is parameter.empty:
+            raise RequestValidationError([{"type": "missing", "loc": (place,), "msg": "Field required", "input": None}])
+        try:
+            return adapter.validate_python(value)
+        except ValidationError as exc:
+            raise RequestValidationError(wire.faults_of(exc, place)) from exc
+
+    return read
+
+
+def _fields_of(query: QueryParams) -> dict[str, Any]:
+    """Return the values of a query; those of names with `_in` are lists."""
+    return {name: query.getlist(name) if name.endswith("_in") else query[name] for name in query}
 
 
 class StoreAnswer(JSONResponse):
@@ -78,7 +113,7 @@ class Permit(HTTPBearer):
         super().__init__(scheme_name="HTTPBearer", description=about)
         self._role = role
 
-    async def __call__(self, request: HTTPConnection) -> Any:
+    def __call__(self, request: HTTPConnection) -> Any:
         call: Call = request.state.call
         if call.identity.role < self._role:
             own, least = ROLE_NAMES[call.identity.role], ROLE_NAMES[self._role]
@@ -131,5 +166,5 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_router() -> APIRouter:
-    """Return a router for routes below the prefix, whose bodies are JSON."""
-    return APIRouter(prefix=PREFIX, route_class=StoreRoute, responses=ERRORS)
+    """Return a router for routes below the prefix."""
+    return APIRouter(prefix=PREFIX, responses=ERRORS)

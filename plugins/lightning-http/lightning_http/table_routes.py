@@ -65,10 +65,10 @@ def _add_routes(operation: Operation) -> None:
 
 def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
     async def endpoint(call: Call, request: Request, **given: Any) -> Response:
-        body = given.pop("body", None)
+        fields = given.pop("body" if method != "GET" else "query", None)
         if operation.takes_request_id:
             given["request_id"] = request_id_of(request)
-        given |= {operation.body: body} if operation.body else given_in(body)
+        given |= {operation.body: fields} if operation.body else given_in(fields)
         headers: dict[str, str] = {}
         result = await perform(call, operation, given, request, headers)
         return StoreAnswer(result, operation.status, headers)
@@ -79,7 +79,7 @@ def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
     if operation.body is not None:
         annotations["body"] = Bundle
     elif operation.request is not None and method == "GET":
-        annotations["body"] = Annotated[operation.request, Query()]
+        annotations["query"] = Annotated[operation.request, Query()]
     elif operation.request is not None:
         annotations["body"] = operation.request
         if not any(field.is_required() for field in operation.request.model_fields.values()):

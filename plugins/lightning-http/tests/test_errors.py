@@ -3,6 +3,7 @@
 import json
 import logging
 
+import aiohttp
 import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer
 from lightning_http.service import Limits
@@ -25,10 +26,18 @@ async def test_an_unknown_id_is_404_and_named(server, ask, path):
 async def test_an_unknown_route_is_404_and_a_wrong_method_405(server, ask):
     status, answer = await ask("GET", f"{server.url}/v1/agl/rollout")
     assert (status, answer["error"]) == (404, "UnknownRoute")
+    status, answer = await ask("GET", f"{server.url}/v1/agl/statistics/")
+    assert (status, answer["error"]) == (404, "UnknownRoute")
     status, answer = await ask("DELETE", f"{server.url}/v1/agl/spans")
     assert (status, answer["message"]) == (405, "this route does not take DELETE; see /openapi.json")
     status, answer = await ask("DELETE", f"{server.url}/v1/agl/rollouts/ro-1")
     assert (status, answer["message"]) == (405, "this route does not take DELETE; see /openapi.json")
+
+
+async def test_a_wrong_method_is_answered_with_all_methods_of_the_path(server):
+    url = f"{server.url}/v1/agl/rollouts/ro-1"
+    async with aiohttp.ClientSession() as session, session.delete(url) as response:
+        assert response.headers["allow"] == "GET, HEAD, POST"
 
 
 @pytest.mark.parametrize(
