@@ -15,7 +15,7 @@ pytest.importorskip("lightning_sqlite", reason="only what is kept in a file surv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # a test that hangs gives up by itself
 
-ROLLOUTS = int(os.environ.get("AGL_CHAOS_ROLLOUTS", "500"))
+ROLLOUTS = int(os.environ.get("AGL_CHAOS_ROLLOUTS", "250"))
 CONCURRENCY = 3
 """How many rollouts a runner process works on."""
 

@@ -11,7 +11,7 @@ from lightning_core.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
-ROLLOUTS = 2000
+ROLLOUTS = 512
 RUNNERS = 256
 MESSAGES = 10
 
@@ -76,7 +76,7 @@ def mixed(task: int) -> Any:
 
 
 @pytest.mark.slow
-async def test_2000_rollouts_with_256_runners_have_each_its_own_reward_and_spans() -> None:
+async def test_512_rollouts_with_256_runners_have_each_its_own_reward_and_spans() -> None:
     trainer = Trainer(algorithm="baseline", n_runners=RUNNERS)
 
     result = await trainer.fit_async(mixed, range(ROLLOUTS))

@@ -43,8 +43,9 @@ async def wait(task: Any) -> float:
 # Which limit ends a run
 
 
-@pytest.mark.parametrize("strategy", ["local", pytest.param("processes", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("memory", "local"), pytest.param("sqlite", "processes", marks=pytest.mark.slow)]
+)
 async def test_a_run_ends_when_a_call_would_go_over_its_budget(
     engine: FakeEngine, tmp_path: Path, strategy: str, kind: str
 ) -> None:

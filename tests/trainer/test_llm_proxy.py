@@ -34,8 +34,9 @@ async def calls_of(store: LightningStore) -> list[list[Span]]:
     return [[span for span in each if span.name.startswith("chat ")] for each in spans]
 
 
-@pytest.mark.parametrize("strategy", ["local", pytest.param("processes", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("memory", "local"), pytest.param("sqlite", "processes", marks=pytest.mark.slow)]
+)
 async def test_agents_call_through_the_proxy_of_the_run(
     engine: FakeEngine, tmp_path: Path, strategy: str, kind: str
 ) -> None:

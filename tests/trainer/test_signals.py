@@ -61,13 +61,13 @@ def slow_engine() -> Iterator[FakeEngine]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize(
-    ("agent", "workers"),
+    ("agent", "workers", "number", "status"),
     [
-        pytest.param("in_the_loop", 1, id="async agent"),
-        pytest.param("in_a_thread", 1, id="sync agent"),
-        pytest.param("in_the_loop", 2, id="two workers"),
+        pytest.param("in_the_loop", 1, signal.SIGINT, 130, id="async agent"),
+        pytest.param("in_a_thread", 1, signal.SIGTERM, 143, id="sync agent"),
+        pytest.param("in_a_thread", 1, signal.SIGINT, 130, id="sync agent, Ctrl-C"),
+        pytest.param("in_the_loop", 2, signal.SIGTERM, 143, id="two workers"),
     ],
 )
 def test_train_ends_while_model_calls_hang(

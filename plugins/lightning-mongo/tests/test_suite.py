@@ -23,11 +23,6 @@ class OnServer(StoreSuite):
     async def test_a_clock_that_is_set_takes_nothing_from_who_lives_and_leaves_nothing_to_who_died(self) -> None:  # type: ignore[override]
         pass
 
-    @pytest.mark.slow
-    @pytest.mark.timeout(400)
-    async def test_each_of_ten_thousand_rollouts_is_done_once(self, store: LightningStore) -> None:
-        await super().test_each_of_ten_thousand_rollouts_is_done_once(store)
-
 
 class TestOnStandaloneServer(OnServer):
     @pytest.fixture(autouse=True)
