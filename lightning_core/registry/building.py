@@ -62,6 +62,7 @@ Kind = Literal[
     "backends",
     "agents",
     "commands",
+    "pages",
     "hooks",
 ]
 """What a component is for."""
@@ -83,6 +84,7 @@ SINGULAR: Mapping[Kind, str] = {
     "backends": "backend",
     "agents": "agent",
     "commands": "command",
+    "pages": "page",
     "hooks": "hook plugin",
 }
 """What one component of a kind is called in a message."""

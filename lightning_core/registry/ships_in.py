@@ -28,7 +28,11 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "runner": "lightning-http",
         "show": "lightning-viewer",
         "store": "lightning-http",
+        "ui": "lightning-viewer",
         "vllm": "lightning-verl",
+    },
+    "pages": {
+        "viewer": "lightning-viewer",
     },
     "proxies": {
         "proxy": "lightning-proxy",

@@ -1,7 +1,7 @@
 """The store's interface: what algorithms, runners and tracers may ask of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
@@ -126,6 +126,16 @@ class LightningStore(ABC):
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
         """Keep deadlines during the block, also while nobody waits: for a process that serves the store to others."""
         return nullcontext()
+
+    def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
+        """Call the listener with a rollout's id after each change of it, until the returned function is called.
+
+        The listener is called from any thread, returns at once and does not raise.
+
+        Returns:
+            A function that may be called more than once; None where this store cannot tell of changes.
+        """
+        return None
 
     def attempt_key(self, attempt_id: str) -> str | None:
         """Return the key that came with the claim of an attempt and opens only that attempt; None without keys."""

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from lightning_core import lifecycle
@@ -108,6 +108,10 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart, SpanPart, ResourcePart, W
 
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
         return self._watchdogs.on_duty()
+
+    def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
+        self._check_open()
+        return self._backend.watch(self._run_id, lambda change: listener(change.rollout_id))
 
     async def statistics(self) -> LightningStoreStatistics:
         self._check_open()

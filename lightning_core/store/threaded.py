@@ -55,6 +55,9 @@ class LightningStoreThreaded(_Complete):
     def lease_seconds(self) -> float | None:
         return self._store.lease_seconds
 
+    def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
+        return self._store.watch(listener)
+
     def attempt_key(self, attempt_id: str) -> str | None:
         return self._store.attempt_key(attempt_id)
 

@@ -1,6 +1,7 @@
 """The application of a store's server, and the routes that are not of the table."""
 
 import functools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 
-from lightning_core.errors import InvalidRequest, StoreError
+from lightning_core.errors import InvalidRequest, RegistryError, StoreError
+from lightning_core.registry import default_registry
 from lightning_core.types import Attempt, Span
 from lightning_http.auth import Role
 from lightning_http.body import BodyRefused, ClientGone
@@ -222,11 +225,29 @@ async def _answer_unknown(request: Request, exc: Exception) -> Response:
     return answer_unknown_route(request, exc)
 
 
+logger = logging.getLogger(__name__)
+
+
+def _pages() -> list[BaseRoute]:
+    """Return the routes of installed plugins for people who look into the store.
+
+    A component of the kind `pages` is a function that returns Starlette routes. They are behind the same keys as the
+    store's own, but for the page `/`, and find the caller and the store in `request.state.call`.
+    """
+    registry, found = default_registry(), list[BaseRoute]()
+    for component in registry.components("pages"):
+        try:
+            found += registry.load_component(component)()
+        except RegistryError as exc:  # a plugin that is broken does not stop the store
+            logger.warning("lightning.pages_not_served name=%s: %s", component.name, exc)
+    return found
+
+
 @functools.cache
 def application() -> Starlette:
     """Return the application, the same for all servers of a process; see `Gate`."""
     app = Starlette(
-        routes=[serve(route) for route in documented().routes if isinstance(route, APIRoute)],
+        routes=[*(serve(route) for route in documented().routes if isinstance(route, APIRoute)), *_pages()],
         exception_handlers={
             HTTPException: _answer_unknown,
             **dict.fromkeys(

@@ -3,6 +3,7 @@
 import functools
 import inspect
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,9 @@ class ForwardingStore(_Complete):
 
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
         return self.target().keeping_deadlines()
+
+    def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
+        return self.target().watch(listener)
 
     def attempt_key(self, attempt_id: str) -> str | None:
         return self.target().attempt_key(attempt_id)

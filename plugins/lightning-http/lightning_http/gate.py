@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lightning_core.errors import StoreError
 from lightning_http.call import CLIENT_GONE, Call, answer_error
-from lightning_http.messages import HEALTH_PATH, LEASE_HEADER, RUN_HEADER
+from lightning_http.messages import LEASE_HEADER, OPEN_PATHS, RUN_HEADER
 from lightning_http.service import Service
 from lightning_http.web_pages import require_local, require_same_site
 
@@ -70,7 +70,7 @@ class Gate:
         )
         state: dict[str, Any] = {"service": self._service}
         scope["state"] = state
-        if scope["path"] == HEALTH_PATH:
+        if scope["path"] in OPEN_PATHS:
             return []
         call = state["call"] = Call.identified(self._service, headers)
         lease_seconds = call.store.lease_seconds

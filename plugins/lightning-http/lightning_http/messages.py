@@ -25,7 +25,12 @@ METRICS_PATH: Final = "/metrics"
 OPENAPI_PATH: Final = "/openapi.json"
 
 HEALTH_PATH: Final = PREFIX + "/health"
-"""The only route that needs no key."""
+
+PAGE_PATH: Final = "/"
+"""The page for people, where a plugin has one. It holds no data."""
+
+OPEN_PATHS: Final = frozenset({HEALTH_PATH, PAGE_PATH})
+"""The routes that need no key."""
 
 MAX_ENQUEUED: Final = 10_000
 """How many rollouts one request may enqueue."""

@@ -235,12 +235,13 @@ class Aggregates:
             )
         return found
 
-    def compare(self, before: int, after: int, *, limit: int = 100) -> dict[str, Any]:
+    def compare(self, before: int, after: int, *, mode: str | None = None, limit: int = 100) -> dict[str, Any]:
         """Compare two versions sample by sample, on the samples that both were tried on.
 
         Args:
             before: The number of a version.
             after: The number of the other one.
+            mode: Which rollouts to compare, `other` for those without a mode; None for all.
             limit: How many of the samples that changed to return.
 
         Returns:
@@ -248,7 +249,7 @@ class Aggregates:
             without a common sample; `rows`, what changed, the largest losses first, each with `sample`, `from`, `to`,
             and the ids of rollouts `old` and `now`; `inputs` by sample.
         """
-        old, now = self._by_sample(before), self._by_sample(after)
+        old, now = self._by_sample(before, mode), self._by_sample(after, mode)
         pairs: list[dict[str, Any]] = []
         for sample in sorted(old.keys() & now.keys()):
             means = _mean(old[sample]), _mean(now[sample])
@@ -366,10 +367,10 @@ class Aggregates:
                 found.append({"mode": mode, **measured})
         return found
 
-    def _by_sample(self, version: int) -> dict[int, list[Row]]:
+    def _by_sample(self, version: int, wanted: str | None) -> dict[int, list[Row]]:
         found: dict[int, list[Row]] = {}
         for resources_id, mode in self._by_version:
-            if self._numbers.get(resources_id or "") == version:
+            if self._numbers.get(resources_id or "") == version and wanted in (None, mode or "other"):
                 for row in self._by_version.rows((resources_id, mode)):
                     if row.reward is not None:
                         found.setdefault(row.sample, []).append(row)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.emitter import find_final_reward
+from lightning_core.lifecycle import ENDED
 from lightning_core.rewards import final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
@@ -56,3 +57,56 @@ async def _earlier_usage(store: LightningStore, rollout: Rollout) -> Usage | Non
         return None
     attempts = await store.query_attempts(rollout.rollout_id)
     return sum((usage_in(each.metadata) for each in attempts[:-1]), Usage())
+
+
+class Follower:
+    """Keeps `Aggregates` up to date with a store. One caller at a time."""
+
+    def __init__(self) -> None:
+        self.known = Aggregates()
+        """What is known by now."""
+        self._open: set[str] = set()
+        """The rollouts that have not ended."""
+        self._seen = 0
+        self._newest: str | None = None
+        self._versions = 0
+
+    async def update(self, store: LightningStore, told: Collection[str] | None = None) -> set[str]:
+        """Read what is new, and what has changed.
+
+        Args:
+            store: Where the rollouts are.
+            told: The ids of those that the store says have changed; None where it does not say, so that all are read
+                again that had not ended.
+
+        Returns:
+            The ids of rollouts that are new or have changed, without those of the algorithm's own calls.
+        """
+        again = sorted(self._open if told is None else self._open.intersection(told))
+        changed: list[Rollout] = []
+        for start in range(0, len(again), PAGE_SIZE):
+            changed += await store.query_rollouts(rollout_id_in=again[start : start + PAGE_SIZE])
+        if len(changed) < len(again) or not await self._read_new(store, changed):
+            self.__init__()  # type: ignore[misc]  # some were deleted: the others have other places now
+            return await self.update(store)
+        versions = (await store.query_resources(limit=0)).total
+        if versions != self._versions or not all(self.known.knows_resources(each.resources_id) for each in changed):
+            self.known.put_resources(await store.query_resources())
+            self._versions = versions
+        before = {each.rollout_id: self.known.row(each.rollout_id) for each in changed}
+        await _put(store, self.known, changed)
+        self._open.difference_update(each.rollout_id for each in changed if each.status in ENDED)
+        self._open.update(each.rollout_id for each in changed if each.status not in ENDED)
+        return {rollout_id for rollout_id, row in before.items() if self.known.row(rollout_id) != row}
+
+    async def _read_new(self, store: LightningStore, found: list[Rollout]) -> bool:
+        """Read the rollouts that are new; return False where the last one that was read is not in its place."""
+        while True:
+            items = list(await store.query_rollouts(limit=PAGE_SIZE, offset=max(0, self._seen - 1)))
+            if self._newest is not None and (not items or items.pop(0).rollout_id != self._newest):
+                return False
+            if not items:
+                return True
+            found += items
+            self._seen += len(items)
+            self._newest = items[-1].rollout_id

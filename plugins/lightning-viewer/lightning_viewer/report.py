@@ -1,12 +1,14 @@
 """The report of a run: one HTML file with the data, the client and its styles in it."""
 
 import base64
+import functools
 import hashlib
 import html
 import json
 import os
 from importlib.resources import files
 from pathlib import Path
+from typing import NamedTuple
 
 from lightning_core.cli.console import to_json
 from lightning_viewer.collect import RunData
@@ -14,7 +16,7 @@ from lightning_viewer.collect import RunData
 REPORT_FILE = "report.html"
 """The name of the report in the folder of its run."""
 
-SCRIPTS = ("htm-preact.js", "format.js", "charts.js", "pages.js", "app.js")
+SCRIPTS = ("htm-preact.js", "format.js", "charts.js", "source.js", "pages.js", "trace.js", "app.js")
 """The client's scripts in the order in which they are run. Each is a classic script: a file that is opened from disk
 cannot import modules."""
 
@@ -40,30 +42,58 @@ def write_report(data: RunData, path: Path) -> None:
 
 def render(data: RunData) -> str:
     """Return the report as HTML. It loads nothing, and runs no script but its own."""
-    client = files("lightning_viewer") / "client"
-    script = "\n".join((client / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    style = (client / "style.css").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; img-src data:"
+    return page_of(data, title=f"{data['run']['id']} · {data['run']['algorithm']}")
+
+
+def page_of(data: RunData | None, *, title: str) -> str:
+    """Return the page as HTML.
+
+    Args:
+        data: What the page shows; None for a page that asks the server which it comes from.
+        title: Its title.
+    """
+    client = _client()
     # "<" cannot end the element, or open another one, when it is written as JSON's escape.
     embedded = json.dumps(to_json(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     embedded = embedded.replace("<", "\\u003c")
-    title = html.escape(f"{data['run']['id']} · {data['run']['algorithm']}")
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="{policy_of(is_live=data is None)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
+<link rel="icon" href="data:,">
+<title>{html.escape(title)}</title>
+<style>{client.style}</style>
 </head>
 <body>
-<div id="app"><noscript>This report needs JavaScript, which it has with it: nothing is loaded.</noscript></div>
+<div id="app"><noscript>This page needs JavaScript, which it has with it.</noscript></div>
 <script type="application/json" id="data">{embedded}</script>
-<script>{script}</script>
+<script>{client.script}</script>
 </body>
 </html>
 """
+
+
+def policy_of(*, is_live: bool) -> str:
+    """Return the page's content security policy: its own script and styles; a live one may ask its own server."""
+    client = _client()
+    policy = (
+        f"default-src 'none'; script-src {_source(client.script)}; style-src {_source(client.style)}; img-src data:"
+    )
+    return f"{policy}; base-uri 'none'; form-action 'none'" + ("; connect-src 'self'" if is_live else "")
+
+
+class _Client(NamedTuple):
+    script: str
+    style: str
+
+
+@functools.cache
+def _client() -> _Client:
+    folder = files("lightning_viewer") / "client"
+    script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    return _Client(script, (folder / "style.css").read_text(encoding="utf-8"))
 
 
 def _source(text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from lightning_core.errors import RunFolderError
 from lightning_core.registry import default_registry
@@ -37,20 +38,50 @@ async def opened(folder: RunFolder) -> AsyncIterator[LightningStore]:
         RunFolderError: When the run has no store in its folder.
         StoreError: When its store cannot be copied.
     """
+    if folder.lock.owner() is not None:
+        async with copied(folder) as store:
+            yield store
+        return
+    _require_store(folder)
+    store = _open(folder, folder.store_file)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+@asynccontextmanager
+async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
+    """Open a copy of the store of a run during the block, whether the run goes on or not.
+
+    Raises:
+        RunFolderError: When the run has no store in its folder.
+        StoreError: When its store cannot be copied.
+    """
+    _require_store(folder)
+    with TemporaryDirectory(prefix="agl-") as copies:
+        path = Path(copies) / folder.store_file.name
+        back_up = default_registry().load("stores", DURABLE).back_up
+        await asyncio.to_thread(back_up, folder.store_file, path)
+        # Nothing is overdue in a copy: it is the store itself that takes attempts from silent workers.
+        store = _open(folder, path, check=False, lease_seconds=LEASE_SECONDS)
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+
+LEASE_SECONDS = 1e9
+
+
+def _require_store(folder: RunFolder) -> None:
     if not folder.store_file.is_file():
         raise RunFolderError(
             f"run {folder.run_id} has no store in its folder, so its rollouts are not known; a run keeps one there "
             "where lightning-sqlite is installed and the config names no store"
         )
-    with TemporaryDirectory(prefix="agl-") as copies:
-        options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
-        if folder.lock.owner() is not None:
-            options["path"] = Path(copies) / folder.store_file.name
-            options["check"] = False  # the copy was
-            back_up = default_registry().load("stores", DURABLE).back_up
-            await asyncio.to_thread(back_up, folder.store_file, options["path"])
-        store = default_registry().build("stores", options, expected=LightningStore)
-        try:
-            yield store
-        finally:
-            await store.aclose()
+
+
+def _open(folder: RunFolder, path: Path, **options: Any) -> LightningStore:
+    options |= {"name": DURABLE, "path": path, "run_id": folder.run_id}
+    return default_registry().build("stores", options, expected=LightningStore)

@@ -1,31 +1,110 @@
 "use strict";
-/* Reads the data, and shows the page that the address names. */
+/* Gets the data, and shows the page that the address names. */
 
-const PAGES = { run: ["Run", RunPage], rollouts: ["Rollouts", RolloutsPage], prompts: ["Prompts", PromptsPage], rollout: [null, RolloutPage] };
+const PAGES = {
+  run: ["Run", RunPage], rollouts: ["Rollouts", RolloutsPage], prompts: ["Prompts", PromptsPage],
+  workers: ["Workers", WorkersPage], settings: ["Settings", SettingsPage], rollout: [null, RolloutPage],
+};
+const LIVE_ONLY = new Set(["workers"]);
 
-function place() {
+function whereabouts(isLive) {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return { page: path in PAGES ? path : "run", parameters: Object.fromEntries(new URLSearchParams(query || "")) };
+  const page = path in PAGES && (isLive || !LIVE_ONLY.has(path)) ? path : "run";
+  return { page, parameters: Object.fromEntries(new URLSearchParams(query || "")) };
 }
 
-function App({ data }) {
-  const [{ page, parameters }, setPlace] = useState(place);
+/** The seconds since the epoch, every second where something goes on. */
+function useNow(isLive) {
+  const [now, setNow] = useState(Date.now() / 1000);
   useEffect(() => {
-    const follow = () => setPlace(place());
+    if (!isLive) return undefined;
+    const timer = setInterval(() => setNow(Date.now() / 1000), 1000);
+    return () => clearInterval(timer);
+  }, [isLive]);
+  return now;
+}
+
+function Shell({ data, source, revision, connection }) {
+  const isLive = !!data.is_live;
+  const [{ page, parameters }, setPlace] = useState(() => whereabouts(isLive));
+  const [settings, setSettings] = useState(kept);
+  const now = useNow(isLive && (data.run.end === null || page === "workers"));
+  useEffect(() => {
+    const follow = () => setPlace(whereabouts(isLive));
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
   }, []);
   useEffect(() => scrollTo(0, 0), [page, parameters.id]);
+  useEffect(() => {
+    document.documentElement.dataset.theme = settings.theme;
+  }, [settings.theme]);
+  useEffect(() => {
+    document.title = `${data.run.id}${data.run.algorithm ? ` · ${data.run.algorithm}` : ""}`;
+  }, [data.run.id]);
   const go = (page, parameters) => {
     history.replaceState(null, "", link(page, parameters));
-    setPlace(place());
+    setPlace(whereabouts(isLive));
+  };
+  const change = (changed) => {
+    const all = { ...settings, ...changed };
+    keep(all);
+    setSettings(all);
   };
   const shown = page === "rollout" ? "rollouts" : page;
   const Page = PAGES[page][1];
-  return html`<header><div class="bar"><div class="title"><h1>${data.run.id}</h1><span class="status ${data.run.outcome}">${data.run.outcome}</span><span class="muted">${data.run.algorithm} · ${moment(data.run.start)}</span></div>
-      <nav aria-label="Pages">${Object.entries(PAGES).filter(([, [name]]) => name).map(([key, [name]]) => html`<a href=${link(key)} aria-current=${key === shown ? "page" : undefined}>${name}</a>`)}</nav></div></header>
-    <main><${Page} data=${data} parameters=${parameters} go=${go} /></main>
-    <footer>Made by Lightning Core. Nothing in this file is loaded from elsewhere.</footer>`;
+  const links = Object.entries(PAGES).filter(([key, [name]]) => name && (isLive || !LIVE_ONLY.has(key)));
+  return html`<header><div class="bar"><div class="title"><h1>${data.run.id}</h1>${data.run.outcome && html`<span class="status ${data.run.outcome}">${data.run.outcome}</span>`}<span class="muted">${[data.run.algorithm, data.run.start !== null && moment(data.run.start)].filter(Boolean).join(" · ")}</span></div>
+      <nav aria-label="Pages">${links.map(([key, [name]]) => html`<a href=${link(key)} aria-current=${key === shown ? "page" : undefined}>${name}</a>`)}</nav></div>
+      ${isLive && connection.isLost && html`<p class="lost" role="alert">The connection is lost. What is shown is from before; trying again…</p>`}</header>
+    <main><${Page} key=${page === "rollout" ? parameters.id : page} data=${data} source=${source} revision=${revision} parameters=${parameters} go=${go} now=${now} settings=${settings} change=${change} /></main>
+    <footer>${isLive ? html`<span class="dot ${connection.isLost ? "off" : "on"}"></span>${connection.isLost ? "not connected" : "live"}${data.is_copy && " · read only: the run is not disturbed"}` : "Made by Lightning Core. Nothing in this file is loaded from elsewhere."}</footer>`;
 }
 
-render(html`<${App} data=${JSON.parse(document.getElementById("data").textContent)} />`, document.getElementById("app"));
+/** Asks for the key of the store. It is kept until the tab is closed. */
+function KeyForm({ error, onKey }) {
+  const [key, setKey] = useState("");
+  const send = (event) => {
+    event.preventDefault();
+    if (key.trim()) onKey(key.trim());
+  };
+  return html`<main class="door"><form class="card" onSubmit=${send}><h1>This store wants a key</h1>
+    <p class="muted">It is that of the variable AGL_KEY, and is kept in this tab only.</p>
+    ${error && html`<${Problem} error=${error} />`}
+    <div class="filters"><input type="password" aria-label="Key" autocomplete="off" autofocus value=${key} onInput=${(event) => setKey(event.target.value)} /><button type="submit">Open</button></div></form></main>`;
+}
+
+function LiveApp({ source }) {
+  const [opened, setOpened] = useState(0);
+  const [revision, setRevision] = useState(0);
+  const [connection, setConnection] = useState({ isLost: false });
+  const { value, error } = useAsked(() => source.run(), [opened], revision);
+  const last = useRef(null);
+  if (value) last.current = value;
+  useEffect(() => source.follow({
+    changed: () => setRevision((known) => known + 1),
+    connected: () => setConnection({ isLost: false }),
+    lost: () => setConnection({ isLost: true }),
+  }), [opened]);
+  useEffect(() => setRevision((known) => known + 1), [connection.isLost]);
+  if (error instanceof KeyWanted) return html`<${KeyForm} error=${source.key ? error : null} onKey=${(key) => (source.setKey(key), setOpened(opened + 1))} />`;
+  if (!last.current) return html`<main class="door">${error ? html`<${Problem} error=${error} />` : html`<${Loading} what="the run" />`}</main>`;
+  return html`<${Shell} data=${last.current} source=${source} revision=${revision} connection=${connection} />`;
+}
+
+/** Add what the server tells of a run and the file does not have. */
+function withChoices(data) {
+  const rewards = data.rollouts.map((each) => each.reward).filter((each) => each !== null);
+  return {
+    ...data, modes: [...new Set(data.rollouts.map((each) => each.mode || "other"))].sort(), statuses: [...new Set(data.rollouts.map((each) => each.status))].sort(),
+    reward_range: rewards.length ? [rewards.reduce((a, b) => Math.min(a, b)), rewards.reduce((a, b) => Math.max(a, b))] : [null, null],
+  };
+}
+
+document.documentElement.dataset.theme = kept().theme;
+const embedded = JSON.parse(document.getElementById("data").textContent);
+render(
+  embedded === null
+    ? html`<${LiveApp} source=${new LiveSource()} />`
+    : html`<${Shell} data=${withChoices(embedded)} source=${new FileSource(embedded)} revision=${0} connection=${{ isLost: false }} />`,
+  document.getElementById("app"),
+);

@@ -20,7 +20,27 @@ function duration(value) {
 
 /** @param {number | null} seconds Since the epoch. */
 const moment = (seconds) =>
-  seconds === null ? "–" : new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+  seconds === null ? "–" : new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: kept().zone || undefined });
+
+/** Tell how long ago something was, to the second. */
+const ago = (seconds, now) => (seconds === null ? "–" : duration(Math.max(0, Math.round(now - seconds))));
+
+/** What a person has set for this page, in this browser. */
+function kept() {
+  try {
+    return { theme: "", zone: "", ...JSON.parse(localStorage.getItem("agl-settings") || "{}") };
+  } catch {
+    return { theme: "", zone: "" }; // a browser that keeps nothing for files
+  }
+}
+
+function keep(settings) {
+  try {
+    localStorage.setItem("agl-settings", JSON.stringify(settings));
+  } catch {
+    // then they hold until the page is closed
+  }
+}
 
 /** Return the text of a sample: the first text that is in it, or its JSON. */
 function sampleText(input) {
@@ -51,4 +71,10 @@ function lineDiff(before, after) {
     else lines.push({ sign: "-", text: a[i++] });
   }
   return lines;
+}
+
+function copy(text, button) {
+  const before = button.textContent, said = (words) => { button.textContent = words; setTimeout(() => (button.textContent = before), 1500); };
+  if (!navigator.clipboard) return said("This browser does not let a file copy");
+  navigator.clipboard.writeText(text).then(() => said("Copied"), () => said("Not allowed"));
 }

@@ -1,10 +1,12 @@
 "use strict";
-/* The pages of the report. */
+/* The pages, but for that of one rollout. */
 
 const link = (page, parameters = {}) => {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined)).toString();
   return `#/${page}${query ? `?${query}` : ""}`;
 };
+const PAGE_SIZE = 100;
+const place = (version) => Number(version.slice(1)) - 1;
 const version = (index) => (index === null || index === undefined ? "–" : `v${index + 1}`);
 
 // The run
@@ -13,7 +15,7 @@ function curvePoints(data) {
   const reports = data.curve.filter((each) => each.step !== null);
   const names = ["val_reward", "train_reward", "reward"];
   const name = names.find((each) => reports.filter((report) => typeof report.metrics[each] === "number").length > 1);
-  if (!name) return null;
+  if (!name) return stepPoints(data);
   const byStep = new Map();
   for (const { step, metrics } of data.curve) {
     if (typeof metrics[name] !== "number") continue;
@@ -27,32 +29,39 @@ function curvePoints(data) {
   return { name, points };
 }
 
+/** The curve of an algorithm that reports no steps, from its rollouts. */
+function stepPoints(data) {
+  for (const mode of ["val", "train"]) {
+    const steps = (data.steps || []).filter((each) => each.mode === mode);
+    if (steps.length > 1) return { name: `${mode}_reward`, points: steps.map((each) => ({ x: each.step, y: each.mean, low: each.low, high: each.high, title: `step ${each.step}: ${number(each.mean)}` })) };
+  }
+  return null;
+}
+
 function Verdict({ data }) {
   const found = data.comparison;
-  if (!found) return html`<section class="card verdict"><h2>Reward</h2><p class="muted">No rollout of this run gave a reward.</p></section>`;
+  if (!found) return html`<section class="card verdict"><h2>Reward</h2><p class="muted">${data.is_live && data.run.end === null ? "No rollout has given a reward yet." : "No rollout of this run gave a reward."}</p></section>`;
   const { difference } = found;
   const where = `${modeName(found.mode)} samples`.replace("held out", "held-out");
   const before = difference ? { mean: difference.before } : found.before;
   const after = difference ? { mean: difference.after } : found.after;
   const rows = [found.before && { name: "before", kind: "before", ...found.before }, found.after && { name: "best", kind: "after", ...found.after }].filter(Boolean);
-  const sure = difference && difference.low !== null && (difference.low > 0 || difference.high < 0);
   return html`<section class="card verdict">
     <h2>Reward on ${where}</h2>
     <p class="big">${before && html`<span class=${after ? "old" : ""}>${number(before.mean)}</span>`}${before && after && html`<span class="arrow" aria-label="to">→</span>`}${after && html`<span>${number(after.mean)}</span>`}</p>
-    ${difference && html`<p class="difference ${difference.difference > 0 ? "good" : difference.difference < 0 ? "bad" : ""}">
-      <strong>${signed(difference.difference)}</strong>${difference.low !== null && html` <span class="muted">95% ${signed(difference.low)} to ${signed(difference.high)}, ${count(difference.n)} samples${sure ? "" : "; this may be chance"}</span>`}</p>`}
+    ${difference && html`<${Difference} found=${difference} />`}
     ${rows.length > 0 && html`<${Intervals} rows=${rows} />`}
     ${found.mode === "val" && found.after && html`<p class="note">The best was chosen on these samples, which flatters it. Give a test_dataset to measure it on others.</p>`}
   </section>`;
 }
 
-function Tiles({ data }) {
+function Tiles({ data, now }) {
   const { counts, usage, budget, run } = data;
-  const ended = run.end === null ? null : run.end - run.start;
+  const until = run.end ?? (run.outcome === "running" ? now : null);
   const used = usage ? ["agent", "algorithm"].map((each) => usage[each]) : [];
   const sum = (field) => (used.some((each) => typeof each[field] === "number") ? used.reduce((total, each) => total + (each[field] || 0), 0) : null);
   const tiles = [
-    ["duration", duration(ended)],
+    ["duration", until === null ? null : duration(Math.max(0, until - run.start))],
     ["model calls", usage ? count(sum("calls")) : "–"],
     ["tokens", sum("input_tokens") === null ? null : `${count(sum("input_tokens"))} in, ${count(sum("output_tokens"))} out`],
     ["cost", sum("cost") === null ? null : `$${number(sum("cost"), 4)}`],
@@ -62,7 +71,7 @@ function Tiles({ data }) {
     <h2>Rollouts</h2>
     <p class="big">${count(total)}</p>
     <${Parts} parts=${["succeeded", "failed", "cancelled", "unfinished"].map((name) => ({ name, count: counts[name] }))} />
-    <ul class="legend">${["succeeded", "failed", "cancelled", "unfinished"].filter((name) => counts[name]).map((name) => html`<li class=${name}><a href=${link("rollouts", name === "unfinished" ? {} : { status: name })}>${count(counts[name])} ${name}</a></li>`)}
+    <ul class="legend">${["succeeded", "failed", "cancelled", "unfinished"].filter((name) => counts[name]).map((name) => html`<li class=${name}><a href=${link("rollouts", name === "unfinished" ? { order: "newest" } : { status: name })}>${count(counts[name])} ${name}</a></li>`)}
       ${counts.retried > 0 && html`<li>${count(counts.retried)} took several attempts</li>`}</ul>
     <dl class="facts">${tiles.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     ${budget && Object.entries(budget.limits).map(([name, limit]) => html`<div><dt>budget, ${name}</dt><dd>${number(budget.used[name] || 0, name === "usd" ? 4 : 0)} of ${number(limit, name === "usd" ? 2 : 0)}${budget.ended_by === name ? ", used up" : ""}</dd></div>`)}</dl>
@@ -89,177 +98,91 @@ function Diff({ before, after }) {
   return html`<pre class="diff">${lineDiff(before, after).map(({ sign, text }) => html`<div class=${sign === "+" ? "added" : sign === "-" ? "removed" : ""}><span class="sign">${sign}</span>${text || " "}</div>`)}</pre>`;
 }
 
-function RunPage({ data }) {
+function RunPage({ data, now }) {
   const curve = useMemo(() => curvePoints(data), [data]);
   return html`${data.run.error && html`<p class="alert">${data.run.error}</p>`}
     <div class="cards">
-      <${Verdict} data=${data} /><${Tiles} data=${data} />
+      <${Verdict} data=${data} /><${Tiles} data=${data} now=${now} />
       ${curve && html`<section class="card wide"><h2>${{ val_reward: "Validation reward", train_reward: "Training reward" }[curve.name] || "Reward"} by step</h2><${Curve} points=${curve.points} label="reward by step" /></section>`}
       <${Failures} data=${data} /><${Best} data=${data} />
-      <section class="card wide"><h2>Made of</h2><dl class="facts">
+      ${data.run.algorithm !== null && html`<section class="card wide"><h2>Made of</h2><dl class="facts">
         <div><dt>algorithm</dt><dd>${data.run.algorithm}</dd></div>
         ${data.run.config_file && html`<div><dt>config</dt><dd>${data.run.config_file}</dd></div>`}
         <div><dt>Python</dt><dd>${data.run.python}</dd></div>
         ${data.run.resumed > 0 && html`<div><dt>resumed</dt><dd>${count(data.run.resumed)}×</dd></div>`}
         ${Object.entries(data.run.versions).map(([name, each]) => html`<div><dt>${name}</dt><dd>${each}</dd></div>`)}
       </dl>
-      ${Object.keys(data.run.config).length > 0 && html`<details><summary>The whole config</summary><pre>${JSON.stringify(data.run.config, null, 2)}</pre></details>`}</section>
+      ${Object.keys(data.run.config).length > 0 && html`<p class="end"><a href=${link("settings")}>The whole config</a></p>`}</section>`}
     </div>`;
 }
 
 // Rollouts
 
-const PAGE_SIZE = 100;
-const ORDERS = {
-  worst: ["worst first", (a, b) => (a.reward ?? -Infinity) - (b.reward ?? -Infinity)],
-  best: ["best first", (a, b) => (b.reward ?? -Infinity) - (a.reward ?? -Infinity)],
-  newest: ["newest first", (a, b) => b.start - a.start],
-  oldest: ["oldest first", (a, b) => a.start - b.start],
-  slowest: ["slowest first", (a, b) => (b.seconds ?? 0) - (a.seconds ?? 0)],
-};
+const ORDERS = { worst: "worst first", best: "best first", newest: "newest first", oldest: "oldest first", slowest: "slowest first" };
 
 function Choice({ label, value, options, onChange }) {
   return html`<label>${label} <select value=${value} onChange=${(event) => onChange(event.target.value)}>
     ${options.map(([key, name]) => html`<option value=${key} selected=${key === value}>${name}</option>`)}</select></label>`;
 }
 
-function RolloutsPage({ data, parameters, go }) {
-  const { mode = "", status = "", version: chosen = "", text = "", order = "worst", traced = "" } = parameters;
+/** A field whose value is told when the typing pauses. */
+function Field({ label, value, onChange, ...rest }) {
+  const [typed, setTyped] = useState(value), timer = useRef(0);
+  useEffect(() => setTyped(value), [value]);
+  const type = (event) => {
+    const now = event.target.value;
+    setTyped(now);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => onChange(now), 250);
+  };
+  return html`<input aria-label=${label} placeholder=${label} value=${typed} onInput=${type} ...${rest} />`;
+}
+
+function RolloutsPage({ data, source, revision, parameters, go }) {
+  const { mode = "", status = "", version: chosen = "", text = "", order = "worst", traced = "", from = "", to = "", step = "", sample = "" } = parameters;
   const set = (change) => go("rollouts", { ...parameters, page: "", ...change });
-  const rows = useMemo(() => {
-    const needle = text.toLowerCase();
-    return data.rollouts.filter((each) =>
-      (!mode || (each.mode || "other") === mode) && (!status || each.status === status) &&
-      (!chosen || version(each.resources) === chosen) && (!traced || data.traces[each.id]) &&
-      (!parameters.sample || String(each.sample) === parameters.sample) &&
-      (!needle || `${each.id} ${each.failure || ""} ${JSON.stringify(data.inputs[each.sample])}`.toLowerCase().includes(needle))
-    ).sort(ORDERS[order][1]);
-  }, [data, mode, status, chosen, text, order, traced, parameters.sample]);
-  const range = useMemo(() => rangeOf(data.rollouts.map((each) => each.reward)), [data]);
-  const page = Math.min(Number(parameters.page) || 0, Math.max(0, Math.ceil(rows.length / PAGE_SIZE) - 1));
-  const modes = [...new Set(data.rollouts.map((each) => each.mode || "other"))];
-  const statuses = [...new Set(data.rollouts.map((each) => each.status))];
-  return html`<div class="filters">
-      <${Choice} label="Samples" value=${mode} options=${[["", "all"], ...modes.map((each) => [each, modeName(each)])]} onChange=${(mode) => set({ mode })} />
-      <${Choice} label="Status" value=${status} options=${[["", "all"], ...statuses.map((each) => [each, each])]} onChange=${(status) => set({ status })} />
-      <${Choice} label="Version" value=${chosen} options=${[["", "all"], ...data.resources.map((each, i) => [version(i), `${version(i)}${each.is_best ? ", the best" : ""}`])]} onChange=${(version) => set({ version })} />
-      <${Choice} label="Order" value=${order} options=${Object.entries(ORDERS).map(([key, [name]]) => [key, name])} onChange=${(order) => set({ order })} />
-      <label><input type="checkbox" checked=${!!traced} onChange=${(event) => set({ traced: event.target.checked ? "1" : "" })} /> with a trace here</label>
-      <input type="search" aria-label="Search" placeholder="Search samples, causes, ids" value=${text} onInput=${(event) => set({ text: event.target.value })} />
+  const page = Number(parameters.page) || 0;
+  const { value, error } = useAsked(
+    () => source.rollouts({ mode, status, version: chosen && String(place(chosen)), text, order, traced, from, to, step, sample, limit: PAGE_SIZE, offset: page * PAGE_SIZE }),
+    [mode, status, chosen, text, order, traced, from, to, step, sample, page], revision);
+  const range = rangeOf(data.reward_range);
+  const hasTraces = data.is_live || data.left_out.traces === 0;
+  const isFiltered = [mode, status, chosen, text, traced, from, to, step, sample].some(Boolean);
+  return html`<div class="filters" role="search">
+      ${data.modes.length > 1 && html`<${Choice} label="Samples" value=${mode} options=${[["", "all"], ...data.modes.map((each) => [each, modeName(each)])]} onChange=${(mode) => set({ mode })} />`}
+      <${Choice} label="Status" value=${status} options=${[["", "all"], ...data.statuses.map((each) => [each, each])]} onChange=${(status) => set({ status })} />
+      ${data.resources.length > 1 && html`<${Choice} label="Version" value=${chosen} options=${[["", "all"], ...data.resources.map((each, i) => [version(i), `${version(i)}${each.is_best ? ", the best" : ""}`])]} onChange=${(version) => set({ version })} />`}
+      ${(data.training_steps || []).length > 1 && html`<${Choice} label="Step" value=${step} options=${[["", "all"], ...data.training_steps.map((each) => [String(each), String(each)])]} onChange=${(step) => set({ step })} />`}
+      <span class="range">Reward <${Field} label="from" type="number" step="any" value=${from} onChange=${(from) => set({ from })} /> <${Field} label="to" type="number" step="any" value=${to} onChange=${(to) => set({ to })} /></span>
+      <${Choice} label="Order" value=${order} options=${Object.entries(ORDERS)} onChange=${(order) => set({ order })} />
+      ${!hasTraces && html`<label><input type="checkbox" checked=${!!traced} onChange=${(event) => set({ traced: event.target.checked ? "1" : "" })} /> with a trace here</label>`}
+      <${Field} label="Search samples, causes, ids" type="search" value=${text} onChange=${(text) => set({ text })} />
     </div>
-    ${parameters.sample && html`<p class="note">Only this sample: <q>${sampleText(data.inputs[Number(parameters.sample)])}</q> <a href=${link("rollouts", { ...parameters, sample: "" })}>All samples</a></p>`}
-    <p class="muted">${count(rows.length)} of ${count(data.rollouts.length)} rollouts${data.left_out.traces > 0 && `; this file holds the traces of ${count(Object.keys(data.traces).length)}`}</p>
-    <div class="card scroll"><table class="rollouts"><thead><tr><th>Sample</th><th>Reward</th><th>Samples</th><th>Version</th><th>Status</th><th class="number">Time</th><th class="number">Calls</th></tr></thead><tbody>
-    ${rows.slice(page * PAGE_SIZE, (page + 1) * PAGE_SIZE).map((each) => html`<tr class=${each.status} key=${each.id}>
-      <td class="sample"><a href=${link("rollout", { id: each.id })}>${sampleText(data.inputs[each.sample])}</a>${each.failure && html`<div class="cause">${each.failure}</div>`}</td>
+    ${error && html`<${Problem} error=${error} />`}
+    ${!value && !error && html`<${Loading} what="the rollouts" />`}
+    ${value && sample && value.rollouts.length > 0 && html`<p class="note">Only this sample: <q>${sampleText(value.inputs[value.rollouts[0].sample])}</q> <a href=${link("rollouts", { ...parameters, sample: "" })}>All samples</a></p>`}
+    ${value && html`<p class="muted" role="status">${count(value.total)} of ${count(value.all)} rollouts${!hasTraces && `; this file holds the traces of ${count(Object.keys(data.traces).length)}`}${isFiltered && html` · <a href=${link("rollouts", { order: order === "worst" ? "" : order })}>Clear filters</a>`}</p>
+    ${value.rollouts.length === 0 ? html`<p class="empty card">${value.all === 0 ? "There are no rollouts yet. They appear here as the algorithm makes them." : "No rollout matches."}</p>` : html`<div class="card scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col">Reward</th><th scope="col">Samples</th><th scope="col">Version</th><th scope="col">Status</th><th scope="col" class="number">Time</th><th scope="col" class="number">Calls</th></tr></thead><tbody>
+    ${value.rollouts.map((each) => html`<tr class=${each.status} key=${each.id}>
+      <td class="sample"><a href=${link("rollout", { id: each.id })}>${sampleText(value.inputs[each.sample])}</a>${each.failure && html`<div class="cause">${each.failure}</div>`}</td>
       <td class="reward">${each.reward === null ? "–" : html`${number(each.reward)} <${RewardBar} value=${each.reward} range=${range} />`}</td>
       <td>${modeName(each.mode)}</td><td>${each.resources === null ? "–" : html`<a href=${link("prompts", { version: version(each.resources) })}>${version(each.resources)}</a>`}</td>
       <td><span class="status ${each.status}">${each.status}</span>${each.attempts > 1 && html` <span class="muted">attempt ${each.attempts}</span>`}</td>
       <td class="number">${duration(each.seconds)}</td><td class="number">${each.calls ? count(each.calls) : "–"}</td></tr>`)}
-    </tbody></table></div>
-    ${rows.length === 0 && html`<p class="empty">No rollout matches.</p>`}
-    ${rows.length > PAGE_SIZE && html`<nav class="pager" aria-label="Pages">
-      <button disabled=${page === 0} onClick=${() => set({ page: page - 1 })}>Previous</button>
-      <span>${count(page * PAGE_SIZE + 1)} to ${count(Math.min(rows.length, (page + 1) * PAGE_SIZE))}</span>
-      <button disabled=${(page + 1) * PAGE_SIZE >= rows.length} onClick=${() => set({ page: page + 1 })}>Next</button></nav>`}`;
-}
-
-// One rollout and its trace
-
-function RolloutPage({ data, parameters, go }) {
-  const rollout = data.rollouts.find((each) => each.id === parameters.id);
-  if (!rollout) return html`<p class="empty">This report has no rollout <code>${parameters.id}</code>.</p>`;
-  const trace = data.traces[rollout.id];
-  const same = data.rollouts.filter((each) => each.sample === rollout.sample);
-  const ids = Object.keys(data.traces), place = ids.indexOf(rollout.id);
-  return html`<p class="crumbs"><a href=${link("rollouts")}>Rollouts</a> › <code>${rollout.id}</code>
-      ${place >= 0 && html`<span class="steps">${place > 0 && html`<a href=${link("rollout", { id: ids[place - 1] })}>‹ previous</a>`} ${place < ids.length - 1 && html`<a href=${link("rollout", { id: ids[place + 1] })}>next ›</a>`}</span>`}</p>
-    <section class="card"><dl class="facts">
-      <div><dt>reward</dt><dd class="strong">${rollout.reward === null ? "none" : number(rollout.reward)}</dd></div>
-      <div><dt>status</dt><dd><span class="status ${rollout.status}">${rollout.status}</span></dd></div>
-      <div><dt>samples</dt><dd>${modeName(rollout.mode)}</dd></div>
-      <div><dt>version</dt><dd>${rollout.resources === null ? "–" : html`<a href=${link("prompts", { version: version(rollout.resources) })}>${version(rollout.resources)}</a>`}</dd></div>
-      <div><dt>started</dt><dd>${moment(rollout.start)}</dd></div><div><dt>time</dt><dd>${duration(rollout.seconds)}</dd></div>
-      <div><dt>attempts</dt><dd>${rollout.attempts}</dd></div>
-      <div><dt>this sample</dt><dd><a href=${link("rollouts", { sample: rollout.sample, order: "oldest" })}>run ${count(same.length)}×</a></dd></div>
-    </dl><h3>Sample</h3><pre class="input">${typeof data.inputs[rollout.sample] === "string" ? data.inputs[rollout.sample] : JSON.stringify(data.inputs[rollout.sample], null, 2)}</pre>
-    ${rollout.failure && html`<p class="alert">${rollout.failure}</p>`}</section>
-    ${trace ? html`<${Trace} trace=${trace} />` : html`<p class="empty">This file has the traces of ${count(ids.length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${rollout.id}</code></p>`}`;
-}
-
-function Trace({ trace }) {
-  const [shown, show] = useState({ repeated: false, tools: true, reasoning: true });
-  const toggle = (name, words) => html`<label><input type="checkbox" checked=${shown[name]} onChange=${() => show({ ...shown, [name]: !shown[name] })} /> ${words}</label>`;
-  const calls = new Map(trace.calls.map((each) => [each.span, each]));
-  const events = trace.spans.filter((each) => calls.has(each.id) || each.kind === "reward" || each.kind === "message" || each.raised.length);
-  const told = new Set();
-  return html`<section class="card"><div class="head"><h2>Conversation</h2><span class="filters">${toggle("tools", "tools")} ${toggle("reasoning", "reasoning")} <button onClick=${(event) => copy(traceText(trace), event.target)}>Copy as text</button></span></div>
-      ${events.length === 0 && html`<p class="empty">Nothing was said: no model call, message or reward was recorded.</p>`}
-      <ol class="conversation">${events.map((span) => html`<${Event} span=${span} call=${calls.get(span.id)} shown=${shown} told=${told} />`)}</ol></section>
-    <section class="card"><h2>Spans</h2><${Waterfall} spans=${trace.spans} /></section>`;
-}
-
-function Event({ span, call, shown, told }) {
-  if (call) return html`<li class="call" id="conversation-${span.id}"><p class="about">${call.model || "model call"}${call.purpose && ` · ${call.purpose}`} · ${duration(call.end - call.start)}${call.input_tokens !== null && ` · ${count(call.input_tokens)} + ${count(call.output_tokens)} tokens`}${call.finish && !["stop", "tool_calls", "tool_call"].includes(call.finish) && html` · <strong>${call.finish}</strong>`}</p>
-    ${call.repeated > 0 && html`<p class="muted">after the ${count(call.repeated)} messages above</p>`}
-    ${call.messages.map((each) => html`<${Message} message=${each} shown=${shown} />`)}
-    ${call.answers.map((each) => html`<${Message} message=${each} shown=${shown} answer />`)}
-    ${call.error && html`<p class="alert">${call.error}</p>`}</li>`;
-  if (span.kind === "reward") return html`<li class="reward ${span.late ? "late" : ""}">${span.rewards.map((each) => html`<span class="reward-value">reward${each.name === "primary" ? "" : ` ${each.name}`} <strong>${number(each.value)}</strong></span>`)}${span.late && " came after the end, and does not count"}</li>`;
-  if (span.kind === "message") return html`<li class="note">${span.text}</li>`;
-  return html`<li>${span.raised.map((each) => { const words = `${each.type}: ${each.message}`; if (told.has(words)) return null; told.add(words); return html`<details class="alert"><summary>${words}</summary><pre>${each.trace}</pre></details>`; })}</li>`;
-}
-
-function Message({ message, shown, answer }) {
-  if (message.role === "tool" && !shown.tools) return null;
-  return html`<div class="message ${message.role} ${answer ? "answer" : ""}"><span class="role">${message.role || "message"}</span><div class="said">
-    ${shown.reasoning && message.reasoning && html`<details class="reasoning" open><summary>reasoning</summary>${message.reasoning}</details>`}
-    ${message.text && html`<div class="text">${message.text}</div>`}
-    ${shown.tools && message.tools.map((each) => html`<div class="tool"><code>${each.name}(${each.arguments})</code></div>`)}
-  </div></div>`;
-}
-
-function Waterfall({ spans }) {
-  const [open, setOpen] = useState(null);
-  if (!spans.length) return html`<p class="empty">No span was recorded.</p>`;
-  const known = new Map(spans.map((each) => [each.id, each]));
-  const depth = (span) => { let found = 0; for (let above = known.get(span.parent); above && found < 20; above = known.get(above.parent)) found++; return found; };
-  const starts = spans.map((each) => each.start).filter((each) => each !== null), ends = spans.map((each) => each.end ?? each.start).filter((each) => each !== null);
-  const first = Math.min(...starts), whole = Math.max(...ends) - first || 1e-9;
-  return html`<div class="waterfall" role="list">${spans.map((span) => html`<div role="listitem" key=${span.id}>
-    <button class="span ${span.kind} ${span.failed ? "failed" : ""}" aria-expanded=${open === span.id} onClick=${() => setOpen(open === span.id ? null : span.id)}>
-      <span class="name" style=${{ paddingLeft: `${depth(span) * 1}rem` }}>${span.name}</span>
-      <span class="lane"><span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, (((span.end ?? span.start) - span.start) / whole) * 100)}%` }}></span></span>
-      <span class="time">${duration((span.end ?? span.start) - span.start)}</span></button>
-    ${open === span.id && html`<dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl>`}
-  </div>`)}</div>`;
-}
-
-/** Write a trace as text that a person, or a model, can read. */
-function traceText(trace) {
-  const calls = new Map(trace.calls.map((each) => [each.span, each]));
-  const said = (each) => `${each.role}: ${[each.reasoning && `(${each.reasoning})`, each.text, ...each.tools.map((tool) => `${tool.name}(${tool.arguments})`)].filter(Boolean).join("\n")}`;
-  return trace.spans.flatMap((span) => {
-    const call = calls.get(span.id);
-    if (call) return [`## ${call.model || "model call"}`, ...call.messages.map(said), ...call.answers.map((each) => `→ ${said(each)}`), ...(call.error ? [`error: ${call.error}`] : [])];
-    if (span.kind === "reward") return [`## reward ${span.rewards.map((each) => `${each.name} ${each.value}`).join(", ")}${span.late ? " (late, does not count)" : ""}`];
-    return span.kind === "message" ? [`## note`, span.text] : span.raised.map((each) => `## ${each.type}: ${each.message}`);
-  }).join("\n\n");
-}
-
-function copy(text, button) {
-  const before = button.textContent, said = (words) => { button.textContent = words; setTimeout(() => (button.textContent = before), 1500); };
-  if (!navigator.clipboard) return said("This browser does not let a file copy");
-  navigator.clipboard.writeText(text).then(() => said("Copied"), () => said("Not allowed"));
+    </tbody></table></div>`}
+    ${value.total > PAGE_SIZE && html`<nav class="pager" aria-label="Pages of rollouts">
+      <button disabled=${page === 0} onClick=${() => set({ page: page - 1 || "" })}>Previous</button>
+      <span>${count(page * PAGE_SIZE + 1)} to ${count(Math.min(value.total, (page + 1) * PAGE_SIZE))}</span>
+      <button disabled=${(page + 1) * PAGE_SIZE >= value.total} onClick=${() => set({ page: page + 1 })}>Next</button></nav>`}`}`;
 }
 
 // Prompts
 
-function PromptsPage({ data, parameters, go }) {
-  if (!data.resources.length) return html`<p class="empty">This run had no resources: the agent was measured as it is.</p>`;
+function PromptsPage({ data, source, revision, parameters, go }) {
+  if (!data.resources.length) return html`<p class="empty">There are no resources: the agent is measured as it is.</p>`;
   const best = data.resources.findIndex((each) => each.is_best);
-  const chosen = parameters.version ? Number(parameters.version.slice(1)) - 1 : best >= 0 ? best : 0;
-  const against = parameters.against ? Number(parameters.against.slice(1)) - 1 : 0;
+  const chosen = parameters.version ? place(parameters.version) : best >= 0 ? best : 0;
+  const against = parameters.against ? place(parameters.against) : 0;
   const resources = data.resources[chosen];
   if (!resources || !data.resources[against]) return html`<p class="empty">This run has no version ${parameters.version}.</p>`;
   const mean = (each) => ["test", "val", "train", null].map((mode) => each.rewards.find((reward) => reward.mode === mode)).find(Boolean);
@@ -274,31 +197,75 @@ function PromptsPage({ data, parameters, go }) {
       ${Object.entries(resources.texts).map(([name, text]) => html`<h3>${name}</h3>${chosen === against ? html`<pre class="diff">${text}</pre>` : html`<${Diff} before=${data.resources[against].texts[name] ?? ""} after=${text} />`}`)}
       ${resources.rewards.length > 0 && html`<h3>Rewards</h3><${Intervals} rows=${resources.rewards.map((each) => ({ name: `${modeName(each.mode)} (${each.n})`, kind: "after", ...each }))} />`}
       <p><a href=${link("rollouts", { version: version(chosen) })}>Its rollouts</a></p></section>
-    ${chosen !== against && html`<${Samples} data=${data} before=${against} after=${chosen} />`}</div></div>`;
+    ${chosen !== against && html`<${Samples} source=${source} revision=${revision} before=${against} after=${chosen} />`}</div></div>`;
 }
 
 /** Compare two versions sample by sample, on the samples that both were tried on. */
-function Samples({ data, before, after }) {
-  const rows = useMemo(() => {
-    const means = (resources) => {
-      const found = new Map();
-      for (const each of data.rollouts) if (each.resources === resources && each.reward !== null) found.set(each.sample, [...(found.get(each.sample) || []), each]);
-      return found;
-    };
-    const mean = (each) => each.reduce((sum, rollout) => sum + rollout.reward, 0) / each.length;
-    const old = means(before), now = means(after);
-    return [...old].filter(([sample]) => now.has(sample)).map(([sample, rollouts]) => ({
-      sample, from: mean(rollouts), to: mean(now.get(sample)), old: rollouts[0], now: now.get(sample)[0],
-    })).sort((a, b) => (a.to - a.from) - (b.to - b.from));
-  }, [data, before, after]);
-  if (!rows.length) return html`<section class="card"><h2>Sample by sample</h2><p class="muted">No sample was tried with both.</p></section>`;
-  const won = rows.filter((each) => each.to > each.from).length, lost = rows.filter((each) => each.to < each.from).length;
-  const changed = rows.filter((each) => each.to !== each.from);
+function Samples({ source, revision, before, after }) {
+  const { value, error } = useAsked(() => source.samples(before, after), [before, after], revision);
+  if (error) return html`<${Problem} error=${error} />`;
+  if (!value) return html`<section class="card"><h2>Sample by sample</h2><${Loading} what="the samples" /></section>`;
+  const whole = value.better + value.worse + value.same;
+  if (!whole) return html`<section class="card"><h2>Sample by sample</h2><p class="muted">No sample was tried with both.</p></section>`;
   return html`<section class="card"><h2>Sample by sample</h2>
-    <p><strong class="good">${count(won)} better</strong>, <strong class="bad">${count(lost)} worse</strong>, ${count(rows.length - won - lost)} the same, of ${count(rows.length)} that both were tried on</p>
-    <div class="scroll"><table class="rollouts"><thead><tr><th>Sample</th><th class="number">${version(before)}</th><th class="number">${version(after)}</th><th class="number">Change</th></tr></thead><tbody>
-    ${changed.slice(0, PAGE_SIZE).map((each) => html`<tr><td class="sample">${sampleText(data.inputs[each.sample])}</td>
-      <td class="number"><a href=${link("rollout", { id: each.old.id })}>${number(each.from)}</a></td><td class="number"><a href=${link("rollout", { id: each.now.id })}>${number(each.to)}</a></td>
-      <td class="number ${each.to > each.from ? "good" : "bad"}">${signed(each.to - each.from)}</td></tr>`)}</tbody></table></div>
-    ${changed.length > PAGE_SIZE && html`<p class="muted">and ${count(changed.length - PAGE_SIZE)} more</p>`}</section>`;
+    <p><strong class="good">${count(value.better)} better</strong>, <strong class="bad">${count(value.worse)} worse</strong>, ${count(value.same)} the same, of ${count(whole)} that both were tried on</p>
+    ${value.difference && html`<${Difference} found=${value.difference} />`}
+    ${value.rows.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">${version(before)}</th><th scope="col" class="number">${version(after)}</th><th scope="col" class="number">Change</th></tr></thead><tbody>
+    ${value.rows.map((each) => html`<tr key=${each.sample}><td class="sample">${sampleText(value.inputs[each.sample])}</td>
+      <td class="number"><a href=${link("rollout", { id: each.old })}>${number(each.from)}</a></td><td class="number"><a href=${link("rollout", { id: each.now })}>${number(each.to)}</a></td>
+      <td class="number ${each.to > each.from ? "good" : "bad"}">${signed(each.to - each.from)}</td></tr>`)}</tbody></table></div>`}
+    ${value.better + value.worse > value.rows.length && html`<p class="muted">and ${count(value.better + value.worse - value.rows.length)} more</p>`}</section>`;
+}
+
+/** A paired difference with its interval. */
+function Difference({ found }) {
+  const isSure = found.low !== null && (found.low > 0 || found.high < 0);
+  return html`<p class="difference ${found.difference > 0 ? "good" : found.difference < 0 ? "bad" : ""}">
+    <strong>${signed(found.difference)}</strong>${found.low !== null && html` <span class="muted">95% ${signed(found.low)} to ${signed(found.high)}, ${count(found.n)} samples${isSure ? "" : "; this may be chance"}</span>`}</p>`;
+}
+
+// Workers
+
+const LOADS = { host: ["Machine", false], cpu_usage_pct: ["CPU", true], mem_pct: ["Memory", true] };
+
+function WorkersPage({ source, revision, now }) {
+  const { value, error } = useAsked(() => source.workers(), [], revision);
+  if (error) return html`<${Problem} error=${error} />`;
+  if (!value) return html`<${Loading} what="the workers" />`;
+  if (!value.length) return html`<p class="empty card">No worker has asked for work yet.</p>`;
+  const parts = ["busy", "idle", "unknown"].map((status) => ({ name: status === "unknown" ? "lost" : status, count: value.filter((each) => each.status === status).length }));
+  const loads = Object.entries(LOADS).filter(([name]) => value.some((each) => each.stats[name] !== undefined));
+  return html`<section class="card"><h2>Workers</h2><p class="big">${count(parts[0].count)}<span class="of"> of ${count(value.length)} busy</span></p>
+    <${Parts} parts=${parts} />
+    <ul class="legend">${parts.filter((each) => each.count).map((each) => html`<li class=${each.name}>${count(each.count)} ${each.name}</li>`)}</ul></section>
+    <div class="card scroll"><table class="rollouts"><thead><tr><th scope="col">Worker</th><th scope="col">Status</th><th scope="col">Works on</th><th scope="col" class="number">Since</th><th scope="col" class="number">Heartbeat</th>${loads.map(([, [title, isNumber]]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead><tbody>
+    ${value.map((each) => html`<tr key=${each.id}><td><code>${each.id}</code></td><td><span class="status ${each.status}">${each.status === "unknown" ? "lost" : each.status}</span></td>
+      <td class="sample">${each.rollout ? html`<a href=${link("rollout", { id: each.rollout })}>${sampleText(each.input)}</a>` : html`<span class="muted">–</span>`}</td>
+      <td class="number">${ago(each.status === "busy" ? each.busy_since : each.idle_since, now)}</td>
+      <td class="number">${each.heartbeat === null ? "–" : `${ago(each.heartbeat, now)} ago`}</td>
+      ${loads.map(([name, [, isNumber]]) => html`<td class=${isNumber ? "number" : ""}>${isNumber ? `${number(each.stats[name], 0)}%` : each.stats[name]}</td>`)}</tr>`)}
+    </tbody></table></div>`;
+}
+
+// Settings
+
+function SettingsPage({ data, settings, change }) {
+  const config = JSON.stringify(data.run.config, null, 2);
+  const none = data.run.algorithm === null ? "A store does not know the config of its run. The run's folder does: agl ui RUN." : "The run was started from Python, without a config file.";
+  return html`<section class="card"><h2>This page</h2><div class="filters settings">
+      <${Choice} label="Theme" value=${settings.theme} options=${[["", "as the system"], ["light", "light"], ["dark", "dark"]]} onChange=${(theme) => change({ theme })} />
+      <${Choice} label="Times" value=${settings.zone} options=${[["", "of this machine"], ["UTC", "UTC"]]} onChange=${(zone) => change({ zone })} />
+    </div><p class="note">Kept in this browser.</p></section>
+    <section class="card"><div class="head"><h2>The run's config</h2>${config !== "{}" && html`<button onClick=${(event) => copy(config, event.target)}>Copy</button>`}</div>
+      ${config === "{}" ? html`<p class="muted">${none}</p>` : html`<pre class="input tall">${config}</pre>`}</section>`;
+}
+
+// Words that several pages say
+
+function Loading({ what }) {
+  return html`<p class="empty" role="status">Loading ${what}…</p>`;
+}
+
+function Problem({ error }) {
+  return html`<p class="alert" role="alert">${error.message}</p>`;
 }

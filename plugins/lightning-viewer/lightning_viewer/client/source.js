@@ -1,0 +1,188 @@
+"use strict";
+/* Where the pages' data comes from: the file itself, or the server. Both answer the same questions. */
+
+/** What is in the file. */
+class FileSource {
+  constructor(data) {
+    this.data = data;
+    this.traced = Object.keys(data.traces);
+  }
+
+  rollouts({ mode, status, version, text, order, traced, from, to, sample, limit, offset }) {
+    const { data } = this, needle = text.toLowerCase();
+    const found = data.rollouts.filter((each) =>
+      (!mode || (each.mode || "other") === mode) && (!status || each.status === status) &&
+      (!version || each.resources === Number(version)) && (!traced || data.traces[each.id]) &&
+      (!from || (each.reward !== null && each.reward >= Number(from))) && (!to || (each.reward !== null && each.reward <= Number(to))) &&
+      (!sample || each.sample === Number(sample)) &&
+      (!needle || `${each.id} ${each.failure || ""} ${JSON.stringify(data.inputs[each.sample])}`.toLowerCase().includes(needle)));
+    const reward = (each) => each.reward ?? -Infinity;
+    found.sort({
+      worst: (a, b) => reward(a) - reward(b) || a.start - b.start, best: (a, b) => reward(b) - reward(a) || a.start - b.start,
+      newest: (a, b) => b.start - a.start, oldest: (a, b) => a.start - b.start, slowest: (a, b) => (b.seconds ?? 0) - (a.seconds ?? 0),
+    }[order]);
+    return { all: data.rollouts.length, total: found.length, rollouts: found.slice(offset, offset + limit), inputs: data.inputs };
+  }
+
+  rollout(id) {
+    const found = this.data.rollouts.find((each) => each.id === id);
+    if (!found) throw new Error(`This report has no rollout ${id}.`);
+    const place = this.traced.indexOf(id);
+    return {
+      ...found, input: this.data.inputs[found.sample], times_run: this.data.rollouts.filter((each) => each.sample === found.sample).length,
+      previous: place > 0 ? this.traced[place - 1] : null, next: place >= 0 ? this.traced[place + 1] : null,
+    };
+  }
+
+  trace(id) {
+    return this.data.traces[id] || null;
+  }
+
+  samples(before, after) {
+    const means = (resources) => {
+      const found = new Map();
+      for (const each of this.data.rollouts) if (each.resources === resources && each.reward !== null) found.set(each.sample, [...(found.get(each.sample) || []), each]);
+      return found;
+    };
+    const mean = (each) => each.reduce((sum, rollout) => sum + rollout.reward, 0) / each.length;
+    const old = means(before), now = means(after);
+    const pairs = [...old].filter(([sample]) => now.has(sample)).map(([sample, rollouts]) => ({
+      sample, from: mean(rollouts), to: mean(now.get(sample)), old: rollouts[0].id, now: now.get(sample)[0].id,
+    }));
+    const better = pairs.filter((each) => each.to > each.from).length, worse = pairs.filter((each) => each.to < each.from).length;
+    const rows = pairs.filter((each) => each.to !== each.from).sort((a, b) => a.to - a.from - (b.to - b.from)).slice(0, PAGE_SIZE);
+    return { better, worse, same: pairs.length - better - worse, difference: null, rows, inputs: this.data.inputs };
+  }
+}
+
+/** The server asks for a key, or does not take the one that it was given. */
+class KeyWanted extends Error {}
+
+const KEY = "agl-key";
+const SILENCE_SECONDS = 15; // the server says something every five
+const LONGEST_PAUSE_SECONDS = 5;
+
+/** The server that the page comes from. */
+class LiveSource {
+  key = sessionStorage.getItem(KEY) || "";
+
+  setKey(key) {
+    this.key = key;
+    sessionStorage.setItem(KEY, key);
+  }
+
+  async fetch(path, options = {}) {
+    const headers = this.key ? { authorization: `Bearer ${this.key}` } : {};
+    let answer;
+    try {
+      answer = await fetch(path, { headers, cache: "no-store", ...options });
+    } catch {
+      throw new Error("The server cannot be reached.");
+    }
+    if (answer.ok) return answer;
+    const told = await answer.json().catch(() => ({}));
+    const message = told.message || `The server answered ${answer.status}.`;
+    throw answer.status === 401 ? new KeyWanted(message) : new Error(message);
+  }
+
+  async ask(path, query = {}) {
+    const given = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== undefined));
+    return (await this.fetch(`/ui/${path}${given.size ? `?${given}` : ""}`)).json();
+  }
+
+  run = async () => ({ ...(await this.ask("run")), is_live: true });
+  rollouts = ({ traced, ...query }) => this.ask("rollouts", query);
+  rollout = (id) => this.ask(`rollouts/${encodeURIComponent(id)}`);
+  trace = (id) => this.ask(`rollouts/${encodeURIComponent(id)}/trace`);
+  samples = (before, after) => this.ask("samples", { before, after });
+  workers = () => this.ask("workers");
+  act = (id, action) => this.fetch(`/ui/rollouts/${encodeURIComponent(id)}/${action}`, { method: "POST" });
+
+  /**
+   * Tell what changes, until it is stopped. A lost connection is made again.
+   * @param {{changed: (news: object) => void, connected: () => void, lost: (error: Error) => void}} listener
+   * @returns {() => void} Stops it.
+   */
+  follow(listener) {
+    const stop = new AbortController();
+    let revision = 0, pause = 0.5;
+    const listen = async () => {
+      const ending = new AbortController(), end = () => ending.abort();
+      stop.signal.addEventListener("abort", end);
+      let silence = setTimeout(end, SILENCE_SECONDS * 1000);
+      try {
+        const answer = await this.fetch(`/ui/events?after=${revision}`, { signal: ending.signal });
+        listener.connected();
+        pause = 0.5;
+        let text = "";
+        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+        for (;;) {
+          const { done, value } = await reader.read();
+          if (done) return;
+          clearTimeout(silence);
+          silence = setTimeout(end, SILENCE_SECONDS * 1000);
+          const parts = (text + value).split("\n\n");
+          text = parts.pop();
+          for (const part of parts) {
+            const news = JSON.parse(part.replace(/^data: /, ""));
+            revision = news.revision ?? revision;
+            listener.changed(news);
+          }
+        }
+      } finally {
+        clearTimeout(silence);
+        stop.signal.removeEventListener("abort", end);
+      }
+    };
+    (async () => {
+      while (!stop.signal.aborted) {
+        let error = new Error("The server ended the connection.");
+        try {
+          await listen();
+        } catch (caught) {
+          error = caught;
+        }
+        if (stop.signal.aborted) return;
+        listener.lost(error);
+        if (error instanceof KeyWanted) return;
+        await new Promise((wake) => setTimeout(wake, pause * 1000));
+        pause = Math.min(pause * 2, LONGEST_PAUSE_SECONDS);
+      }
+    })();
+    return () => stop.abort();
+  }
+}
+
+/**
+ * Ask a source, again when the keys change, and when the revision does: then without a pause in what is shown, and
+ * never twice at once.
+ * @returns {{value?: any, error?: Error}}
+ */
+function useAsked(ask, keys, revision) {
+  const [state, setState] = useState({});
+  const asking = useRef({ token: 0, isBusy: false, again: false, revision }).current;
+  asking.ask = ask;
+  const load = (token) => {
+    asking.isBusy = true;
+    asking.again = false;
+    Promise.resolve().then(() => asking.ask()).then(
+      (value) => token === asking.token && setState({ value }),
+      (error) => token === asking.token && setState({ error }),
+    ).finally(() => {
+      if (token !== asking.token) return;
+      asking.isBusy = false;
+      if (asking.again) load(token);
+    });
+  };
+  useEffect(() => {
+    load(++asking.token);
+  }, keys);
+  useEffect(() => {
+    if (asking.revision === revision) return;
+    asking.revision = revision;
+    if (asking.isBusy) asking.again = true;
+    else load(asking.token);
+  }, [revision]);
+  useEffect(() => () => { asking.token++; }, []);
+  return state;
+}

@@ -1,0 +1,355 @@
+"""A run as far as it is known by now: brought up to date when somebody asks, and when its store tells of changes."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_core.errors import NotFound
+from lightning_core.runs.folder import RunFolder
+from lightning_core.runs.recording import read_best
+from lightning_core.store import LightningStore
+from lightning_core.types import RolloutStatus
+from lightning_viewer.aggregates import Aggregates, Filter
+from lightning_viewer.collect import FORMAT, about_run
+from lightning_viewer.reading import Follower
+from lightning_viewer.stored import copied
+
+LOOK_SECONDS = 0.25
+"""The time between two looks at a store that cannot tell of changes: that of another process."""
+
+REST_SHARE = 3
+"""After a look, so many times as long as it took passes before the next: a viewer takes little of the machine."""
+
+PING_SECONDS = 5.0
+"""After how long without a change a client is told that the connection stands."""
+
+MAX_NAMED = 100
+"""How many rollouts one message names."""
+
+KEPT_CHANGES = 1_000
+"""How many changes are kept for clients that come back."""
+
+Action = Literal["cancel", "requeue"]
+"""What can be done to a rollout that has not ended."""
+
+_STATUS_AFTER: Mapping[Action, RolloutStatus] = {"cancel": "cancelled", "requeue": "requeuing"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    revision: int
+    rollouts: frozenset[str]
+    is_of_folder: bool
+
+
+class Live:
+    """A run that somebody looks at. All of its methods are called in one event loop.
+
+    Args:
+        store: The run's store, which stays open; None to read copies of the one in the folder.
+        folder: The run's folder, where there is one on this machine.
+        root: The folder of runs that this one may be compared with.
+        closing: Set when the server stops.
+    """
+
+    def __init__(
+        self,
+        store: LightningStore | None = None,
+        folder: RunFolder | None = None,
+        *,
+        root: Path | None = None,
+        closing: asyncio.Event | None = None,
+    ) -> None:
+        self.folder = folder
+        self.root = root
+        self.can_act = store is not None
+        """Whether rollouts can be queued again or cancelled: not in a copy."""
+        self.revision = 0
+        """Counts the looks that found something changed."""
+        self._closing = closing or asyncio.Event()
+        self._store = store
+        self._copies = AsyncExitStack()
+        self._follower = Follower()
+        self._lock = asyncio.Lock()
+        self._history: deque[_Change] = deque(maxlen=KEPT_CHANGES)
+        self._watchers: set[asyncio.Event] = set()
+        self._told: set[str] = set()
+        """The rollouts that the store has told of since the last look."""
+        self._listeners = 0
+        """How many clients the store tells."""
+        self._files: tuple[object, ...] | None = None
+        self._looked_at = self._look_took = 0.0
+        self._summary: tuple[int, dict[str, Any]] | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        if self.folder is not None:
+            return self.folder.run_id
+        assert self._store is not None
+        return self._store.run_id
+
+    def is_of(self, store: LightningStore) -> bool:
+        """Whether this shows that store."""
+        return self._store is store
+
+    async def aclose(self) -> None:
+        """Remove the copy of the store."""
+        await self._copies.aclose()
+
+    # What is known
+
+    async def store(self) -> LightningStore:
+        """Return the store, or the newest copy of it."""
+        await self.look()
+        assert self._store is not None
+        return self._store
+
+    async def known(self) -> Aggregates:
+        """Return what is known of all rollouts."""
+        await self.look()
+        return self._follower.known
+
+    async def summary(self) -> dict[str, Any]:
+        """Return what the pages show of the run as a whole.
+
+        Raises:
+            RunFolderError: When a file of the run is damaged.
+        """
+        known = await self.known()
+        if self._summary is None or self._summary[0] != self.revision:
+            began = time.monotonic()
+            self._summary = (self.revision, self._summarise(known))
+            self._look_took += time.monotonic() - began
+        return self._summary[1]
+
+    def _summarise(self, known: Aggregates) -> dict[str, Any]:
+        rows = known.find(Filter())
+        best, numbers = None, known.summary()
+        if self.folder is not None:
+            best = read_best(self.folder.best_file)
+            about = about_run(self.folder)
+            about["usage"] = about["usage"] or numbers["usage"]
+        else:
+            run = dict.fromkeys(("algorithm", "outcome", "error", "end", "config_file", "python"))
+            start = min((row.start for row in rows), default=None)
+            run |= {"id": self.run_id, "start": start, "resumed": 0, "config": {}, "versions": {}}
+            about = {"run": run, "metrics": None, "comparison": None, "budget": None, "curve": []}
+            about["usage"] = numbers["usage"]
+        versions = known.versions(best)
+        if about["comparison"] is None:
+            about["comparison"] = _compare_now(known, versions)
+        rewards = [row.reward for row in rows if row.reward is not None]
+        return {
+            **numbers,
+            **about,
+            "format": FORMAT,
+            "revision": self.revision,
+            "can_act": self.can_act,
+            "is_copy": not self.can_act,
+            "modes": sorted({row.mode or "other" for row in rows}),
+            "statuses": sorted({row.status for row in rows}),
+            "training_steps": sorted({row.step for row in rows if row.step is not None}),
+            "reward_range": [min(rewards, default=None), max(rewards, default=None)],
+            "resources": versions,
+        }
+
+    async def rollout(self, rollout_id: str) -> dict[str, Any]:
+        """Return a rollout with its input, its attempts, and how often its sample was run.
+
+        Raises:
+            NotFound: When the run has none of this id.
+        """
+        store, known = await self.store(), self._follower.known
+        row, found = known.row(rollout_id), await store.get_rollout_by_id(rollout_id)
+        if row is None or found is None:
+            raise NotFound(f"run {self.run_id} has no rollout {rollout_id!r}")
+        attempts = [
+            {
+                "id": each.attempt_id,
+                "number": each.sequence_id,
+                "status": each.status,
+                "worker": each.worker_id,
+                "start": each.start_time,
+                "end": each.end_time,
+            }
+            for each in await store.query_attempts(rollout_id)
+        ]
+        times_run = len(known.find(Filter(sample=row["sample"])))
+        return {**row, "input": found.input, "times_run": times_run, "tries": attempts}
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """Return the workers of the run, and what each works on."""
+        store, known = await self.store(), self._follower.known
+        found = []
+        for each in await store.query_workers():
+            row = None if each.current_rollout_id is None else known.row(each.current_rollout_id)
+            about = {
+                "id": each.worker_id,
+                "status": each.status,
+                "rollout": None if row is None else row["id"],
+                "input": None if row is None else known.inputs([row["sample"]])[row["sample"]],
+                "heartbeat": each.last_heartbeat_time,
+                "busy_since": each.last_busy_time,
+                "idle_since": each.last_idle_time,
+                "stats": each.heartbeat_stats or {},
+            }
+            found.append(about)
+        return found
+
+    async def act(self, rollout_id: str, action: Action) -> None:
+        """Cancel a rollout that has not ended, or queue it again.
+
+        Raises:
+            NotFound: When there is no such rollout.
+            InvalidTransition: When it has ended.
+        """
+        assert self._store is not None
+        await self._store.update_rollout(rollout_id, status=_STATUS_AFTER[action])
+        self._told.add(rollout_id)
+        self._looked_at = 0.0
+        await self.look()
+
+    # What changes
+
+    async def look(self) -> None:
+        """Bring up to date what is known, unless that was done just now.
+
+        Raises:
+            RunFolderError: When the run has no store in its folder.
+            StoreError: When the store cannot be read.
+        """
+        async with self._lock:
+            began = time.monotonic()
+            if began < self._looked_at + self._look_took * REST_SHARE:
+                return
+            files = self._read_files()
+            if self._files == files and not self.can_act:
+                return
+            told, self._told = self._told, set()
+            if self.folder is not None and not self.can_act:
+                await self._copies.aclose()
+                self._store = await self._copies.enter_async_context(copied(self.folder))
+            assert self._store is not None
+            changed = await self._follower.update(self._store, told if self._listeners else None)
+            is_of_folder, self._files = self._files != files, files
+            self._looked_at = time.monotonic()
+            self._look_took = self._looked_at - began
+            if changed or is_of_folder:
+                self.revision += 1
+                self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))
+                self._wake()
+
+    def _read_files(self) -> tuple[object, ...]:
+        """Return something that changes when a file of the run does."""
+        if self.folder is None:
+            return ()
+        paths = [self.folder.manifest_file, self.folder.metrics_file, self.folder.best_file]
+        if not self.can_act:
+            paths += [self.folder.store_file, Path(f"{self.folder.store_file}-wal")]
+        return (self.folder.lock.owner(), *map(_state_of, paths))
+
+    async def changes(self, after: int) -> AsyncGenerator[dict[str, Any]]:
+        """Tell what changes, until the server stops.
+
+        Args:
+            after: The revision that the client has.
+
+        Yields:
+            `revision`, `rollouts` (the ids of those that changed; None for many) and `run` (whether the folder's
+            files did). An empty one where nothing has changed for a while.
+        """
+        loop, watcher = asyncio.get_running_loop(), asyncio.Event()
+
+        def hear(rollout_id: str) -> None:
+            loop.call_soon_threadsafe(self._hear, rollout_id)
+
+        await self.look()
+        assert self._store is not None
+        unwatch = self._store.watch(hear) if self.can_act else None
+        self._watchers.add(watcher)
+        self._listeners += unwatch is not None
+        last = time.monotonic()
+        try:
+            if unwatch is not None:
+                self._looked_at, listeners, self._listeners = 0.0, self._listeners, 0
+                await self.look()  # for what changed before it was heard
+                self._listeners = listeners
+            while not self._closing.is_set():
+                watcher.clear()
+                if after != self.revision or time.monotonic() - last >= PING_SECONDS:
+                    told, after = self._since(after), self.revision
+                    last = time.monotonic()
+                    yield told
+                await _first_of(watcher, self._closing, seconds=LOOK_SECONDS if unwatch is None else PING_SECONDS)
+                rest = self._looked_at + self._look_took * REST_SHARE - time.monotonic()
+                if rest > 0:
+                    await _first_of(self._closing, seconds=rest)
+                await self.look()
+        finally:
+            self._watchers.discard(watcher)
+            if unwatch is not None:
+                unwatch()
+                self._listeners -= 1
+
+    def _hear(self, rollout_id: str) -> None:
+        self._told.add(rollout_id)
+        self._wake()
+
+    def _wake(self) -> None:
+        for watcher in self._watchers:
+            watcher.set()
+
+    def _since(self, after: int) -> dict[str, Any]:
+        if after == self.revision:
+            return {}
+        news = [each for each in self._history if each.revision > after]
+        ids = frozenset[str]().union(*(each.rollouts for each in news))
+        is_whole = 0 <= self.revision - after == len(news)
+        return {
+            "revision": self.revision,
+            "rollouts": sorted(ids) if is_whole and len(ids) <= MAX_NAMED else None,
+            "run": not is_whole or any(each.is_of_folder for each in news),
+        }
+
+
+def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Compare the first version with the best so far, as the result of a run does at its end."""
+    best = next((number for number, each in enumerate(versions) if each["is_best"]), 0)
+    if not versions:
+        return None
+    before, after = ({each["mode"]: each for each in versions[number]["rewards"]} for number in (0, best))
+    mode = next((mode for mode in ("test", "val", "train", None) if mode in before and mode in after), None)
+    if mode not in before:
+        return None
+    is_first = best == 0
+    return {
+        "mode": mode,
+        "before": before[mode],
+        "after": None if is_first else after.get(mode),
+        "difference": None if is_first else known.compare(0, best, mode=mode or "other", limit=0)["difference"],
+    }
+
+
+def _state_of(path: Path) -> object:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+async def _first_of(*events: asyncio.Event, seconds: float) -> None:
+    """Return when one of the events is set, or the time is over."""
+    tasks = [asyncio.ensure_future(each.wait()) for each in events]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

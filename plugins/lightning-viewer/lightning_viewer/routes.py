@@ -1,0 +1,188 @@
+"""The live page, and what it asks for: small answers in JSON, and a stream of what changes."""
+
+import json
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from lightning_core.errors import AccessDenied, InvalidRequest, NotFound
+from lightning_viewer.report import page_of, policy_of
+
+if TYPE_CHECKING:
+    from lightning_viewer.live import Live
+
+PREFIX = "/ui"
+"""Where the data is; the page itself is at `/`, and has none."""
+
+MAX_PAGE = 1_000
+"""The most rollouts in one answer."""
+
+KEPT_LIVES = 8
+"""For how many runs of one store's server it is kept what is known of them."""
+
+FindLive = Callable[[Request], "Live"]
+
+
+def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> list[BaseRoute]:
+    """Return the routes of the page and of its data.
+
+    Args:
+        find: Returns what a request is about.
+        require_owner: Raises `AccessDenied` for a caller who may read and not act.
+    """
+    # Imported with the first request: a server that nobody looks at does without.
+
+    async def page(request: Request) -> Response:
+        text = page_of(None, title="Lightning Core")
+        headers = {"content-security-policy": policy_of(is_live=True) + "; frame-ancestors 'none'"}
+        headers |= {"cache-control": "no-cache", "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+        return HTMLResponse(text, headers=headers)
+
+    def answer(read: Callable[["Live", Request], Awaitable[Any]]) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        async def endpoint(request: Request) -> Response:
+            from lightning_core.cli.console import to_json
+
+            return _Answer(to_json(await read(find(request), request)), headers={"cache-control": "no-store"})
+
+        return endpoint
+
+    async def act(live: "Live", request: Request) -> Any:
+        from lightning_viewer.live import Action
+
+        require_owner(request)
+        if not live.can_act:
+            raise AccessDenied("this page shows a copy of the run's store, so it changes nothing")
+        action = request.path_params["action"]
+        if action not in get_args(Action):
+            raise InvalidRequest(f"no action {action!r}; there are: {', '.join(get_args(Action))}")
+        await live.act(request.path_params["rollout_id"], action)
+        return await live.rollout(request.path_params["rollout_id"])
+
+    async def events(request: Request) -> Response:
+        after = _whole(request, "after") or 0
+        return StreamingResponse(
+            _as_events(find(request).changes(after)),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+    return [
+        Route("/", page),
+        Route(PREFIX + "/run", answer(lambda live, _: live.summary())),
+        Route(PREFIX + "/rollouts", answer(_rollouts)),
+        Route(PREFIX + "/rollouts/{rollout_id}", answer(lambda live, r: live.rollout(r.path_params["rollout_id"]))),
+        Route(PREFIX + "/rollouts/{rollout_id}/trace", answer(_trace)),
+        Route(PREFIX + "/rollouts/{rollout_id}/{action}", answer(act), methods=["POST"]),
+        Route(PREFIX + "/samples", answer(_samples)),
+        Route(PREFIX + "/workers", answer(lambda live, _: live.workers())),
+        Route(PREFIX + "/events", events),
+    ]
+
+
+def store_pages() -> list[BaseRoute]:
+    """Return the routes for a store's server: the component of the kind `pages`."""
+    known: OrderedDict[tuple[int, str], Live] = OrderedDict()
+
+    def find(request: Request) -> "Live":
+        from lightning_viewer.live import Live
+
+        _require(request, "RUNNER")
+        call = request.state.call
+        key = (id(call.service), call.store.run_id)
+        live = known.get(key)
+        if live is None or not live.is_of(call.store):
+            live = known[key] = Live(call.store, closing=call.service.closing)
+        known.move_to_end(key)
+        while len(known) > KEPT_LIVES:
+            known.popitem(last=False)
+        return live
+
+    return live_routes(find, lambda request: _require(request, "ALGORITHM"))
+
+
+def _require(request: Request, role: str) -> None:
+    from lightning_http.auth import Role  # it is that package's server that asks
+
+    if request.state.call.identity.role < Role[role]:
+        raise AccessDenied(f"this key cannot do that; it takes the key of {role.lower()}s")
+
+
+# What is asked for
+
+
+async def _rollouts(live: "Live", request: Request) -> Any:
+    from lightning_viewer.aggregates import Filter, Order
+
+    asked = request.query_params
+    order: Any = asked.get("order", "worst")
+    if order not in get_args(Order):
+        raise InvalidRequest(f"order is {order!r}; there are: {', '.join(get_args(Order))}")
+    chosen = Filter(
+        mode=asked.get("mode"),
+        status=asked.get("status"),
+        version=_whole(request, "version"),
+        step=_whole(request, "step"),
+        sample=_whole(request, "sample"),
+        text=asked.get("text"),
+        reward_from=_number(request, "from"),
+        reward_to=_number(request, "to"),
+        without_reward="without_reward" in asked,
+    )
+    limit, offset = _whole(request, "limit"), _whole(request, "offset") or 0
+    known = await live.known()
+    limit = min(MAX_PAGE, 100 if limit is None else limit)
+    return {"all": len(known), **known.page(chosen, order=order, limit=limit, offset=offset)}
+
+
+async def _trace(live: "Live", request: Request) -> Any:
+    from lightning_viewer.traces import read_trace
+
+    store = await live.store()
+    rollout_id = request.path_params["rollout_id"]
+    if await store.get_rollout_by_id(rollout_id) is None:
+        raise NotFound(f"run {store.run_id} has no rollout {rollout_id!r}")
+    return await read_trace(store, rollout_id)
+
+
+async def _samples(live: "Live", request: Request) -> Any:
+    known = await live.known()
+    before, after = _whole(request, "before"), _whole(request, "after")
+    if before is None or after is None:
+        raise InvalidRequest("give the numbers of two versions, counted from 0: before and after")
+    return known.compare(before, after)
+
+
+def _whole(request: Request, name: str) -> int | None:
+    given = request.query_params.get(name)
+    if given is None:
+        return None
+    if not given.isascii() or not given.isdecimal() or len(given) > 15:
+        raise InvalidRequest(f"{name} is {given!r}; it is a whole number from 0 on")
+    return int(given)
+
+
+def _number(request: Request, name: str) -> float | None:
+    given = request.query_params.get(name)
+    try:
+        return None if given is None else float(given)
+    except ValueError as exc:
+        raise InvalidRequest(f"{name} is {given!r}; it is a number") from exc
+
+
+class _Answer(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "surrogatepass"
+        )
+
+
+async def _as_events(changes: AsyncGenerator[dict[str, Any]]) -> AsyncGenerator[str]:
+    try:
+        async for each in changes:
+            yield f"data: {json.dumps(each)}\n\n"
+    finally:
+        await changes.aclose()
