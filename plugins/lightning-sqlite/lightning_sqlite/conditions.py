@@ -5,6 +5,8 @@ from typing import Any
 from lightning_core.store.codec.spans import dumped
 from lightning_core.store.query import Condition, Query
 
+_IDS = ("rollout_id", "span_id")
+
 
 def where(query: Query, always: str, parameters: list[Any], *, table: str) -> str:
     """Return the text after WHERE.
@@ -17,7 +19,12 @@ def where(query: Query, always: str, parameters: list[Any], *, table: str) -> st
     """
     if not query.conditions:
         return always
-    parts = [_condition(condition, parameters, table) for condition in query.conditions]
+    names_rows = _names_rows(query)
+    parts = []
+    for condition in query.conditions:
+        # The plus keeps SQLite from looking at all of one status, say, where the wanted ids are known.
+        plus = "+" if names_rows and condition.field not in _IDS else ""
+        parts.append(_condition(condition, parameters, f"{plus}{table}"))
     return f"{always} AND ({f' {query.logic} '.join(parts)})"
 
 
@@ -26,14 +33,21 @@ def order_and_page(query: Query, parameters: list[Any], *, table: str, insertion
 
     None sorts before everything. Where the sort field is equal, the order of insertion decides, in either direction.
     """
-    by = f"{table}.{query.sort_by} {query.sort_order}, " if query.sort_by is not None else ""
+    # The plus keeps SQLite from looking at everything in this order, where all that matches is wanted, or is named.
+    plus = "+" if _names_rows(query) or (query.conditions and is_whole(query)) else ""
+    by = f"{plus}{table}.{query.sort_by} {query.sort_order}, " if query.sort_by is not None else ""
     parameters += [query.limit, query.offset]
-    return f"ORDER BY {by}{table}.{insertion} LIMIT ? OFFSET ?"
+    return f"ORDER BY {by}{plus}{table}.{insertion} LIMIT ? OFFSET ?"
 
 
 def is_whole(query: Query) -> bool:
     """Whether the page holds everything that matches."""
     return query.limit == -1 and query.offset == 0
+
+
+def _names_rows(query: Query) -> bool:
+    """Whether all that matches is named by its id."""
+    return query.logic == "and" and any(each.test == "in" and each.field in _IDS for each in query.conditions)
 
 
 def _condition(condition: Condition, parameters: list[Any], table: str) -> str:
@@ -44,5 +58,9 @@ def _condition(condition: Condition, parameters: list[Any], table: str) -> str:
     if condition.test == "contains":
         parameters.append(condition.value)
         return f"instr({column}, ?) > 0"
-    parameters.append(dumped([value for value in condition.value if isinstance(value, str)]).decode())
+    values = [value for value in condition.value if isinstance(value, str)]
+    if len(values) == 1:  # so that an index on the column and the order of the rows can be used
+        parameters.append(values[0])
+        return f"{column} = ?"
+    parameters.append(dumped(values).decode())
     return f"{column} IN (SELECT value FROM json_each(?))"

@@ -33,6 +33,25 @@ def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | 
     return records.decoded(run_id, fields, revision, task=task, state=state), number, ticket
 
 
+def select(what: str, run: int, query: Query) -> tuple[str, list[Any]]:
+    """Return the statement that carries out a query, and its parameters.
+
+    Args:
+        what: `COLUMNS`, or else columns or an aggregate of `rollout` alone.
+        run: The number of the run.
+        query: Which rollouts, in which order.
+    """
+    parameters: list[Any] = [run]
+    matching = conditions.where(query, "run = ?", parameters, table="rollout")
+    table = "rollout JOIN task USING (rollout)" if what == COLUMNS else "rollout"
+    page = (
+        ""
+        if what.startswith("count")
+        else conditions.order_and_page(query, parameters, table="rollout", insertion="rollout")
+    )
+    return f"SELECT {what} FROM {table} WHERE {matching} {page}", parameters
+
+
 _OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")
 """The tables that hold something of a rollout, by its number."""
 
@@ -130,20 +149,23 @@ class Rollouts:
         run = self._session.find_run(run_id)
         if run is None:
             return [], 0
-        parameters: list[Any] = [run.number]
-        matching = conditions.where(query, "run = ?", parameters, table="rollout")
-        total = None
-        if not conditions.is_whole(query):
-            (total,) = self._execute(f"SELECT count(*) FROM rollout WHERE {matching}", parameters).fetchone()
-        page = conditions.order_and_page(query, parameters, table="rollout", insertion="rollout")
-        found = self._execute(
-            f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) WHERE {matching} {page}", parameters
+        if conditions.is_whole(query):
+            found = self._execute(*select(COLUMNS, run.number, query)).fetchall()
+            return self._records(run_id, found), len(found)
+        # The numbers first: what is skipped is only looked at in an index, as far as there is one.
+        numbers = [number for (number,) in self._execute(*select("rollout.rollout", run.number, query)).fetchall()]
+        page = self._execute(
+            f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) "
+            "WHERE rollout.rollout IN (SELECT value FROM json_each(?))",
+            (dumped(numbers).decode(),),
         ).fetchall()
-        known = (self._session.rows.get((run_id, columns[1])) for columns in found)
-        records = [
-            row.record if row else decoded(run_id, columns)[0] for row, columns in zip(known, found, strict=True)
-        ]
-        return records, len(records) if total is None else total
+        by_number = {columns[0]: columns for columns in page}
+        records = self._records(run_id, [by_number[number] for number in numbers])
+        if not query.conditions:
+            return records, run.rollouts
+        whole = query._replace(sort_by=None, limit=-1, offset=0)
+        (total,) = self._execute(*select("count(*)", run.number, whole)).fetchone()
+        return records, total
 
     def due(self, run_id: str, now: float) -> list[RolloutRecord]:
         """Return the records whose deadline is not after `now`, the earliest first."""
@@ -192,6 +214,11 @@ class Rollouts:
         self._session.forget_run(run_id)
         for (rollout_id,) in deleted:
             self._announce_deletion(run_id, rollout_id)
+
+    def _records(self, run_id: str, found: Sequence[Sequence[Any]]) -> list[RolloutRecord]:
+        """Return the records of rows of `COLUMNS`."""
+        known = (self._session.rows.get((run_id, columns[1])) for columns in found)
+        return [row.record if row else decoded(run_id, columns)[0] for row, columns in zip(known, found, strict=True)]
 
     def _present(self, run_id: str, rollout_ids: Sequence[str]) -> list[tuple[str, RolloutRecord]]:
         run = self._session.find_run(run_id)

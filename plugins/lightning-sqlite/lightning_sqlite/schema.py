@@ -100,6 +100,14 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX request_by_age ON request (at);
     """,
+    """
+    -- Pages of rollouts, and how many there are: in the order of insertion and by start, of all or of one status. The
+    -- other columns are there so that what does not match, or is skipped, is not looked up in the table.
+    CREATE INDEX rollout_of_run ON rollout (run, rollout, status, mode);
+    CREATE INDEX rollout_by_start ON rollout (run, start_time, rollout, status, mode);
+    CREATE INDEX rollout_by_status ON rollout (run, status, rollout, mode);
+    CREATE INDEX rollout_by_status_and_start ON rollout (run, status, start_time, rollout, mode);
+    """,
 )
 """Statements that lead from version N, the place in this sequence, to N + 1. A released one is never changed."""
 

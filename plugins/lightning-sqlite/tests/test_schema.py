@@ -4,12 +4,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lightning_sqlite import SqliteLightningStore, database
+from lightning_sqlite.rollouts import COLUMNS, select
 from lightning_sqlite.schema import MIGRATIONS, migrate, statements, version_of
 
-from lightning_core.types import Span
+from lightning_core.store.query import make_query
+from lightning_core.types import Rollout, Span
 
 ADDS_A_COLUMN = """
     -- An example; of two statements.
@@ -59,6 +62,53 @@ async def test_a_file_of_the_first_version_knows_the_requests_it_was_asked(
     await store.save_state("apo", {"round": 1}, request_id="r-1")
     assert await store.load_state("apo") == {"round": 2}
     await store.aclose()
+
+
+async def test_rollouts_of_a_file_of_the_second_version_are_found_page_by_page(
+    path: Path, connection: sqlite3.Connection
+) -> None:
+    migrate(connection, MIGRATIONS[:2])
+    connection.execute("INSERT INTO run VALUES (1, 'run-1', 300, 0, 0)")
+    for number in range(1, 301):
+        status = "failed" if number % 3 == 0 else "succeeded"
+        connection.execute(
+            "INSERT INTO rollout VALUES (?, 1, ?, ?, 'val', NULL, ?, NULL, 1, NULL, NULL, ?)",
+            (number, f"ro-{number}", status, number // 10, b"[[],null,[],[]]"),
+        )
+        connection.execute("INSERT INTO task VALUES (?, ?)", (number, b"[1,null,null]"))
+    connection.close()
+    store = SqliteLightningStore(path, run_id="run-1")
+    page = await store.query_rollouts(status_in=["failed"], sort_by="start_time", sort_order="desc", limit=3, offset=2)
+    assert ([rollout.rollout_id for rollout in page], page.total) == (["ro-294", "ro-297", "ro-282"], 100)
+    assert (await store.query_rollouts(limit=1, offset=299))[0].rollout_id == "ro-300"
+    await store.aclose()
+
+
+@pytest.mark.parametrize("mode_in", [None, ["val"]])
+@pytest.mark.parametrize("status_in", [None, ["failed"]])
+@pytest.mark.parametrize("sort_by", [None, "start_time"])
+@pytest.mark.parametrize("sort_order", ["asc", "desc"])
+def test_a_page_is_found_in_an_index_alone(
+    connection: sqlite3.Connection, mode_in: Any, status_in: Any, sort_by: Any, sort_order: Any
+) -> None:
+    migrate(connection)
+    query = make_query(
+        Rollout, mode_in=mode_in, status_in=status_in, sort_by=sort_by, sort_order=sort_order, limit=9, offset=99
+    )
+    counted = query._replace(sort_by=None, limit=-1, offset=0)
+    for statement, parameters in (select("rollout.rollout", 1, query), select("count(*)", 1, counted)):
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        assert "COVERING INDEX" in plan[0]
+        assert status_in is None or "status=?" in plan[0]
+        assert "USE TEMP B-TREE FOR ORDER BY" not in plan
+
+
+def test_rollouts_that_are_named_are_found_by_their_ids(connection: sqlite3.Connection) -> None:
+    migrate(connection)
+    query = make_query(Rollout, rollout_id_in=["ro-1", "ro-2"], status_in=["failed"], sort_by="start_time")
+    statement, parameters = select(COLUMNS, 1, query)
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+    assert "rollout_id=?" in plan[0]
 
 
 def test_a_new_file_gets_the_newest_version(connection: sqlite3.Connection) -> None:
