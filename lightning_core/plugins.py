@@ -78,12 +78,17 @@ class Hooks:
         self._failures: dict[tuple[str, str | None], HookFailure] = {}
         self._started: dict[str, set[str]] = {}
         manager = _Manager(hookspecs.PROJECT)
-        manager.add_hookspecs(hookspecs)
-        for plugin in _in_sequence(plugins):
-            _add(manager, plugin, _name_of(plugin))
+        for plugin in in_sequence(plugins):
+            name = plugin.__name__ if isinstance(plugin, type | ModuleType) else type(plugin).__name__
+            _add(manager, plugin, name)
         if load_entry_points:
-            self._add_installed(manager, default_registry() if registry is None else registry)
-        self._listeners = {hook: _listeners(getattr(manager.hook, hook)) for hook in _HOOKS}
+            registry = default_registry() if registry is None else registry
+            for component in registry.components("hooks"):
+                try:
+                    _add(manager, registry.load_component(component), component.name)
+                except Exception as exc:
+                    self._record(component.name, None, exc)
+        self._listeners = {hook: _listeners(getattr(manager.hook, hook, None)) for hook in _HOOKS}
 
     @classmethod
     def of(cls, hooks: object) -> "Hooks":
@@ -100,7 +105,7 @@ class Hooks:
         return any(not getattr(each.owner, "has_heard_enough", False) for each in self._listeners[hook])
 
     def also(self, plugin: object) -> "Hooks":
-        """Return these with one more plugin, told last. What fails among them is counted and listed here, too."""
+        """Return these with one more plugin, called last. What fails among them is counted and listed here, too."""
         more = Hooks(plugin)
         both = copy.copy(self)
         both._listeners = {hook: (*each, *more._listeners[hook]) for hook, each in self._listeners.items()}
@@ -198,13 +203,6 @@ class Hooks:
         self._failures[plugin, hook] = HookFailure(plugin, hook, error)
         logger.error("lightning.plugin_failed plugin=%s hook=%s", plugin, hook, exc_info=error)
 
-    def _add_installed(self, manager: "_Manager", registry: Registry) -> None:
-        for component in registry.components("hooks"):
-            try:
-                _add(manager, registry.load_component(component), component.name)
-            except Exception as exc:
-                self._record(component.name, None, exc)
-
 
 _MOMENT_SECONDS = 0.3
 """What a plugin gets at the least to end a run, in seconds."""
@@ -264,7 +262,8 @@ class _Manager(pluggy.PluginManager):
         )
 
 
-def _in_sequence(plugins: object) -> Sequence[object]:
+def in_sequence(plugins: object) -> Sequence[object]:
+    """Return plugins as a sequence: one alone is a sequence of one, None is none."""
     if plugins is None:
         return ()
     return plugins if isinstance(plugins, Sequence) and not isinstance(plugins, str) else (plugins,)
@@ -275,58 +274,52 @@ def _add(manager: _Manager, plugin: object, name: str) -> None:
         plugin = plugin()
     if manager.is_registered(plugin):
         return
-    _check(plugin, name)
     numbered = itertools.chain([name], (f"{name} #{number}" for number in itertools.count(2)))
-    manager.register(plugin, next(itertools.filterfalse(manager.has_plugin, numbered)))
+    registered = manager.register(plugin, next(itertools.filterfalse(manager.has_plugin, numbered)))
+    try:
+        _check(manager, plugin, name)
+    except BaseException:
+        if registered is not None:
+            manager.unregister(name=registered)
+        raise
 
 
-def _listeners(caller: pluggy.HookCaller) -> Sequence[_Listener]:
-    """Return what implements a hook, in the order in which it is told."""
-    ordered = sorted(caller.get_hookimpls(), key=lambda each: each.trylast - each.tryfirst)
-    return tuple(
-        _Listener(each.plugin_name, each.plugin, each.function, _taken(each.function, caller.name)) for each in ordered
-    )
-
-
-def _taken(function: Callable[..., Any], hook: str) -> frozenset[str]:
-    """Return the arguments of a hook that a function takes."""
-    parameters = inspect.signature(function).parameters
-    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return frozenset(name for name in _HOOKS[hook] if takes_all or name in parameters)
-
-
-def _check(plugin: object, name: str) -> None:
+def _check(manager: _Manager, plugin: object, name: str) -> None:
     """Refuse a plugin with something in it that would never be called, or could not be."""
-    trial = _Manager(hookspecs.PROJECT)  # without specifications, so that it takes whatever there is
-    trial.register(plugin, name)
-    callers = trial.get_hookcallers(plugin)
-    if not callers:
+    found = [(caller.name, each) for caller in manager.get_hookcallers(plugin) or () for each in caller.get_hookimpls()]
+    if not found:
         is_listener = isinstance(plugin, Hook)
         none = f"overrides no method of Hook: {', '.join(_METHODS_OF_HOOK)}" if is_listener else "has no hook"
         raise InvalidComponent(f"plugin {name!r} ({reprlib.repr(plugin)}) {none}; hooks: {', '.join(_HOOKS)}")
-    for caller in callers:
-        for implementation in caller.get_hookimpls():
-            _check_implementation(implementation, caller.name)
-
-
-def _check_implementation(implementation: pluggy.HookImpl, hook: str) -> None:
-    plugin = f"plugin {implementation.plugin_name!r}"
-    if implementation.wrapper or implementation.hookwrapper:
-        raise InvalidComponent(f"{plugin}: {hook} is a wrapper; plugins are called one by one, with nothing to wrap")
-    if hook not in _HOOKS:
-        if implementation.optionalhook:
-            return
-        raise InvalidComponent(
-            f"{plugin} implements {hook!r}, which is no hook; hooks: {', '.join(_HOOKS)}{did_you_mean(hook, _HOOKS)}"
-        )
-    for parameter in inspect.signature(implementation.function).parameters.values():
-        variable = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        if not variable and parameter.default is inspect.Parameter.empty and parameter.name not in _HOOKS[hook]:
+    for hook, implementation in found:
+        if implementation.wrapper or implementation.hookwrapper:
             raise InvalidComponent(
-                f"{plugin}: {hook} has no argument {parameter.name!r}; it has: {', '.join(_HOOKS[hook])}"
-                f"{did_you_mean(parameter.name, _HOOKS[hook])}"
+                f"plugin {name!r}: {hook} is a wrapper; plugins are called one by one, with nothing to wrap"
             )
+        if hook not in _HOOKS:
+            if implementation.optionalhook:
+                continue
+            raise InvalidComponent(
+                f"plugin {name!r} implements {hook!r}, and there is no such hook; hooks: {', '.join(_HOOKS)}"
+                f"{did_you_mean(hook, _HOOKS)}"
+            )
+        for parameter in inspect.signature(implementation.function).parameters.values():
+            variable = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+            if not variable and parameter.default is inspect.Parameter.empty and parameter.name not in _HOOKS[hook]:
+                raise InvalidComponent(
+                    f"plugin {name!r}: {hook} has no argument {parameter.name!r}; it has: {', '.join(_HOOKS[hook])}"
+                    f"{did_you_mean(parameter.name, _HOOKS[hook])}"
+                )
 
 
-def _name_of(plugin: object) -> str:
-    return plugin.__name__ if isinstance(plugin, type | ModuleType) else type(plugin).__name__
+def _listeners(caller: pluggy.HookCaller | None) -> Sequence[_Listener]:
+    """Return what implements a hook, in the order in which it is called."""
+    if caller is None:
+        return ()
+    listeners = []
+    for each in sorted(caller.get_hookimpls(), key=lambda each: each.trylast - each.tryfirst):
+        parameters = inspect.signature(each.function).parameters
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        takes = frozenset(_HOOKS[caller.name] if takes_all else parameters.keys() & _HOOKS[caller.name])
+        listeners.append(_Listener(each.plugin_name, each.plugin, each.function, takes))
+    return listeners

@@ -287,7 +287,7 @@ def implementation(mark: Callable[[Any], Any] = lambda function: function) -> An
     [
         (
             types.SimpleNamespace(lightning_rolout_end=implementation()),
-            r"plugin 'SimpleNamespace' implements 'lightning_rolout_end', which is no hook; "
+            r"plugin 'SimpleNamespace' implements 'lightning_rolout_end', and there is no such hook; "
             r"hooks: lightning_run_start, .*\. Did you mean 'lightning_rollout_end'\?",
         ),
         (

@@ -93,7 +93,7 @@ def _verifier() -> Callable[[Component, Any], None]:
     from lightning_core.algorithm import Algorithm
     from lightning_core.execution import ExecutionStrategy
     from lightning_core.plugins import Hooks
-    from lightning_core.registry.building import require_buildable
+    from lightning_core.registry.registry import require_buildable
     from lightning_core.runner import Runner
     from lightning_core.store import LightningStore
     from lightning_core.tracer import Tracer

@@ -13,8 +13,8 @@ from lightning_core.config.model import COMPONENTS, Config
 from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, RegistryError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.registry import default_registry, load_object
-from lightning_core.registry.building import is_factory, require_buildable
 from lightning_core.registry.options import Options
+from lightning_core.registry.registry import is_factory, require_buildable
 from lightning_core.runner import Runner
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer

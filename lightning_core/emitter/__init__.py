@@ -1,7 +1,7 @@
 """What an agent calls to say how it went, and how to read that from a trace."""
 
 from lightning_core.emitter.attributes import flatten_attributes
-from lightning_core.emitter.emission import SpanSink, get_active_sink, with_active_sink
+from lightning_core.emitter.emission import SpanRecordingContext, SpanSink, get_active_sink, with_active_sink
 from lightning_core.emitter.exception import emit_exception
 from lightning_core.emitter.links import (
     LinkMatch,
@@ -19,7 +19,6 @@ from lightning_core.emitter.message import (
     get_object_value,
 )
 from lightning_core.emitter.operations import OperationContext, operation
-from lightning_core.emitter.recording import SpanRecordingContext
 from lightning_core.emitter.reward import emit_reward
 from lightning_core.rewards import (
     NamedReward,

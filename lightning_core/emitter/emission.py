@@ -1,21 +1,41 @@
-"""What all emitters do once they know what to say."""
+"""Where emitted spans go: the active tracer, and what it has to do."""
 
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from opentelemetry.context import Context, create_key, get_value, set_value
 
 from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.errors import NoActiveTracer
-from lightning_core.types import SpanCoreFields, TraceStatus
-
-if TYPE_CHECKING:
-    from lightning_core.emitter.recording import SpanRecordingContext
-
+from lightning_core.types import SpanCoreFields, StatusCode, TraceStatus
 
 _ACTIVE_SINK = create_key("lightning-active-sink")
+
+
+class SpanRecordingContext(Protocol):
+    """Says what happened in a span while it is open. The caller that opened the span ends it."""
+
+    def record_exception(self, exception: BaseException) -> None:
+        """Record an exception, and that the span failed."""
+        ...
+
+    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add attributes; nested ones are flattened with dots, and the last value of a name counts.
+
+        Raises:
+            ValueError: For an attribute that no span can have; it is named.
+        """
+        ...
+
+    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
+        """Say whether it went well; the last one counts. Without any, a span that ends is OK."""
+        ...
+
+    def get_recorded_span(self) -> SpanCoreFields:
+        """Return the span, without an identity, as it is now; it has no `end_time` while it is open."""
+        ...
 
 
 class SpanSink(Protocol):
@@ -37,7 +57,7 @@ class SpanSink(Protocol):
         attributes: Mapping[str, Any] | None = None,
         start_time: float | None = None,
         end_time: float | None = None,
-    ) -> "AbstractContextManager[SpanRecordingContext]":
+    ) -> AbstractContextManager[SpanRecordingContext]:
         """Record a span around a `with` block; times in seconds since the epoch."""
         ...
 

@@ -3,38 +3,15 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from lightning_core.emitter.attributes import flatten_attributes, text_of
+from lightning_core.emitter.emission import SpanRecordingContext
 from lightning_core.emitter.exception import exception_attributes
 from lightning_core.types import SpanCoreFields, StatusCode, TraceStatus
 
 OK = TraceStatus(status_code="OK")
 """The status of a span that has no other one."""
-
-
-class SpanRecordingContext(Protocol):
-    """Says what happened in a span while it is open. The caller that opened the span ends it."""
-
-    def record_exception(self, exception: BaseException) -> None:
-        """Record an exception, and that the span failed."""
-        ...
-
-    def record_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Add attributes; nested ones are flattened with dots, and the last value of a name counts.
-
-        Raises:
-            ValueError: For an attribute that no span can have; it is named.
-        """
-        ...
-
-    def record_status(self, status_code: StatusCode, description: str | None = None) -> None:
-        """Say whether it went well; the last one counts. Without any, a span that ends is OK."""
-        ...
-
-    def get_recorded_span(self) -> SpanCoreFields:
-        """Return the span, without an identity, as it is now; it has no `end_time` while it is open."""
-        ...
 
 
 class LocalRecording:

@@ -1,17 +1,98 @@
-"""From entry points to components, each with how it stands as far as metadata tells."""
+"""What is installed: the kinds of components, and from entry points to components, as far as metadata tells."""
 
 import importlib.metadata
 import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import Distribution, EntryPoint
+from typing import Literal, get_args
 
-from lightning_core.registry.building import GROUPS, KINDS, Component, Kind
 from lightning_core.registry.options import did_you_mean
 from lightning_core.registry.ships_in import SHIPS_IN
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal[
+    "algorithms",
+    "stores",
+    "tracers",
+    "adapters",
+    "runners",
+    "strategies",
+    "proxies",
+    "backends",
+    "agents",
+    "commands",
+    "pages",
+    "hooks",
+]
+"""What a component is for."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""All kinds, in the order in which they are listed."""
+
+GROUPS: Mapping[Kind, str] = {kind: f"lightning_core.{kind}" for kind in KINDS} | {"hooks": "lightning_core"}
+"""The entry-point group of each kind. Plugins with hooks are in pluggy's group, which is named as the project is."""
+
+SINGULAR: Mapping[Kind, str] = {
+    "algorithms": "algorithm",
+    "stores": "store",
+    "tracers": "tracer",
+    "adapters": "adapter",
+    "runners": "runner",
+    "strategies": "strategy",
+    "proxies": "proxy",
+    "backends": "backend",
+    "agents": "agent",
+    "commands": "command",
+    "pages": "page",
+    "hooks": "hook plugin",
+}
+"""What one component of a kind is called in a message."""
+
+ALIASES: Mapping[Kind, Mapping[str, str]] = {"strategies": {"shm": "local", "cs": "processes"}}
+"""Other names of a component, per kind: alias -> name."""
+
+State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]
+"""How a component stands.
+
+- `ok`: nothing is known against it. Before it was imported, that is not much.
+- `blocked`: `AGL_PLUGINS_BLOCK` names it; it is as if it were not installed.
+- `duplicate`: another distribution offers the same name of the same kind.
+- `incompatible`: its distribution requires another version of the core than the one that is installed.
+- `broken`: it was imported, and that failed, or what was found there is of another kind.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A component that an installed distribution offers. Nothing of it was imported to know this."""
+
+    kind: Kind
+    name: str
+    """What a person asks for it by."""
+    distribution: str
+    """The distribution that declares it."""
+    version: str
+    """That distribution's version."""
+    value: str
+    """Where it is, as `package.module:attribute`."""
+    state: State = "ok"
+    """How it stands, as far as metadata tells."""
+    problem: str | None = None
+    """What is wrong, and what to do about it; None when `state` is `ok`."""
+
+    def __str__(self) -> str:
+        return f"{SINGULAR[self.kind]} {self.name!r} of {self.origin}"
+
+    @property
+    def origin(self) -> str:
+        """The distribution with its version."""
+        return f"{self.distribution} {self.version}".strip()
+
 
 CORE = "lightning-core"
 _NAMES_CORE = re.compile(r"\s*lightning[-_.]core(?![-_.\w])", re.IGNORECASE)
@@ -54,8 +135,6 @@ def _misfit(line: str) -> str | None:
         return None
     return f"requires {CORE}{requirement.specifier}, but {CORE} {installed} is installed"
 
-
-logger = logging.getLogger(__name__)
 
 BLOCK_VARIABLE = "AGL_PLUGINS_BLOCK"
 """The environment variable that names what to block.

@@ -1,28 +1,34 @@
 """The registry: which components there are, and how to get one."""
 
 import functools
+import importlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from pathlib import PurePath
 from types import MappingProxyType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from lightning_core.errors import BrokenPlugin, InvalidComponent, RegistryError, UnknownComponent
-from lightning_core.registry.building import (
+from lightning_core.errors import BrokenPlugin, InvalidComponent, InvalidOptions, RegistryError, UnknownComponent
+from lightning_core.registry.inventory import (
     ALIASES,
     KINDS,
     SINGULAR,
+    Blocklist,
     Component,
     Kind,
-    build_from,
-    in_words,
-    is_factory,
-    load_object,
-    path_of,
+    installed_entry_points,
+    take_inventory,
 )
-from lightning_core.registry.inventory import Blocklist, installed_entry_points, take_inventory
-from lightning_core.registry.options import did_you_mean, nearest
+from lightning_core.registry.options import Options, did_you_mean, nearest
 from lightning_core.registry.ships_in import SHIPS_IN
+
+T = TypeVar("T")
+
+Spec: TypeAlias = T | type[T] | Callable[..., T] | str | Mapping[str, Any]
+"""A component, in any accepted form: an instance, a class or a factory, an installed name or an import path, or a
+mapping with its `name` and options."""
 
 THIS_PROCESS = "this process"
 """Stands where a component of an installed distribution names the distribution."""
@@ -43,7 +49,7 @@ class Registration:
         self._forget = forget
 
     def remove(self) -> None:
-        """Make the registry forget the component. What was built from it stays. Twice is as once."""
+        """Make the registry forget the component. What was built from it stays. Idempotent."""
         self._forget(self)
 
     def __enter__(self) -> Component:
@@ -54,8 +60,6 @@ class Registration:
     ) -> None:
         self.remove()
 
-
-T = TypeVar("T")
 
 _NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -68,7 +72,7 @@ class Registry:
     """The components of one set of entry points, and those that this process registers by itself.
 
     Listing reads metadata only; a component's module is imported when the component is loaded or built. What is wrong
-    with one (see `State`) concerns nobody but who asks for it by its name.
+    with one (see `State`) concerns only a caller that asks for it by its name.
 
     Args:
         entry_points: What to read; groups that are not ours are ignored. None for everything that is installed,
@@ -92,14 +96,14 @@ class Registry:
         Raises:
             UnknownComponent: There is no such kind.
         """
-        installed = self._of_kind(kind)
+        self._require_kind(kind)
         own = self._own(kind)
-        listed = [each for each in installed if each.state != "blocked" and each.name not in own]
+        listed = [each for each in self._installed[kind] if each.state != "blocked" and each.name not in own]
         return sorted([*listed, *own.values()], key=lambda each: (each.name, each.distribution))
 
     def inventory(self) -> list[Component]:
         """List what is installed of all kinds, blocked components too. Imports nothing."""
-        return [component for kind in KINDS for component in self._of_kind(kind)]
+        return [component for kind in KINDS for component in self._installed[kind]]
 
     def check(self, verify: Callable[[Component, Any], None] = _accept_anything) -> list[Component]:
         """Import what is installed, and say of each component how it stands.
@@ -154,7 +158,7 @@ class Registry:
 
         Raises:
             UnknownComponent: There is no such kind.
-            InvalidComponent: Nobody could ask for it by this name.
+            InvalidComponent: It could not be asked for by this name.
         """
         self._require_kind(kind)
         if not name or ":" in name:
@@ -187,16 +191,24 @@ class Registry:
         if isinstance(spec, expected):
             return spec
         label, source, options = self._source(kind, spec, expected)
-        return build_from(label, source, expected, options=options, defaults=defaults)
+        require_buildable(label, source, expected)
+        if isinstance(source, expected):
+            if options:
+                got = ", ".join(map(repr, options))
+                raise InvalidComponent(f"{label} is a ready {type(source).__name__} and takes no options; got {got}")
+            return source
+        takes = Options(source)
+        if faults := takes.faults(label, options, supplied=defaults):
+            raise InvalidOptions(label, faults)
+        built = source(**{name: value for name, value in defaults.items() if name in takes.parameters} | options)
+        if not isinstance(built, expected):
+            raise InvalidComponent(f"{label} gave {in_words(built)}, which is not an instance of {expected.__name__}")
+        return built
 
     @functools.cached_property
     def _installed(self) -> dict[Kind, list[Component]]:
         entry_points = installed_entry_points() if self._entry_points is None else self._entry_points
         return take_inventory(entry_points, Blocklist(self._blocked))
-
-    def _of_kind(self, kind: Kind) -> list[Component]:
-        self._require_kind(kind)
-        return self._installed[kind]
 
     def _own(self, kind: Kind) -> dict[str, Component]:
         """Return what this process registered, by name; of several with one name the newest."""
@@ -209,11 +221,12 @@ class Registry:
             )
 
     def _named(self, kind: Kind, name: str) -> Component:
+        self._require_kind(kind)
         wanted = ALIASES.get(kind, {}).get(name, name)
         own = self._own(kind)
         if name in own or wanted in own:
             return own.get(name) or own[wanted]
-        by_state = {each.state: each for each in reversed(self._of_kind(kind)) if each.name == wanted}
+        by_state = {each.state: each for each in reversed(self._installed[kind]) if each.name == wanted}
         if "blocked" in by_state and len(by_state) == 1:
             raise UnknownComponent(by_state["blocked"].problem)
         for state in ("ok", "duplicate", "incompatible"):
@@ -233,7 +246,7 @@ class Registry:
     def _forget(self, registration: Registration) -> None:
         self._registrations = [each for each in self._registrations if each is not registration]
 
-    def _source(self, kind: Kind, spec: object, expected: type) -> tuple[str, Any, Mapping[str, Any]]:
+    def _source(self, kind: Kind, spec: object, expected: type) -> tuple[str, Any, dict[str, Any]]:
         """Find what `spec` means: how to call it in a message, what is there, and the options for it."""
         options: dict[str, Any] = {}
         if isinstance(spec, str):
@@ -289,3 +302,72 @@ def default_registry() -> Registry:
 
 def _how_to_install(distribution: str) -> str:
     return f"Install it from a checkout of Lightning Core that has it: pip install . ./plugins/{distribution}"
+
+
+def load_object(path: str) -> Any:
+    """Import what `"package.module:attribute"` names; the attribute may be dotted.
+
+    Raises:
+        InvalidComponent: `path` is not of that form.
+        UnknownComponent: There is no such module, or the module has no such attribute.
+        BrokenPlugin: The module is there, and importing it raised, or tried to end the process; the cause is chained.
+    """
+    module_name, _, attribute = path.partition(":")
+    if module_name.endswith(".py"):
+        dotted = ".".join(part for part in PurePath(module_name).with_suffix("").parts if part.isidentifier())
+        raise InvalidComponent(f"{path!r} names a file; name its module: {f'{dotted}:{attribute}'!r}")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
+        raise InvalidComponent(f"{path!r} does not name an object; the form is 'package.module:attribute'")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as exc:
+        if isinstance(exc, ModuleNotFoundError) and f"{module_name}.".startswith(f"{exc.name}."):
+            raise UnknownComponent(
+                f"no module {exc.name!r}, which {path!r} names; is it installed, or its folder on sys.path?"
+            ) from exc
+        raise BrokenPlugin(f"module {module_name!r} cannot be imported: {type(exc).__name__}: {exc}") from exc
+    owner = f"module {module_name!r}"
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as exc:
+            names = [name for name in dir(found) if not name.startswith("_")]
+            raise UnknownComponent(f"{owner} has no {part!r}, which {path!r} names{did_you_mean(part, names)}") from exc
+        except Exception as exc:  # a module may import lazily, in its __getattr__
+            raise BrokenPlugin(f"{part!r} of {owner} cannot be imported: {type(exc).__name__}: {exc}") from exc
+        owner = repr(part)
+    return found
+
+
+def require_buildable(label: str, source: object, expected: type) -> None:
+    """Refuse what is not an instance of `expected`, and cannot be called for one.
+
+    Raises:
+        InvalidComponent: When it is so. What a function returns is known only when it is called.
+    """
+    is_wrong_class = isinstance(source, type) and not issubclass(source, expected)
+    if not isinstance(source, expected) and (is_wrong_class or not is_factory(source)):
+        raise InvalidComponent(
+            f"{label} is {in_words(source)}; it has to be an instance or a subclass of {expected.__name__}, "
+            "or a function that returns an instance"
+        )
+
+
+def is_factory(source: object) -> bool:
+    """Whether `source` is called for an instance."""
+    return isinstance(source, type | functools.partial) or inspect.isroutine(source)
+
+
+def in_words(value: object) -> str:
+    """Return what a value is, for a message; without its content, which may be a secret."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return repr(value) if value is None or isinstance(value, bool | int | float) else f"a {type(value).__name__}"
+
+
+def path_of(source: Any) -> str:
+    """Return where something is defined, as `package.module:name`; for an instance, where its class is."""
+    plain = source.func if isinstance(source, functools.partial) else source
+    if not hasattr(plain, "__qualname__"):
+        plain = type(plain)
+    return f"{plain.__module__}:{plain.__qualname__}"

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import Grader, LitAgent
@@ -17,7 +17,7 @@ from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, InvalidComponent, LightningError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.model_proxy import ModelProxy
-from lightning_core.plugins import Hooks
+from lightning_core.plugins import Hooks, in_sequence
 from lightning_core.registry import Kind, Registry, Spec, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
@@ -190,8 +190,7 @@ class Trainer:
         self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
         """The model proxy, or None."""
         self._budget = check_budget(budget, self.llm_proxy)
-        is_one = hooks is not None and (isinstance(hooks, str) or not isinstance(hooks, Sequence))
-        self._plugins: Sequence[object] = (hooks,) if is_one else tuple(cast(Sequence[object], hooks or ()))
+        self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
         self._stop_on_identical_failures = stop_on_identical_failures
         self._first_run_id: str | None = None

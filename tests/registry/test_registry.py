@@ -263,7 +263,7 @@ def test_class_of_another_kind_is_refused_before_it_is_called(registry: Registry
 
 
 def test_function_that_returns_something_else_is_refused(registry: Registry) -> None:
-    with pytest.raises(InvalidComponent, match=r"make_thing' gave a Thing, which is no Algorithm"):
+    with pytest.raises(InvalidComponent, match=r"make_thing' gave a Thing, which is not an instance of Algorithm"):
         registry.build("algorithms", make_thing, expected=Algorithm)
 
 
