@@ -41,10 +41,6 @@ class Documents:
         """Return all documents of a kind, in the order of their creation."""
         return [_read(document, model) for document in await self._backend.list_documents(self._run_id, kind)]
 
-    async def latest_key(self, kind: DocumentKind) -> str | None:
-        """Return the key of the document written last, or None when there is none."""
-        return await self._backend.latest_key(self._run_id, kind)
-
     async def change(
         self,
         kind: DocumentKind,
@@ -80,7 +76,9 @@ class Documents:
             if request is not None:
                 if any(each.request_id == request.request_id for each in requests) and not for_a_day:
                     return present
-                if for_a_day and await self._recall(f"{kind}/{key}", requests, request):
+                if for_a_day and await recall(
+                    self._backend, self._run_id, f"{kind}/{key}", requests, request, now=self._clock.now()
+                ):
                     return present
                 requests = (*requests, request)[-MAX_REQUESTS:]
             changed = change(present)
@@ -92,13 +90,6 @@ class Documents:
             if written is not None:
                 return changed
             document = await self.find(kind, key)
-
-    async def put(self, kind: DocumentKind, key: str, value: Any, *, request: Request | None = None) -> None:
-        """Write a document, whatever was there; once for each request."""
-        await self.change(kind, key, lambda _: value, request=request)
-
-    async def _recall(self, owner: str, requests: tuple[Request, ...], request: Request) -> Request | None:
-        return await recall(self._backend, self._run_id, owner, requests, request, now=self._clock.now())
 
 
 def _read(document: Document, model: type[M]) -> M:

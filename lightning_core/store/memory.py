@@ -12,12 +12,12 @@ from lightning_core import lifecycle
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidRequest, NotFound, StoreFull
 from lightning_core.lifecycle import Request, RolloutRecord
+from lightning_core.store.arguments import as_int
 from lightning_core.store.backend import REQUEST_SECONDS, Change, Document, DocumentKind, StoreBackend
 from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import span_of
 from lightning_core.store.facade import StoreFacade
-from lightning_core.store.parts.arguments import as_int
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 

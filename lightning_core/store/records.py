@@ -41,14 +41,6 @@ def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -
     return f"{prefix}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def request_of_beginning(kind: BeginningKind, worker_id: str | None, request_id: str | None) -> Request | None:
-    """Return what a record remembers of a request that began an attempt.
-
-    A claim and a start are different requests, even under one id: what a start began, a claim may get later.
-    """
-    return make_request_of(None if request_id is None else f"{kind} {request_id}", kind, worker_id)
-
-
 def own_attempt(record: RolloutRecord, kind: BeginningKind, request_id: str | None) -> Attempt:
     """Return the attempt that a request began; the newest one for a request without an id."""
     return record.attempt("latest" if request_id is None else _attempt_id(record, kind, request_id))
@@ -307,21 +299,9 @@ class Records:
         Raises:
             InvalidRequest: When the request came before with other arguments.
         """
-        new = [begin(record) for record in self._new(requests, request)]
-        if request is None:
-            return await self._backend.insert(new)
-        if len(new) > 1:  # what asks for more rollouts than before is to make none of them
-            first = await self._backend.get(self._run_id, new[0].rollout.rollout_id)
-            check_same(None if first is None else first.request(_making(request)), request)
-        kept = await self._backend.insert(new)
-        for record in kept:
-            check_same(record.request(_making(request)), request)
-        return kept
-
-    def _new(self, requests: Sequence[EnqueueRolloutRequest], request: Request | None) -> list[RolloutRecord]:
         now, request_id = self._clock.now(), None if request is None else request.request_id
         remembered = () if request is None else (request._replace(request_id=_making(request)),)
-        records = []
+        new = []
         for number, wanted in enumerate(requests):
             fields = {
                 "rollout_id": make_id("ro", self._run_id, request_id, number),
@@ -335,8 +315,16 @@ class Records:
                 "metadata": copy_value(wanted.metadata),
             }
             rollout = construct(Rollout, fields, _ROLLOUT_FIELDS)
-            records.append(RolloutRecord(self._run_id, rollout, requests=remembered))
-        return records
+            new.append(begin(RolloutRecord(self._run_id, rollout, requests=remembered)))
+        if request is None:
+            return await self._backend.insert(new)
+        if len(new) > 1:  # what asks for more rollouts than before is to make none of them
+            first = await self._backend.get(self._run_id, new[0].rollout.rollout_id)
+            check_same(None if first is None else first.request(_making(request)), request)
+        kept = await self._backend.insert(new)
+        for record in kept:
+            check_same(record.request(_making(request)), request)
+        return kept
 
     async def beginning(
         self, kind: BeginningKind, worker_id: str | None, *, request_id: str | None = None
@@ -345,10 +333,11 @@ class Records:
 
         A worker that has sent heartbeats holds a lease on the attempt.
         """
-        resources_id = await self._documents.latest_key("resources")
+        resources_id = await self._backend.latest_key(self._run_id, "resources")
         worker = None if worker_id is None else await self._documents.find("workers", worker_id)
         lease_seconds = self._lease_seconds if _sends_heartbeats(worker) else None
-        request = request_of_beginning(kind, worker_id, request_id)
+        # A claim and a start are different requests, even under one id: what a start began, a claim may get later.
+        request = make_request_of(None if request_id is None else f"{kind} {request_id}", kind, worker_id)
 
         def begin(record: RolloutRecord) -> RolloutRecord:
             attempt_id = _attempt_id(record, kind, request_id)

@@ -7,9 +7,7 @@ from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import keep_final_reward
-from lightning_core.store.base import UNSET, LightningStore, Unset
-from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
-from lightning_core.store.parts.arguments import (
+from lightning_core.store.arguments import (
     StorePart,
     as_float,
     as_ids,
@@ -23,6 +21,8 @@ from lightning_core.store.parts.arguments import (
     query_method,
     validate_fields,
 )
+from lightning_core.store.base import UNSET, LightningStore, Unset
+from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
 from lightning_core.store.query import Query, make_query, select
 from lightning_core.store.records import check_began, own_attempt
 from lightning_core.store.requests import make_request_of

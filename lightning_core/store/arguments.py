@@ -79,7 +79,7 @@ def as_float(name: str, value: Any) -> float:
     """Return a number.
 
     Raises:
-        InvalidRequest: When it is none, or not finite.
+        InvalidRequest: When it is not a number, or not finite.
     """
     if type(value) is float and math.isfinite(value):  # nearly every time, and much faster than the general way
         return value
@@ -92,7 +92,7 @@ def as_int(name: str, value: Any) -> int:
     """Return a whole number.
 
     Raises:
-        InvalidRequest: When it is none.
+        InvalidRequest: When it is not one.
     """
     if type(value) is int:
         return value
@@ -105,16 +105,16 @@ def as_timeout(name: str, seconds: float | None) -> float | None:
     """Return how long to wait at most, in seconds; None for no limit, which may also be given as infinity.
 
     Raises:
-        InvalidRequest: When it is no number.
+        InvalidRequest: When it is not a number.
     """
     return None if seconds is None or seconds == math.inf else as_float(name, seconds)
 
 
 def check_str(name: str, value: Any) -> None:
-    """Check a name; None is one, too.
+    """Check a name; None is allowed.
 
     Raises:
-        InvalidRequest: When it is no string.
+        InvalidRequest: When it is not a string.
     """
     if value is not None and not isinstance(value, str):
         raise InvalidRequest(f"{name} is {value!r}; it is a string")
@@ -124,7 +124,7 @@ def as_ids(name: str, values: Any) -> list[str]:
     """Return a sequence of ids as a list.
 
     Raises:
-        InvalidRequest: When it is none: one id alone is not a sequence of one.
+        InvalidRequest: When it is not one: one id alone is not a sequence of one.
     """
     if isinstance(values, str):
         raise InvalidRequest(f"{name} is {values!r}; it takes a sequence of ids, such as [{values!r}]")
@@ -155,7 +155,7 @@ def as_mapping(name: str, value: Any) -> dict[str, Any]:
     """Return a copy of a mapping from names to values; an empty one where it was not given.
 
     Raises:
-        InvalidRequest: When it is none.
+        InvalidRequest: When it is not a mapping.
     """
     if isinstance(value, Unset):
         return {}
@@ -242,7 +242,7 @@ class StorePart(LightningStore):
     _watchdogs: Watchdogs
     _run_end: RunEnd
     _view_of: "StorePart | None"
-    """The store that this one is a view of; None where it is none."""
+    """The store that this one is a view of; None where it is not a view."""
     _closed: bool
 
     def _check_open(self) -> None:
