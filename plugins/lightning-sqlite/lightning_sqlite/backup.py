@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 
 from lightning_core.errors import InvalidRequest, StoreError, StoreFull
-from lightning_sqlite.database import checked_path, refuse_damage
-from lightning_sqlite.errors import UnusableFile, primary_code
+from lightning_sqlite.database import UnusableFile, checked_path, primary_code, refuse_damage
 from lightning_sqlite.schema import is_ours, version_of
 
 TRIES = 20

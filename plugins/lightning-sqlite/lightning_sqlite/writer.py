@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lightning_core.errors import StoreClosed, StoreError
 from lightning_core.store.backend import Change
-from lightning_sqlite.database import Database
-from lightning_sqlite.errors import explained
+from lightning_sqlite.database import Database, explained
 from lightning_sqlite.session import Session
 
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.store import LightningStore
 from lightning_core.types import Dataset, NamedResources, samples_of
-from lightning_verl.accelerators import check_accelerator
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
@@ -26,9 +25,9 @@ from lightning_verl.ending import Ending
 from lightning_verl.learning import as_trajectory_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
+from lightning_verl.requirements import check_accelerator, check_versions
 from lightning_verl.serving import RESOURCE, Serving
 from lightning_verl.training import Plan, Training
-from lightning_verl.versions import check_versions
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
 from lightning_core.errors import ConfigError
-from lightning_verl.run_queue import check_queue
-from lightning_verl.waiting import wait_until
+from lightning_verl.run_queue import check_queue, wait_until
 
 logger = logging.getLogger(__name__)
 

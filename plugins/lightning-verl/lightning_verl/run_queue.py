@@ -1,7 +1,8 @@
 """TransferQueue, for one training alone: a cluster of Ray has one for all who use it."""
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import ray
@@ -10,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from transfer_queue import interface
 
 from lightning_core.errors import ConfigError
-from lightning_verl.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -74,3 +74,16 @@ def _taken() -> ConfigError:
         "another training runs in this cluster of Ray (its TransferQueue is there), and each would take the rows "
         "of the other; wait for its end, or give this one a Ray of its own"
     )
+
+
+_LOOK_SECONDS = 0.05
+
+
+def wait_until(is_so: Callable[[], bool], *, timeout_seconds: float) -> bool:
+    """Return whether it has come true in time."""
+    deadline = time.monotonic() + timeout_seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True

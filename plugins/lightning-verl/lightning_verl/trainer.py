@@ -22,11 +22,11 @@ from verl.utils.tensordict_utils import assign_non_tensor_stack
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.filtering import filter_by_lessons
 from lightning_verl.learning import LearningOptions, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.serving import Serving
+from lightning_verl.transfer import filter_by_lessons
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta

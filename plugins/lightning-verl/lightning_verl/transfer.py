@@ -1,12 +1,12 @@
 """From learned rows to what verl's trainer reads: entries of TransferQueue."""
 
+from collections import Counter
 from typing import Any
 
 import torch
 import transfer_queue as tq
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from lightning_verl.filtering import ONLY_REWARD
 from lightning_verl.learning import LearnedRow, Lesson
 
 
@@ -79,3 +79,29 @@ def _fields(uid: str, row: LearnedRow, step: int) -> dict[str, Any]:
     if row.logprobs is not None:
         fields["rollout_log_probs"] = torch.tensor(row.logprobs, dtype=torch.float32)
     return fields
+
+
+ONLY_REWARD = "only_reward"
+"""The tag of a row that says what all of its group's rewards are; see `Lesson.only_reward`."""
+
+
+def filter_by_lessons(buffer: Any) -> None:
+    """Have verl's replay buffer leave out groups in which all rewards are the same.
+
+    By itself it compares the sums of rows: of several rows of one rollout, or of rollouts that were rewarded at other
+    calls, these say nothing of advantages. Rows without the tag stay compared so.
+    """
+    if getattr(buffer, "filter_groups_metric", None) is None:
+        return
+    by_rows = buffer._dapo_filtered_keys
+
+    def by_lessons(partition_id: str) -> "tuple[set[str], Counter[float]]":
+        known, finished = buffer._dapo_classification_cache[partition_id], buffer.finished_keys[partition_id]
+        for key, tag in buffer.partitions[partition_id].items():
+            uid = key.split("_", 1)[0]
+            if ONLY_REWARD in tag and uid in finished:
+                known[uid] = tag[ONLY_REWARD]
+        filtered: tuple[set[str], Counter[float]] = by_rows(partition_id)
+        return filtered
+
+    buffer._dapo_filtered_keys = by_lessons

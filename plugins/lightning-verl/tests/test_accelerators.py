@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from lightning_verl.accelerators import check_accelerator, has_accelerator
+from lightning_verl.requirements import check_accelerator, has_accelerator
 
 from lightning_core.errors import ConfigError
 

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_verl import GRPO, PPO, RLOO, VERL
-from lightning_verl.accelerators import has_accelerator
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.config import load_settings
+from lightning_verl.requirements import has_accelerator
 from lightning_verl.serving import Policy
 from lightning_verl.training import Training
 

@@ -8,10 +8,9 @@ import pytest
 import ray
 import transfer_queue as tq
 from lightning_verl.cluster import ray_cluster
-from lightning_verl.filtering import filter_by_lessons
 from lightning_verl.learning import LearnedRow, Lesson
 from lightning_verl.run_queue import check_queue, own_queue
-from lightning_verl.transfer import TransferQueueRows
+from lightning_verl.transfer import TransferQueueRows, filter_by_lessons
 from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import weave
 from lightning_weave import WeaveTracer
-from lightning_weave.calls import op_name
-from lightning_weave.server import RecordingServer
+from lightning_weave.server import RecordingServer, op_name
 from opentelemetry import trace as otel
 from pydantic import BaseModel
 

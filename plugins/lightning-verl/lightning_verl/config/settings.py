@@ -1,11 +1,17 @@
 """From what a user says to a whole configuration."""
 
+import copy
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -16,7 +22,6 @@ from lightning_verl.config.given import Given, Source, read_given
 from lightning_verl.config.keys import faults_of_keys, with_whole_counts
 from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
-from lightning_verl.config.packaged import packaged_defaults
 from lightning_verl.config.without_effect import faults_of_effect, harmless_options
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
 
@@ -218,3 +223,46 @@ def _refuse(faults: Iterable[str]) -> None:
         raise ConfigError(f"the configuration of verl is wrong: {found[0]}")
     if found:
         raise ConfigError("the configuration of verl is wrong:\n  " + "\n  ".join(found))
+
+
+_NAME = "ppo_trainer"
+
+
+def packaged_defaults(model_engine: object = "dp") -> DictConfig:
+    """Compose what verl's trainer is started with when nothing is set.
+
+    Args:
+        model_engine: The engine that trains; verl has a set of defaults for each.
+
+    Raises:
+        ConfigError: When verl is not installed, or has no such engine.
+    """
+    folder = _folder()
+    engines = sorted(path.stem for path in (folder / "model_engine").glob("*.yaml"))
+    if model_engine not in engines:
+        raise ConfigError(
+            f"model_engine is {model_engine!r}; verl has: {', '.join(engines)}{did_you_mean(model_engine, engines)}"
+        )
+    return copy.deepcopy(_composed(folder, str(model_engine)))
+
+
+@functools.cache  # it takes half a second
+def _composed(folder: Path, model_engine: str) -> DictConfig:
+    theirs = GlobalHydra.instance().hydra  # of a program that uses Hydra itself
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(folder), version_base=None):
+            composed = compose(_NAME, overrides=[f"model_engine={model_engine}"])
+    finally:
+        GlobalHydra.instance().hydra = theirs
+    OmegaConf.set_struct(composed, False)
+    return composed
+
+
+def _folder() -> Path:
+    spec = find_spec("verl")
+    for location in (spec and spec.submodule_search_locations) or ():
+        folder = Path(location) / "trainer" / "config"
+        if (folder / f"{_NAME}.yaml").is_file():
+            return folder.resolve()
+    raise ConfigError("verl is not installed; install lightning-verl with its dependencies: pip install lightning-verl")

@@ -1,9 +1,7 @@
 """What is learned from rollouts: rows, credit, groups, advantages, metrics. Python and numpy; no torch, ray or verl."""
 
-from lightning_verl.learning.baselines import grpo_advantages, rloo_advantages
-from lightning_verl.learning.batches import padded_batch
+from lightning_verl.learning.advantages import gae, grpo_advantages, rloo_advantages, whitened
 from lightning_verl.learning.failures import FailureWatch, failures_depend_on_group
-from lightning_verl.learning.gae import gae, whitened
 from lightning_verl.learning.groups import LearnedRow, Lesson, learn_from_group
 from lightning_verl.learning.metrics import training_metrics, validation_metrics
 from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
@@ -20,6 +18,7 @@ from lightning_verl.learning.outcomes import (
 from lightning_verl.learning.padding import (
     get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask,
+    padded_batch,
 )
 from lightning_verl.learning.rows import Answer, RolloutRows, Row, make_rows
 from lightning_verl.learning.steps import StepAdvantages, group_of, loss_weights, step_advantages

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lightning_verl.learning.baselines import grpo_advantages, rloo_advantages
+from lightning_verl.learning.advantages import grpo_advantages, rloo_advantages
 from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.outcomes import EndedRollout
 from lightning_verl.learning.rows import Answer, Row, Versions

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lightning_verl.learning.gae import gae, whitened
+from lightning_verl.learning.advantages import gae, whitened
 from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.rows import Answer
 

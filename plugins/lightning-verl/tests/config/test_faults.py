@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from lightning_verl.config import load_settings
-from lightning_verl.config.packaged import packaged_defaults
+from lightning_verl.config.settings import packaged_defaults
 from lightning_verl.config.without_effect import _HARMLESS, _WITHOUT_EFFECT
 from omegaconf import OmegaConf
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from lightning_verl.config import load_settings, packaged
+from lightning_verl.config import load_settings, settings
 from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError
@@ -143,7 +143,7 @@ def test_what_goes_on_to_another_program_may_have_any_key():
 
 def test_a_program_that_uses_hydra_itself_is_not_disturbed(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("a: 1\n")
-    packaged._composed.cache_clear()
+    settings._composed.cache_clear()
     with initialize_config_dir(str(tmp_path), version_base=None):
         load_settings(preset="grpo")
         assert compose("mine").a == 1
@@ -159,7 +159,7 @@ def test_neither_verl_nor_torch_nor_ray_is_imported():
 
 
 def test_without_verl_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("lightning_verl.config.packaged.find_spec", lambda name: None)
+    monkeypatch.setattr("lightning_verl.config.settings.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="verl is not installed; install lightning-verl"):
         load_settings()
 
