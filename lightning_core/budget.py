@@ -106,11 +106,11 @@ class Budget:
 
     @property
     def unpriced_calls(self) -> int:
-        """How many calls count nothing in `usd`, because nobody said what they cost."""
+        """How many calls count nothing in `usd`, because their price is not known."""
         return self._unpriced_calls
 
     def start(self) -> None:
-        """Let the time begin. The first call does it, too; twice is as once."""
+        """Let the time begin, as the first call does. Idempotent."""
         with self._lock:
             if self._began is None:
                 self._began = self._clock()
@@ -134,7 +134,7 @@ class Budget:
         return lambda: self._refusal_listeners.remove(listener)
 
     def restore(self, used: Mapping[str, float], *, unpriced_calls: int = 0) -> None:
-        """Count what was used before: what `used` said then. Twice is as once, and so is what is counted already."""
+        """Count what was used before: what `used` said then. What is counted already is not counted again."""
         with self._lock:
             for name in self._used:
                 self._used[name] = max(self._used[name], used.get(name, 0))
@@ -169,7 +169,7 @@ class Budget:
 
         Args:
             tokens: Of its prompt and its answer.
-            usd: What it cost; None where nobody knows.
+            usd: What it cost; None where that is not known.
         """
         with self._lock:
             self._used["tokens"] += tokens

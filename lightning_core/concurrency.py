@@ -135,28 +135,28 @@ def in_daemon_thread(function: Callable[[], Any], *, name: str) -> "asyncio.Futu
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
-            return  # the loop has ended, and nobody waits for this any more
+            return  # the loop has ended, and with it the wait for this
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
 
 
 def contained(error: BaseException, name: str) -> AgentError:
-    """Return an error that stops nobody but the call that raised the given one."""
+    """Return an error that stops only the call that raised the given one."""
     contained = AgentError(f"the {name} raised {traceback.format_exception_only(error)[-1].strip()}")
     contained.__cause__ = error
     return contained
 
 
 MAX_THREADS = 256
-"""How many calls run at the same time, unless somebody says otherwise; the others wait for their turn."""
+"""How many calls run at the same time, unless the caller says otherwise; the others wait for their turn."""
 
 
 class DaemonExecutor(ThreadPoolExecutor):
     """Runs calls in daemon threads, which end when there is nothing more to call.
 
     The interpreter waits at its exit for the threads of other executors: a program whose agent hangs in
-    `asyncio.to_thread` could not end. A call sees the context variables of whoever submitted it.
+    `asyncio.to_thread` could not end. A call sees the context variables of its caller.
 
     Args:
         max_threads: How many calls run at the same time.
@@ -209,7 +209,7 @@ class DaemonExecutor(ThreadPoolExecutor):
                 continue
             try:
                 result = call()
-            except BaseException as exc:  # as every executor does: whoever waits for it is told
+            except BaseException as exc:  # as every executor does: its caller gets it
                 future.set_exception(exc)
             else:
                 future.set_result(result)
@@ -338,7 +338,7 @@ class Batcher(Generic[Request, Response]):
 
 
 _SCRIPT = 'trap "" HUP INT QUIT TERM; read -r group || exit 0; read -r released || kill -s KILL -- "-$group"'
-"""Reads the group, then waits for a second line. Where the pipe ends without one, nobody is left who could write it."""
+"""Reads the group, then waits for a second line. Where the pipe ends without one, no process is left to write it."""
 
 
 class Guard:

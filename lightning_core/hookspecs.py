@@ -1,4 +1,4 @@
-"""The moments at which a plugin is told what happens: the hooks of Lightning Core.
+"""The moments at which plugins are called: the hooks of Lightning Core.
 
 A plugin is an object with methods, or a module with functions, of these names. It takes only the arguments that it
 needs. Each hook may be `async`, or return an awaitable, which is awaited before the next implementation is called.

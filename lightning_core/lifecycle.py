@@ -7,7 +7,7 @@ A rollout goes `queuing -> preparing -> running -> succeeded | failed | cancelle
 retry is due. An attempt goes `preparing -> running -> succeeded | failed | timeout | unresponsive`. What is terminal
 stays terminal, except that an `unresponsive` attempt is revived by a new span as long as it is not given up.
 
-An attempt is given up when its rollout ended, when a newer attempt exists, when somebody queued the rollout again while
+An attempt is given up when its rollout ended, when a newer attempt exists, when the rollout was queued again while
 it ran, or when a fault ended it. From then on it never changes the rollout's outcome.
 
 A failure is the agent's: it raised, or ran out of its time; `retry_condition` and `max_attempts` govern it. A fault is
@@ -66,7 +66,7 @@ class Request(NamedTuple):
     """A request that a record remembers."""
 
     request_id: str
-    """What whoever repeats the request calls it."""
+    """The id that a repeat of the request has, too."""
     attempt_id: str | None = None
     """The attempt that it was about, which `"latest"` may not name any more; None for the rollout itself."""
     digest: str = ""
@@ -83,7 +83,7 @@ class RolloutRecord(NamedTuple):
     rollout: Rollout
     attempts: tuple[Attempt, ...] = ()
     revision: int = 0
-    """Counts the writes, from 0; a write is refused when somebody else has written since."""
+    """Counts the writes, from 0; a write is refused when there was another one since."""
     lease_seconds: float | None = None
     """How long the newest attempt's worker may be silent; None for a worker that sends no heartbeats."""
     faults: tuple[str, ...] = ()
@@ -292,7 +292,7 @@ def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds:
 
 
 def alive_at(record: RolloutRecord, now: float, attempt_id: str, at: float) -> RolloutRecord:
-    """Note when an attempt was alive, as whoever executes it says.
+    """Record when an attempt was alive, as its worker says.
 
     What would be in the future is now, and none makes the last sign of life earlier than it was.
 
@@ -349,7 +349,7 @@ def set_attempt_status(record: RolloutRecord, now: float, attempt_id: str, statu
 
 
 def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus) -> RolloutRecord:
-    """Move a rollout on somebody's word rather than an attempt's.
+    """Move a rollout because a caller says so, rather than its attempt.
 
     The same status twice is one effect.
 

@@ -158,7 +158,7 @@ class Hooks:
         """Tell every plugin that a run ended: each of them, whatever the others do, and also when this is cancelled.
 
         Args:
-            run_id: The run; one that never started, or has ended, tells nobody.
+            run_id: The run; for one that never started, or has ended, no plugin is called.
             status: How it ended.
             timeout_seconds: How long all of them together may take. One that takes longer is cancelled, logged and
                 listed in `failures`; those after it still get a moment.

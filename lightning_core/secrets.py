@@ -1,7 +1,7 @@
 """Keeps keys and passwords out of logs and records.
 
-A secret is told by the name of its field, by its looks, or because it was seen before in a config, in resources or in
-the environment. Prompts are what a run is for: only secrets of the config and of resources are hidden in them.
+A secret is recognised by the name of its field, by its looks, or because it was seen before in a config, in resources
+or in the environment. Prompts are what a run is for: only secrets of the config and of resources are hidden in them.
 """
 
 import os
@@ -165,8 +165,8 @@ def hide_in_field(name: str, value: Any) -> Any:
 def without_secrets(name: str, value: Any) -> Any:
     """Return a value as something that YAML and JSON can say, with what is a secret replaced, however deep it lies.
 
-    A secret is told by its name, by its place in a URL, or because it was seen before; not by its looks. References to
-    variables, `os.environ/NAME`, stay.
+    A secret is recognised by its name, by its place in a URL, or because it was seen before; not by its looks.
+    References to variables, `os.environ/NAME`, stay.
     """
     if isinstance(value, BaseModel):
         value = value.model_dump()

@@ -101,8 +101,8 @@ def match_by_sequence(
 def began_after(call: Span, reward: Span) -> bool:
     """Whether a call began after a reward was given, and the store only numbered them the other way round.
 
-    It numbers a call when that begins, and a reward when it gets it, a moment later. More than that moment is no delay
-    but two clocks that disagree; then the numbers decide.
+    It numbers a call when that begins, and a reward when it gets it, a moment later. Where it is
+    more than a moment, two clocks disagree; then the numbers decide.
     """
     if call.start_time is None or reward.end_time is None:
         return False

@@ -1,4 +1,4 @@
-"""What an attempt asked of models: calls, tokens and, where somebody recorded it, money."""
+"""What an attempt asked of models: calls, tokens and, where it was recorded, money."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -73,7 +73,7 @@ def resolved(resources: NamedResources, rollout: AttemptedRollout, *, purpose: s
 
 
 def missing(who: str, kind: type[Resource], resources: NamedResources) -> MissingResource:
-    """Return the error that says what somebody needs, and what there is."""
+    """Return the error that says which resource is needed, and which there are."""
     held = ", ".join(f"{name} ({type(resource).__name__})" for name, resource in resources.items()) or "none"
     return MissingResource(
         f"{who} needs a resource of type {kind.__name__}, but has: {held}; give it one in initial_resources"

@@ -83,5 +83,5 @@ async def _end(store: LightningStore, rollout: AttemptedRollout, *, has_ended: b
             await store.update_attempt(rollout_id, attempt_id, status="succeeded")
         else:
             await store.update_rollout(rollout_id, status="cancelled")
-    except InvalidTransition as exc:  # somebody else has ended it
+    except InvalidTransition as exc:  # it has ended meanwhile
         logger.warning("lightning.own_calls_ended rollout_id=%s: %s", rollout_id, exc)

@@ -84,7 +84,7 @@ def check_components(file: ConfigFile) -> tuple[dict[str, Options], list[str]]:
     """Find each component and check its options against what it takes. Nothing is built.
 
     Returns:
-        What each takes, by its key; and all that is wrong, but for what is no component at all.
+        What each takes, by its key; and all that is wrong, but for what is not a component at all.
     """
     options: dict[str, Options] = {}
     faults: list[str] = []

@@ -68,7 +68,7 @@ def read_parquet(path: Path) -> list[Any]:
     """Read a parquet file: a dict for each row.
 
     Raises:
-        ConfigError: When pyarrow is not installed, or the file is no parquet.
+        ConfigError: When pyarrow is not installed, or the file is not a parquet.
         OSError: When the file cannot be read.
     """
     library = _library("pyarrow.parquet", "read_table", needed_by=str(path))
@@ -76,7 +76,7 @@ def read_parquet(path: Path) -> list[Any]:
         try:
             rows: list[Any] = library.read_table(file).to_pylist()
         except ValueError as exc:  # ArrowInvalid is one
-            raise ConfigError(f"{path} is no parquet file: {exc}") from exc
+            raise ConfigError(f"{path} is not a parquet file: {exc}") from exc
     return rows
 
 

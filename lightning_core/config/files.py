@@ -21,7 +21,7 @@ class YamlFault(ValueError):
 
 
 class _Loader(yaml.SafeLoader):
-    """Takes `1e-6` for a number as well, as YAML 1.2 and whoever writes a learning rate do."""
+    """Takes `1e-6` for a number as well, as YAML 1.2 does, and as learning rates are written."""
 
 
 def tell_numbers(reader: type[yaml.SafeLoader | yaml.SafeDumper]) -> None:
@@ -33,7 +33,7 @@ def read_yaml(text: str) -> tuple[Any, dict[tuple[str | int, ...], int]]:
     """Return what a text says, and the line of each of its keys and elements, by the keys and indexes that lead there.
 
     Raises:
-        YamlFault: When it is malformed, or when a mapping has a key twice or one that is no string.
+        YamlFault: When it is malformed, or when a mapping has a key twice or one that is not a string.
     """
     lines: dict[tuple[str | int, ...], int] = {}
     try:
@@ -122,7 +122,7 @@ def read_config(path: Path) -> ConfigFile:
     """Read a YAML or TOML file.
 
     Raises:
-        ConfigError: When it cannot be read, is malformed, is no mapping, or has a key twice; says where.
+        ConfigError: When it cannot be read, is malformed, is not a mapping, or has a key twice; says where.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -218,7 +218,7 @@ class Job:
         if initial is not None or own is None:
             algorithm.set_initial_resources(initial or {})
         proxy = self.trainer.llm_proxy
-        if proxy is None or not proxy.is_remote:  # nobody knows yet which models that has
+        if proxy is None or not proxy.is_remote:  # which models that has is not known yet
             algorithm.set_llm_proxy(self.trainer.llm_proxy)
             algorithm.set_budget(self.trainer.next_budget())
         try:

@@ -44,7 +44,7 @@ class LocalRecording:
         self._status = TraceStatus(status_code=status_code, description=description)
 
     def end(self, end_time: float | None = None) -> None:
-        """Take note that the span ends, in seconds since the epoch; None for now."""
+        """Record that the span ends, in seconds since the epoch; None for now."""
         self._end_time = time.time() if end_time is None else end_time
 
     def get_recorded_span(self) -> SpanCoreFields:

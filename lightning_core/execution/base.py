@@ -51,7 +51,7 @@ class ExecutionEvent(Protocol):
     """Says when to stop: a `threading.Event`, an event of `multiprocessing`, or anything like them."""
 
     def set(self) -> None:
-        """Ask everybody to stop; twice is as once."""
+        """Ask everybody to stop. Idempotent."""
         ...
 
     def clear(self) -> None:

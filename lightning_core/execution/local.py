@@ -13,7 +13,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import Rollout
 
 LOOK_SECONDS = 0.2
-"""How often to look for work that nobody is left to do: one query each time, once all runners have ended."""
+"""How often to look for work that no runner is left to do: one query each time, once all runners have ended."""
 
 
 def raise_failure(task: "asyncio.Task[Any]") -> None:
@@ -30,7 +30,7 @@ def raise_failure(task: "asyncio.Task[Any]") -> None:
 
 
 async def wait_for_algorithm(leader: "asyncio.Task[None]", store: LightningStore, n_runners: int) -> None:
-    """Let the algorithm come to its end, unless it queues work that nobody is left to do.
+    """Let the algorithm come to its end, unless it queues work that no runner is left to do.
 
     Such work stays in the queue, for runners that come later.
 
@@ -38,7 +38,7 @@ async def wait_for_algorithm(leader: "asyncio.Task[None]", store: LightningStore
         ExecutionError: Then; within moments.
     """
     while not leader.done():
-        # A store tells of new work only to those who claim it, and what is claimed here nobody would do.
+        # A store notifies of new work only those who claim it, and what is claimed here would not be done.
         try:
             waiting = await store.query_rollouts(status_in=tuple(QUEUED), limit=1)
         except StoreClosed:  # by the algorithm, perhaps as the last thing that it does
@@ -47,11 +47,11 @@ async def wait_for_algorithm(leader: "asyncio.Task[None]", store: LightningStore
                 raise
             return
         if waiting and not leader.done():
-            raise _nobody_left(waiting[0], n_runners)
+            raise _no_runner_left(waiting[0], n_runners)
         await asyncio.wait({leader}, timeout=LOOK_SECONDS)
 
 
-def _nobody_left(rollout: Rollout, n_runners: int) -> ExecutionError:
+def _no_runner_left(rollout: Rollout, n_runners: int) -> ExecutionError:
     return ExecutionError(
         f"all {n_runners} runners have reached their max_rollouts, and rollout {rollout.rollout_id} "
         "still waits; raise max_rollouts or n_runners"

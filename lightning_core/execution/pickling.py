@@ -74,7 +74,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, types.FunctionType | type):
             if obj.__module__ == "__main__" and not _main_can_be_imported():
                 raise _Unreachable(
-                    f"{obj.__qualname__!r} is defined in a notebook, or in a program that is no file, "
+                    f"{obj.__qualname__!r} is defined in a notebook, or in a program that is not a file, "
                     "which another process cannot import"
                 )
         elif "__qualname__" in getattr(obj, "__dict__", ()):  # a wrapper that a decorator made of a function

@@ -241,7 +241,7 @@ def _judged(component: Component, problem: str | None, blocklist: Blocklist) -> 
 
 def _with_duplicates(kind: Kind, components: list[Component]) -> list[Component]:
     ordered = sorted(dict.fromkeys(components), key=lambda each: (each.name, each.distribution))
-    if kind == "hooks":  # all of them are told; nobody has to choose one by its name
+    if kind == "hooks":  # all of them are called; none is chosen by its name
         return ordered
     rivals: dict[str, list[Component]] = defaultdict(list)
     for component in ordered:

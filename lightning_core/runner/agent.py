@@ -66,7 +66,7 @@ class LitAgentRunner(Runner[T_task]):
     What is not the agent's is a fault, in the metadata under `fault`, and the store lets the rollout run again: the
     agent or its grader raised a `Fault`, the resources are gone, the spans could not be stored, or the runner was
     cancelled. When the store says that it does not want the attempt any more (its rollout was cancelled, deleted, or
-    given to somebody else), the agent is stopped.
+    given to another worker), the agent is stopped.
 
     Args:
         tracer: Records what the agent does.

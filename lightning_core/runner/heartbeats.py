@@ -52,10 +52,10 @@ class Assignment:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """Let the store tell, during the block, when the rollout ends by somebody else's word, or is deleted.
+        """Let the store tell, during the block, when the rollout is ended by another caller, or deleted.
 
         The store notifies of a rollout's end only. That an attempt is given up while its rollout goes on (a lost
-        lease, a rollout that somebody queued again) comes out with the next heartbeat, by `look`.
+        lease, a rollout that was queued again) comes out with the next heartbeat, by `look`.
         """
         task: asyncio.Task[None] | None = None
 
@@ -187,7 +187,7 @@ def _measured() -> dict[str, Any]:
 
 
 END_SECONDS = 0.5
-"""How long a heartbeat that is under way may hold up the end of its runner: somebody waits for that."""
+"""How long a heartbeat that is under way may hold up the end of its runner."""
 
 
 class Pacemaker:
@@ -256,7 +256,7 @@ FIRST_SECONDS = 1.0
 """How long a runner waits for its first heartbeat, from which on its claims are leases."""
 
 LAST_SECONDS = 0.5
-"""How long the last one may hold up the end of a runner: somebody waits for that."""
+"""How long the last one may hold up the end of a runner."""
 
 BEATS_IN_A_LIMIT = 3
 """How many heartbeats there are in the time after which silence ends an attempt: two may be late or get lost."""

@@ -1,4 +1,4 @@
-"""Runs: what is reported while one goes on, and what came of it."""
+"""Runs: what is reported while one goes on, and its result."""
 
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.held_out import Comparison, compare

@@ -50,7 +50,7 @@ class RunLock:
         """Take it, until `release` or the end of the process.
 
         Raises:
-            RunFolderError: When somebody has it, or the file cannot be made.
+            RunFolderError: When a process has it, or the file cannot be made.
         """
         with self._guard:
             owner = self._owner()
@@ -87,7 +87,7 @@ class RunLock:
                 self._file = None
 
     def owner(self) -> str | None:
-        """Say who has it, as in `process 123 on host, since 2026-11-21T10:00:00+00:00`; None when nobody has."""
+        """Say who has it, as in `process 123 on host, since 2026-11-21T10:00:00+00:00`; None when no process has it."""
         with self._guard:
             return self._owner()
 
@@ -117,7 +117,7 @@ def in_use(run_id: str, owner: str) -> str:
 
 
 Standing = Outcome | Literal["killed"]
-"""`killed`: nobody works on it, and nobody wrote down its end."""
+"""`killed`: no process works on it, and its end was not written down."""
 
 _ID = re.compile(r"[\w][\w.@+-]*")
 
@@ -170,7 +170,7 @@ class RunFolder:
 
     @property
     def manifest_file(self) -> Path:
-        """Says what the run was made of, and what came of it."""
+        """Says what the run was made of, and its result."""
         return self.path / "manifest.json"
 
     @property
@@ -197,19 +197,19 @@ class RunFolder:
         return Manifest.read(self.manifest_file)
 
     def standing(self, manifest: Manifest) -> Standing:
-        """Say how a run stands, by its manifest and by whether somebody works on it."""
+        """Say how a run stands, by its manifest and by whether a process works on it."""
         if self.lock.owner() is not None:
             return "running"
         return "killed" if manifest.outcome == "running" else manifest.outcome
 
     def check_removable(self) -> None:
-        """Refuse to delete what is no run, or a run that still goes on.
+        """Refuse to delete what is not a run, or a run that still goes on.
 
         Raises:
             RunFolderError: When it is so.
         """
         if not self.manifest_file.exists():
-            raise RunFolderError(f"{self.path} is no run: it has no {self.manifest_file.name}; nothing was removed")
+            raise RunFolderError(f"{self.path} is not a run: it has no {self.manifest_file.name}; nothing was removed")
         owner = self.lock.owner()
         if owner is not None:
             raise RunFolderError(f"{in_use(self.run_id, owner)}; nothing was removed")
@@ -218,7 +218,7 @@ class RunFolder:
         """Delete the folder and all that is in it.
 
         Raises:
-            RunFolderError: When it is no run, the run still goes on, or something cannot be deleted.
+            RunFolderError: When it is not a run, the run still goes on, or something cannot be deleted.
         """
         self.check_removable()
         try:
@@ -269,7 +269,7 @@ def find_run(root: Path, given: str) -> RunFolder:
 def _with_manifest(folder: RunFolder) -> RunFolder:
     if not folder.manifest_file.exists():
         raise RunFolderError(
-            f"{folder.path} is no run: it has no {folder.manifest_file.name}; list the runs with: agl runs"
+            f"{folder.path} is not a run: it has no {folder.manifest_file.name}; list the runs with: agl runs"
         )
     return folder
 

@@ -1,4 +1,4 @@
-"""What is written down of a run: what it was made of, and what came of it."""
+"""What is written down of a run: what it was made of, and its result."""
 
 import hashlib
 import importlib.metadata
@@ -28,7 +28,7 @@ def private(path: str, flags: int) -> int:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Put a text in the place of a file. Whoever reads it, also after a kill, finds the old one or the new one.
+    """Put a text in the place of a file. A reader finds the old one or the new one, also after a kill.
 
     Raises:
         RunFolderError: When it cannot be written; the old one stays.
@@ -91,7 +91,7 @@ class Cause(BaseModel):
 
 
 class Summary(BaseModel):
-    """What came of a run; a number that is not finite is null."""
+    """The result of a run; a number that is not finite is null."""
 
     model_config = ConfigDict(ser_json_inf_nan="null")
 
@@ -146,7 +146,7 @@ class Manifest(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError as exc:
-            raise RunFolderError(f"{path.parent} is no run: it has no {path.name}") from exc
+            raise RunFolderError(f"{path.parent} is not a run: it has no {path.name}") from exc
         except OSError as exc:
             raise RunFolderError(f"cannot read {path}: {exc.strerror}") from exc
         except ValidationError as exc:

@@ -74,7 +74,7 @@ def read_metrics(path: Path) -> list[Report]:
     """Read the reports of a run, oldest first. What a kill cut short at the end is left out; no file has none.
 
     Raises:
-        RunFolderError: When it cannot be read, or a line is no report; says which.
+        RunFolderError: When it cannot be read, or a line is not a report; says which.
     """
     try:
         lines = path.read_bytes()[: _whole_lines(path)].splitlines()
@@ -88,7 +88,7 @@ def read_metrics(path: Path) -> list[Report]:
             record = json.loads(line)
             reports.append(Report(record["step"], dict(record["metrics"])))
         except (ValueError, KeyError, TypeError) as exc:
-            raise RunFolderError(f"{path}:{number} is damaged: it is no report; take the line out") from exc
+            raise RunFolderError(f"{path}:{number} is damaged: it is not a report; take the line out") from exc
     return reports
 
 

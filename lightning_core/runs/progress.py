@@ -49,7 +49,7 @@ class Progress:
         """Take a report; see `Algorithm.report`.
 
         Raises:
-            AlgorithmError: When a metric is no number, or a best resource no resource; then nothing of it is taken.
+            AlgorithmError: When a metric is not a number, or a best resource not a resource; then nothing is taken.
             RunFolderError: When it cannot be written down.
         """
         numbers = {name: _number(name, value) for name, value in metrics.items()}

@@ -92,7 +92,7 @@ STATE = "lightning_core.run"
 """Under this name the store has which parts of the run have ended."""
 
 DURABLE = "sqlite"
-"""The store that a run gets where nobody names one, if it is installed."""
+"""The store that a run gets where none is given, if it is installed."""
 
 
 class Recording:
@@ -104,7 +104,7 @@ class Recording:
         folder: The folder, which is there.
 
     Raises:
-        RunFolderError: When somebody else works on it, it has ended, or it is damaged.
+        RunFolderError: When another process works on it, it has ended, or it is damaged.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -198,7 +198,7 @@ class Recording:
     async def take_over(self, store: LightningStore) -> None:
         """Queue again what ran when the process before this one was killed.
 
-        Not in a store that is served by somebody else: its runners may be alive, and know by their leases.
+        Not in a store that is served by another process: its runners may be alive, and know by their leases.
 
         A run in which every rollout failed has nothing to go on with. Its rollouts are deleted, so that the algorithm
         runs them again now that their cause may be gone. What they used still counts.
@@ -251,7 +251,7 @@ class Recording:
             self._file.append(metrics, step)
 
     def end(self, status: RunStatus, *, result: FitResult | None = None, error: BaseException | None = None) -> None:
-        """Write down that the run has ended, and what came of it.
+        """Write down that the run has ended, and its result.
 
         Raises:
             RunFolderError: When it cannot be written.
@@ -351,7 +351,7 @@ class Recorder:
     def _folder(self, given: RunFolder | None, run_id: str | None) -> RunFolder:
         if given is not None:
             if not given.manifest_file.exists():
-                raise RunFolderError(f"{given.path} is no run: it has no {given.manifest_file.name}")
+                raise RunFolderError(f"{given.path} is not a run: it has no {given.manifest_file.name}")
             return given
         if run_id is not None:
             there = RunFolder(os.path.join(self._root, run_id))

@@ -1,4 +1,4 @@
-"""What came of a run."""
+"""The result of a run."""
 
 import re
 import traceback
@@ -177,7 +177,7 @@ class BudgetUse:
     ended_by: str | None = None
     """The limit that ended the run; None when none did."""
     unpriced_calls: int = 0
-    """Calls that count nothing in `usd`, because nobody said what they cost."""
+    """Calls that count nothing in `usd`, because their price is not known."""
     proxy: str | None = None
     """The URL of the proxy that counts it by itself, for all who call it; None for the run's own budget."""
 
@@ -268,7 +268,7 @@ async def sum_usage(store: LightningStore) -> RunUsage:
 
 
 def was_cut_off(attempt: Attempt) -> bool:
-    """Whether nobody told how an attempt went: it was given back, its runner died, or it goes on."""
+    """Whether no runner reported how an attempt went: it was given back, its runner died, or it goes on."""
     metadata = attempt.metadata or {}
     return attempt.status != "succeeded" and USAGE not in metadata and "failure" not in metadata
 

@@ -75,7 +75,7 @@ def expected_rollouts(
     val_dataset: Dataset[Any] | None = None,
     held_out: int = 0,
 ) -> int | None:
-    """Return how many rollouts a run will have at most; None where nobody knows.
+    """Return how many rollouts a run will have at most; None where that is not known.
 
     Args:
         algorithm: What runs.
@@ -110,7 +110,7 @@ class Snapshot:
     run_id: str = ""
     elapsed_seconds: float = 0.0
     remaining_seconds: float | None = None
-    """About how long it goes on; None where nobody said how many rollouts there will be."""
+    """About how long it goes on; None where it is not known how many rollouts there will be."""
     expected: int | None = None
     """How many rollouts there will be, at most."""
     done: int = 0
@@ -152,7 +152,7 @@ class Standing:
         self._ended: float | None = None
         self._run_id = ""
         self.expected_rollouts: int | None = None
-        """How many rollouts the run will have at most, where somebody knows it."""
+        """How many rollouts the run will have at most, where that is known."""
         self._kept = RolloutCounts()
         self._done = self._failed = self._retried = self._unrewarded = 0
         self._running: dict[str, str] = {}
@@ -189,12 +189,12 @@ class Standing:
             self._running.clear()
 
     def attempt_began(self, attempt: Attempt) -> None:
-        """Take note that a runner has begun an attempt."""
+        """Record that a runner has begun an attempt."""
         with self._lock:
             self._running[attempt.worker_id or attempt.attempt_id] = attempt.attempt_id
 
     def attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]) -> Usage:
-        """Take note of an attempt's end, and return what it used. One that was given up counts only as use."""
+        """Record an attempt's end, and return what it used. One that was given up counts only as use."""
         usage = read_usage(spans)
         with self._lock:
             worker = attempt.worker_id or attempt.attempt_id
@@ -217,7 +217,7 @@ class Standing:
         return usage
 
     def step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Take note of what the algorithm reports."""
+        """Record what the algorithm reports."""
         with self._lock:
             self._step = step
             self._metrics = merged(self._metrics, metrics)

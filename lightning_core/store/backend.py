@@ -37,7 +37,7 @@ class Document(NamedTuple):
 
     key: str
     value: Any
-    """A JSON-like value, which nobody changes: the facade copies what it takes and what it hands out."""
+    """A JSON-like value, which is never changed: the facade copies what it takes and what it hands out."""
     revision: int
     """Counts its writes, from 1."""
     requests: tuple[Request, ...] = ()
@@ -159,7 +159,7 @@ class StoreBackend(ABC):
         """Query the spans of a rollout, or of one of its attempts.
 
         Returns:
-            One page, and the number of matches on all pages. The spans belong to whoever asked.
+            One page, and the number of matches on all pages. The spans belong to the caller.
         """
 
     @abstractmethod

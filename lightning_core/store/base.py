@@ -124,7 +124,7 @@ class LightningStore(ABC):
         return None
 
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
-        """Keep deadlines during the block, also while nobody waits: for a process that serves the store to others."""
+        """Keep deadlines during the block, also while no caller waits: for a process that serves the store."""
         return nullcontext()
 
     def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
@@ -147,7 +147,7 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the store. Whoever waits for something gets `StoreClosed`."""
+        """Close the store. A caller that waits gets `StoreClosed`."""
 
     # Rollouts
 
@@ -393,7 +393,7 @@ class LightningStore(ABC):
 
         Args:
             rollout_id: The rollout.
-            attempt_id: The attempt, by its own id: `"latest"` is another one as soon as somebody begins it.
+            attempt_id: The attempt, by its own id: `"latest"` is another one as soon as it is begun.
             reason: What happened, in a few words.
             request_id: Makes a repetition of this request harmless.
 
@@ -608,4 +608,4 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def delete_run(self) -> None:
-        """Delete everything that belongs to this run, whatever its state. Whoever waits for it gets `NotFound`."""
+        """Delete everything that belongs to this run, whatever its state. Callers that wait for it get `NotFound`."""

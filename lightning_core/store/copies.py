@@ -94,7 +94,7 @@ def own_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def span_of(fields: dict[str, Any], extra: dict[str, Any] | None = None) -> Span:
-    """Make a span of the fields of one that is kept, for whoever asked for it."""
+    """Make a span of the fields of one that is kept, for the caller."""
     return _span(fields, extra, _SPAN_FIELDS.copy())
 
 

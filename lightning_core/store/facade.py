@@ -49,8 +49,8 @@ _RESOURCES: TypeAdapter[NamedResources] = TypeAdapter(NamedResources)
 class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     """A store over a backend.
 
-    Deadlines are looked at before every operation, and, while anybody waits for something, when they come: there is
-    no thread or task of the store's own when nobody waits.
+    Deadlines are looked at before every operation, and, while a caller waits for something, when they come: there is
+    no thread or task of the store's own when no caller waits.
 
     Args:
         backend: Where records are kept.
@@ -108,7 +108,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         )
         root = self if self._view_of is None else self._view_of
         view._view_of = root
-        # Nobody closes a view that is merely forgotten.
+        # A view that is merely forgotten is never closed.
         weakref.finalize(view, view._unwatch).atexit = False
         with root._views_lock:
             root._views.add(view)
@@ -248,7 +248,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             bundle = _RESOURCES.validate_python(resources)
         except ValidationError as exc:
             place = ".".join(str(part) for part in exc.errors()[0]["loc"])
-            raise InvalidRequest(f"this is no bundle of resources, see {place!r}: {exc.errors()[0]['msg']}") from None
+            raise InvalidRequest(
+                f"this is not a bundle of resources, see {place!r}: {exc.errors()[0]['msg']}"
+            ) from None
         now = self._clock.now()
 
         def change(present: dict[str, Any] | None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def make_id(prefix: str, run_id: str, request_id: str | None, number: int = 0) -
     Args:
         prefix: Says what it identifies.
         run_id: The run.
-        request_id: The request; None for an id that nobody else will ever get.
+        request_id: The request; None for a new id each time.
         number: Tells the things that one request makes apart.
     """
     if request_id is None:
@@ -187,14 +187,14 @@ class Records:
         attempt_id: str | None = None,
         known: RolloutRecord | None = None,
     ) -> RolloutRecord:
-        """Write what `change` makes of a record. Whoever loses a race sees the winner's record and decides anew.
+        """Write what `change` makes of a record. A writer that loses a race sees the winner's record and decides anew.
 
         Args:
             rollout_id: Whose record.
             change: Returns the record that follows, or the same object for no change.
             request: Makes the change once, however often it is asked for.
             attempt_id: The attempt that the request is about, perhaps `"latest"`; remembered with it.
-            known: The record as it was a moment ago, which saves reading it where nobody has changed it since.
+            known: The record as it was a moment ago, which saves reading it where it has not changed since.
 
         Returns:
             The record as it is now, with the request among those that it remembers.
@@ -229,7 +229,7 @@ class Records:
         Args:
             gives_sign: Tells the attempts whose worker is calling just now, and so is not lost, however late it is.
         """
-        # At once, before anything is awaited: whoever comes next is to see it, too.
+        # At once, before anything is awaited: the next caller has to see it, too.
         self._pauses.notice()
         if (by := self._pauses.to_move(self._run_id)) is not None:
             await self._move_times(by)
@@ -427,7 +427,7 @@ class Records:
     ) -> None:
         """Let an attempt follow its spans, and its worker follow an attempt that is revived.
 
-        Spans that were there already are no sign of life. But they finish what a request that broke off before
+        Spans that were there already are not a sign of life. But they finish what a request that broke off before
         left undone: an attempt that has spans does not prepare any more.
 
         Args:

@@ -309,7 +309,7 @@ class AttemptPart(StorePart):
         return copy_attempt(attempt)
 
     async def report_dead_workers(self, reason: str) -> int:
-        # Without a look at what is due: the time that has passed since their death is nobody's.
+        # Without a look at what is due: the time that has passed since their death does not count.
         self._check_open()
         query = make_query(Rollout, status_in=("preparing", "running"))
         ended = 0

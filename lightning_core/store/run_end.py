@@ -69,7 +69,7 @@ class RunEnd:
             self._is_ended = None
 
     def forget(self) -> None:
-        """Take note that the run was deleted."""
+        """Record that the run was deleted."""
         self._is_ended = None
 
     async def _look(self) -> bool:
@@ -109,7 +109,7 @@ class ServedRun(NamedTuple):
 
 
 async def served_run(store: LightningStore) -> ServedRun:
-    """Choose the run that a server goes on with, when nobody has named one.
+    """Choose the run that a server goes on with, when none was named.
 
     Args:
         store: What is served, for a run of its own, which is new.

@@ -21,7 +21,7 @@ class LightningStoreThreaded(_Complete):
 
     Every call runs in the loop of the store, one after the other or interleaved as that loop has it. The caller's loop
     waits without a thread; cancelling the call cancels it there. A call made in the store's own loop goes straight
-    through, so that nobody waits for itself. `for_run`, which waits for nothing, runs where it is called.
+    through, so that no call waits for itself. `for_run`, which waits for nothing, runs where it is called.
 
     The loop has to outlive the calls: once it is closed, and for what it cancels when it ends, callers get
     `StoreClosed`. A loop that is only stopped never answers; close the store before.
@@ -80,7 +80,7 @@ class LightningStoreThreaded(_Complete):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            # Nobody cancelled the caller: the other loop came to its end, and cancelled what still ran there.
+            # The caller was not cancelled: the other loop came to its end, and cancelled what still ran there.
             raise self._without_loop() from None
 
     def _without_loop(self) -> StoreClosed:

@@ -36,12 +36,12 @@ class Listeners:
         return stop
 
     def runs(self) -> list[str]:
-        """Return the runs that somebody listens to."""
+        """Return the runs that have listeners."""
         with self._lock:
             return list(self._by_run)
 
     def tell(self, changes: Sequence[Change]) -> None:
-        """Tell whoever listens to the runs of these changes."""
+        """Call the listeners of the runs of these changes."""
         for change in changes:
             with self._lock:
                 listeners = tuple(self._by_run.get(change.run_id, ()))
@@ -57,10 +57,10 @@ class PauseDetector:
     """Knows since when workers can have given signs of life; shared by all views of a store.
 
     Workers could not deliver their heartbeats to a process that was not there or was stopped (a signal, a machine that
-    slept, a blocked loop). When it goes on, all leases may be overdue at once. So nobody is lost to silence before
+    slept, a blocked loop). When it goes on, all leases may be overdue at once. So no worker is lost to silence before
     that silence has lasted for a whole term that this process has seen.
 
-    That it stood still is noticed in two ways: somebody who planned to look at the deadlines is late, and no one else
+    That it stood still is noticed in two ways: a caller that planned to look at the deadlines is late, and no other
     has looked since that look was due; or, where no one planned to, a worker that is late itself is the first to call
     for the length of a lease.
 
@@ -84,7 +84,7 @@ class PauseDetector:
         self._moved_by: dict[str, float] = {}
 
     def plan(self, who: Hashable, seconds: float | None) -> None:
-        """Note in how many seconds somebody is going to look next; None for not at all."""
+        """Record in how many seconds a caller is going to look next; None for not at all."""
         self.notice()
         with self._lock:
             if seconds is None:
@@ -111,7 +111,7 @@ class PauseDetector:
         """Note that the deadlines have been looked at.
 
         Args:
-            late_sign: Whether whoever looked is a worker that is overdue, and alive.
+            late_sign: Whether the caller is a worker that is overdue, and alive.
         """
         now = self._clock.monotonic()
         if late_sign:
@@ -154,7 +154,7 @@ class Ticket:
         """Complete the future, from any thread.
 
         Returns:
-            Whether anybody can hear it: nobody waits in a loop that is closed.
+            Whether the waiter can hear it: its loop may be closed.
         """
         try:
             running = asyncio.get_running_loop()
@@ -196,9 +196,9 @@ class Waits:
         self._closed = False
 
     def note(self, change: Change) -> None:
-        """Call whoever waits for this change. Returns at once; any thread may call it."""
+        """Wake the waiters for this change. Returns at once; any thread may call it."""
         if not (self._work or self._results or self._watchdogs):
-            return  # whoever comes now looks by itself before it waits
+            return  # a new waiter looks by itself before it waits
         called: list[Ticket] = []
         if change.status in QUEUED:
             self._call_for_work()
@@ -231,7 +231,7 @@ class Waits:
             self._call_for_work()
 
     def _call_for_work(self) -> None:
-        """Call whoever has waited longest for work and can hear it."""
+        """Wake the waiter that has waited longest for work and can hear it."""
         while True:
             with self._lock:
                 if not self._work:
@@ -323,7 +323,7 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdogs:
-    """Ends what is due at its time, for as long as anybody waits for it.
+    """Ends what is due at its time, for as long as a caller waits.
 
     Args:
         backend: Where deadlines are kept.
@@ -371,7 +371,7 @@ class Watchdogs:
         try:
             yield
             if task.done() and not task.cancelled() and not task.result():
-                await self._backend.next_deadline(self._run_id)  # whoever waits meets the trouble by itself
+                await self._backend.next_deadline(self._run_id)  # the waiter meets the trouble by itself
         finally:
             self._waiters[loop] -= 1
             if self._waiters[loop] == 0:
@@ -403,9 +403,9 @@ class Watchdogs:
                 finally:
                     self._waits.leave_deadline(ticket)
         except StoreClosed:
-            return True  # whoever waits has been told
+            return True  # the waiters have been called
         except Exception:
-            # Whoever waits asks again, and meets the same trouble where it can be raised.
+            # The waiters ask again, and meet the same trouble where it can be raised.
             logger.warning("lightning.deadlines_not_kept run_id=%s", self._run_id, exc_info=True)
             self._waits.call_everyone()
             return False

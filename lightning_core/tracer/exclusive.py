@@ -33,7 +33,7 @@ class ProcessClaim:
         return f"<ProcessClaim of tracer {self.name!r}>"
 
     def release(self) -> None:
-        """Let others work here. Once released, it stays released; twice is as once."""
+        """Let others work here. Once released, it stays released. Idempotent."""
         with _lock:
             # By identity: claims of one name are as many as there are tracers of it.
             _held[:] = [claim for claim in _held if claim is not self]

@@ -94,7 +94,7 @@ class _Running:
     """An instrumentor that is on."""
 
     instrumentor: Any
-    """None when somebody else had turned it on: then it is left alone."""
+    """None when the application had turned it on: then it is left alone."""
     provider: RoutingProvider
 
 

@@ -59,7 +59,7 @@ class OtelTracer(Tracer):
         cancelled_store_timeout_seconds: The same when it was cancelled; an interrupted run should end within 2 s.
         export_timeout_seconds: How long the last `teardown` waits for the OTLP endpoint.
         instrument: Which instrumentors to turn on, by the names of their entry points. `genai` stands for all those
-            of model clients and agent frameworks, `("genai", "requests")` adds one, and `()` is none.
+            of model clients and agent frameworks, `("genai", "requests")` adds one, and `()` turns none on.
         global_provider: Whether to become OpenTelemetry's global provider where none is set. False for an application
             that sets its own one later: OpenTelemetry takes only the first.
 

@@ -83,7 +83,7 @@ class Trace:
         return self._closed
 
     def close(self) -> None:
-        """Drop, count and log whatever ends from now on. Leaving `trace_context` does this; twice is as once."""
+        """Drop, count and log whatever ends from now on. Leaving `trace_context` does this. Idempotent."""
         with self._lock:
             self._closed = True
 
@@ -171,7 +171,7 @@ class Trace:
             return self._spans[self._acknowledged :]
 
     def acknowledge(self, delivered: Sequence[Span], stored: Sequence[Span]) -> None:
-        """Take note of what the store has.
+        """Record what the store has.
 
         Args:
             delivered: What was delivered: what `undelivered` returned.

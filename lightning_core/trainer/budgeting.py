@@ -179,14 +179,14 @@ def budget_of(llm_proxy: Any, budget: object) -> tuple[Any, Any]:
 def check_budget(
     spec: Budget | Mapping[str, Any] | None, proxy: ModelProxy | None
 ) -> Budget | Mapping[str, Any] | None:
-    """Check that what a budget limits is counted by anybody, and return it.
+    """Check that what a budget limits is counted, and return it.
 
     Args:
         spec: The trainer's budget; a `Budget` is that of all of its runs together.
         proxy: What counts calls, tokens and money.
 
     Raises:
-        ConfigError: When it is none, or limits what nobody counts.
+        ConfigError: When it is not a budget, or limits what is not counted.
     """
     budget = Budget.of(spec)
     if proxy is not None and proxy.budget is not None:
@@ -203,8 +203,8 @@ def check_budget(
         )
     if counted and proxy is not None and proxy.is_remote:
         raise ConfigError(
-            f"budget limits {', '.join(counted)}, but the proxy runs by itself: it counts what it is told to when it "
-            "is started, with 'budget:' in its own config; limit seconds alone here"
+            f"budget limits {', '.join(counted)}, but the proxy runs by itself: it counts what it was told to when "
+            "it was started, with 'budget:' in its own config; limit seconds alone here"
         )
     if counted and proxy is not None and proxy.is_running():
         raise ConfigError(
@@ -300,7 +300,7 @@ class BudgetOfRun:
 
         Args:
             work: Does it.
-            can_be_cancelled: Whether it is told so by a cancellation. If not, it is given time to find out by itself.
+            can_be_cancelled: Whether a cancellation tells it so. If not, it is given time to find out by itself.
             end_seconds: How long it may take to end once it is told; one that is to find out by itself is cancelled
                 then, and has as long again.
 
@@ -319,12 +319,12 @@ class BudgetOfRun:
             await asyncio.wait({task})
             raise
         if self._elsewhere is not None and not self._used_up.done():
-            # What came of the work may be what came of refused calls.
+            # The result of the work may be that of refused calls.
             limit = await self._elsewhere.look()
             if limit is not None:
                 self._end_elsewhere(limit)
         if not can_be_cancelled and self.budget is not None and self.budget.is_time_over:
-            self._settle("seconds")  # it may have found out by itself before anybody told
+            self._settle("seconds")  # it may have found out by itself first
         if not self._used_up.done():
             task.result()
             return
@@ -354,7 +354,7 @@ class BudgetOfRun:
         if error is not None and (
             isinstance(error, AlgorithmError) or self._was_ended_elsewhere or is_budget_error(error)
         ):
-            # It has seen what came of the refused calls before it heard of the budget: NoRewards, or the refusal of a
+            # It has seen the result of the refused calls before it heard of the budget: NoRewards, or the refusal of a
             # call of its own, which is all that a plain one hears. Of a budget elsewhere it hears last.
             logger.warning("lightning.budget_ended_algorithm", exc_info=error)
         elif error is not None:

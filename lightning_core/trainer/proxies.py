@@ -110,7 +110,7 @@ DRAIN_SECONDS = 1.0
 async def proxied(proxy: ModelProxy | None, store: LightningStore) -> AsyncIterator[dict[str, str]]:
     """Let a proxy serve a run during the block. One that runs already goes on after it.
 
-    Calls that are under way at the end are cut off: nobody waits for them any more.
+    Calls that are under way at the end are cut off: no agent waits for them any more.
 
     Args:
         proxy: The proxy; None for none.

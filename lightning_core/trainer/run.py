@@ -1,4 +1,4 @@
-"""One call of `Trainer.fit`: the parts of the trainer at work, and what came of it."""
+"""One call of `Trainer.fit`: the parts of the trainer at work, and the result."""
 
 import asyncio
 import logging
@@ -50,7 +50,7 @@ class Run:
         if algorithm is None:
             raise LightningError("this trainer has no algorithm; name one, as in Trainer(algorithm='baseline')")
         if not isinstance(agent, LitAgent):
-            raise InvalidAgent(f"{agent!r} is no agent; decorate the function with @rollout, or subclass LitAgent")
+            raise InvalidAgent(f"{agent!r} is not an agent; decorate the function with @rollout, or subclass LitAgent")
         self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
         for name, dataset in {**self._datasets, "test_dataset": test_dataset}.items():
             _check_dataset(name, dataset)
@@ -128,7 +128,7 @@ class Run:
         return "succeeded"
 
     async def interrupted(self) -> FitResult:
-        """Give a run that was interrupted a moment to end, and return what has come of it."""
+        """Give a run that was interrupted a moment to end, and return its result."""
         if self._task is not None and not self._task.done():
             await asyncio.wait((self._task,), timeout=INTERRUPTED_SECONDS)
         return await self._ended("interrupted")
@@ -147,7 +147,7 @@ class Run:
         return result
 
     async def _failed(self, error: BaseException) -> None:
-        """Keep what has come of a run that its error ends."""
+        """Keep the result of a run that its error ends."""
         try:
             result = self._trainer.result = await self.result("failed")
         except Exception:
@@ -170,7 +170,7 @@ class Run:
             logger.warning("lightning.end_not_recorded run_id=%s: %s", self._store.run_id, exc)
 
     async def result(self, status: RunStatus) -> FitResult:
-        """Return what has come of the run so far."""
+        """Return the result of the run so far."""
         counts, failures = await count_rollouts(self._store)
         usage = await sum_usage(self._store)
         self._progress(usage.metrics)

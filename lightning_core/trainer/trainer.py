@@ -108,7 +108,7 @@ class Trainer:
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
         rollout_config: Limits and retry policy of each rollout, such as `RolloutConfig(timeout_seconds=60)`.
-        reward: Scores what the agent returned, or what its trace says: a function, its path or a `Grader`, which see.
+        reward: Scores what the agent returned, or what its trace says: a function, an import path, or a `Grader`.
             None where agents score themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
@@ -201,7 +201,7 @@ class Trainer:
         self.origin: Origin | None = None
         """What a run is made of, for its folder; None to find out what a program can tell."""
         self.result: FitResult | None = None
-        """What came of the last run; also of one that raised, with the best so far. None while there is nothing."""
+        """The result of the last run; also of one that raised, with the best so far. None while there is none."""
         self._fits = 0
         self._is_running = False
         self._lock = threading.Lock()
@@ -219,7 +219,7 @@ class Trainer:
         val_dataset: Dataset[Any] | None = None,
         test_dataset: Dataset[Any] | None = None,
     ) -> FitResult:
-        """Run the algorithm on an agent, and return what came of it.
+        """Run the algorithm on an agent, and return the result.
 
         Ctrl-C ends the run within two seconds; the result is then `interrupted`, with the best so far. What cannot be
         stopped is left behind: a sync agent or algorithm in its daemon thread, a task that swallows its cancellation.
@@ -248,7 +248,7 @@ class Trainer:
         *,
         val_dataset: Dataset[Any] | None = None,
     ) -> FitResult:
-        """Try everything out with an algorithm that takes moments: `fit`, but with `Baseline` where there is none.
+        """Try everything out with a fast algorithm: `fit`, but with `Baseline` where there is none.
 
         Raises:
             LightningError: As `fit`; and when the trainer's algorithm is no `FastAlgorithm`.
@@ -257,7 +257,7 @@ class Trainer:
         algorithm = Baseline() if self.algorithm is None else self.algorithm
         if not isinstance(algorithm, FastAlgorithm):
             raise InvalidComponent(
-                f"dev takes a FastAlgorithm, and {type(algorithm).__name__} is none; call fit, or give no algorithm"
+                f"dev takes a FastAlgorithm, and {type(algorithm).__name__} is not one; call fit, or give no algorithm"
             )
         datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset, "test_dataset": None}
         return self._fit(agent, algorithm, datasets)

@@ -8,13 +8,14 @@ from lightning_core.types.span import Span
 
 
 class Hook:
-    """Base class of an object that is told of the four moments of each attempt.
+    """Base class of an object that is called at the four moments of each attempt.
 
     Override the methods of the moments that matter, as coroutines or as plain methods; a method may leave out
     arguments that it does not need. What it raises is logged and kept apart from the rollout. `rollout` has its
     attempt as `rollout.attempt`.
 
-    A plugin with functions named as those in `lightning_core.hookspecs` is told the same, and of runs and steps too.
+    A plugin with functions named as those in `lightning_core.hookspecs` is called at the same
+    moments, and for runs and steps too.
     """
 
     async def on_rollout_start(self, *, agent: Any, runner: Any, rollout: Rollout) -> None:

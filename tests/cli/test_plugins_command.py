@@ -42,7 +42,7 @@ def write_distribution(folder: Path, entry_points: str, *, requires: str = "ligh
 
 
 def a_function() -> None:
-    """Something that is no hook plugin, no command, and no class."""
+    """Something that is not a hook plugin, no command, and no class."""
 
 
 class NeedsTooMuch:

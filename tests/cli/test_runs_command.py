@@ -160,7 +160,7 @@ def test_run_that_there_is_not_is_wrong_use(command: tuple[str, ...], run: Agl, 
     (runs_dir / "empty").mkdir()
     result = run(*command, "empty")
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"Error: {runs_dir / 'empty'} is no run: it has no manifest.json")
+    assert result.stderr.startswith(f"Error: {runs_dir / 'empty'} is not a run: it has no manifest.json")
 
 
 def test_damaged_manifest_is_wrong_use(run: Agl, runs_dir: Path) -> None:

@@ -107,5 +107,5 @@ def test_rows_of_a_parquet_file_are_the_samples(tmp_path: Path) -> None:
 def test_file_that_is_no_parquet_says_so(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "samples.parquet").write_text("no")
-    with pytest.raises(ConfigError, match=rf"^{tmp_path}/samples.parquet is no parquet file: "):
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/samples.parquet is not a parquet file: "):
         load_dataset("samples.parquet", tmp_path)

@@ -70,7 +70,7 @@ def test_run_is_found_by_the_path_of_its_folder(root: Path, monkeypatch: pytest.
         ("run-bb34", "no run 'run-bb34' in {root}; the nearest are run-bb33"),
         ("xyz", "no run 'xyz' in {root}; there are mine, run-aa11, run-aa22, run-bb33"),
         ("", "no run '' in {root}; there are mine, run-aa11, run-aa22, run-bb33"),
-        ("empty", "{root}/empty is no run: it has no manifest.json; list the runs with: agl runs"),
+        ("empty", "{root}/empty is not a run: it has no manifest.json; list the runs with: agl runs"),
     ],
 )
 def test_run_that_is_not_found_is_told_with_those_that_are_near(given: str, message: str, root: Path) -> None:
@@ -103,7 +103,7 @@ def test_run_is_removed_with_all_that_is_in_it(root: Path) -> None:
 
 def test_what_is_no_run_and_what_still_goes_on_is_not_removed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    with pytest.raises(RunFolderError, match=r"photos is no run: it has no manifest\.json; nothing was removed"):
+    with pytest.raises(RunFolderError, match=r"photos is not a run: it has no manifest\.json; nothing was removed"):
         RunFolder(tmp_path / "photos").remove()
     folder = RunFolder(root / "mine")
     folder.lock.take()

@@ -67,7 +67,7 @@ def test_line_that_is_no_report_is_told(line: str, path: Path) -> None:
     write(path, ({"reward": 0.5}, 1))
     with open(path, "a") as file:
         file.write(line + "\n")
-    with pytest.raises(RunFolderError, match=r"metrics\.jsonl:2 is damaged: it is no report; take the line out"):
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl:2 is damaged: it is not a report; take the line out"):
         read_metrics(path)
 
 

@@ -56,7 +56,7 @@ def test_function_that_is_no_agent_is_refused() -> None:
     def plain(task: float) -> float:
         return task
 
-    with pytest.raises(InvalidAgent, match=r"plain.* is no agent; decorate the function with @rollout"):
+    with pytest.raises(InvalidAgent, match=r"plain.* is not an agent; decorate the function with @rollout"):
         Trainer(algorithm="baseline").fit(plain, [1.0])  # type: ignore[arg-type]
 
 

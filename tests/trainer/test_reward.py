@@ -89,12 +89,12 @@ def test_dev_takes_a_fast_algorithm_and_no_other() -> None:
             raise AssertionError
 
     assert Trainer(algorithm=Baseline(n_epochs=2)).dev(echo, [1.0]).rollouts.succeeded == 2
-    with pytest.raises(InvalidComponent, match="dev takes a FastAlgorithm, and Slow is none; call fit"):
+    with pytest.raises(InvalidComponent, match="dev takes a FastAlgorithm, and Slow is not one; call fit"):
         Trainer(algorithm=Slow()).dev(echo, [1.0])
 
 
 async def test_dev_has_the_limits_of_fit() -> None:
     with pytest.raises(LightningError, match="in a running event loop"):
         Trainer().dev(echo, [1.0])
-    with pytest.raises(InvalidAgent, match="is no agent"):
+    with pytest.raises(InvalidAgent, match="is not an agent"):
         await Trainer(algorithm="baseline").fit_async(print)  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ def test_a_run_in_which_every_rollout_failed_runs_all_of_them_again(tmp_path: Pa
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"is no run: it has no manifest\.json"):
+    with pytest.raises(RunFolderError, match=r"is not a run: it has no manifest\.json"):
         Trainer(algorithm="baseline", run_dir=RunFolder(tmp_path / "gone")).fit(solve, [1.0])
     assert not (tmp_path / "gone").exists()
 

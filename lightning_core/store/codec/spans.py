@@ -18,7 +18,7 @@ def dumped(value: Any) -> bytes:
     """Return JSON text for a value that is known to be JSON-like. NaN and the infinities are kept.
 
     Raises:
-        InvalidRequest: For a text that is no valid Unicode, or a value that is nested too deeply (about 250 levels).
+        InvalidRequest: For a text that is not valid Unicode, or a value that is nested too deeply (about 250 levels).
     """
     try:
         return to_json(value, inf_nan_mode="constants")
@@ -74,7 +74,7 @@ def _walked(value: Any, place: str) -> Any:
         try:
             value.encode()
         except UnicodeEncodeError as exc:
-            raise InvalidRequest(f"{place} is no valid Unicode: {exc}") from exc
+            raise InvalidRequest(f"{place} is not valid Unicode: {exc}") from exc
     return value
 
 

@@ -61,7 +61,7 @@ class ResourceBehaviour(StoreBehaviour):
         assert await store.get_latest_resources() == added
 
     async def test_a_bundle_of_something_else_is_refused(self, store: LightningStore) -> None:
-        with pytest.raises(InvalidRequest, match="no bundle of resources"):
+        with pytest.raises(InvalidRequest, match="not a bundle of resources"):
             await store.add_resources({"a": 1})  # type: ignore[dict-item]
         assert await store.get_latest_resources() is None
 

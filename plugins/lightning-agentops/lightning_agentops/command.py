@@ -19,7 +19,7 @@ DEFAULT_PORT = 4749
 def agentops(url: str, key: str | None, run_id: str | None, host: str, port: int) -> None:
     """Take what programs with agentops.init() report, into a store, until SIGTERM or Ctrl-C.
 
-    A program is told of it by AGENTOPS_API_ENDPOINT and AGENTOPS_EXPORTER_ENDPOINT. Nothing goes on to AgentOps. The
+    A program learns of it by AGENTOPS_API_ENDPOINT and AGENTOPS_EXPORTER_ENDPOINT. Nothing goes on to AgentOps. The
     exit status is 0, or 2 when the command is wrong or the store cannot be reached.
 
     \b

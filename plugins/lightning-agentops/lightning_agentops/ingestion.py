@@ -140,7 +140,7 @@ class AgentOpsServer:
         self._port = port
 
     async def stop(self) -> None:
-        """Answer what is under way, and stop. Twice is one effect."""
+        """Answer what is under way, and stop. Idempotent."""
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.close(seconds=_STOP_SECONDS)
@@ -223,7 +223,7 @@ class AgentOpsServer:
 
 
 def _log_rejected(answer: Response) -> None:
-    """Say which spans were not kept: the SDK that is told so says nothing."""
+    """Say which spans were not kept: the SDK, which hears of it, says nothing."""
     if answer.media_type != _PROTOBUF or not answer.body or answer.status_code != 200:
         return
     body = bytes(answer.body)

@@ -71,7 +71,7 @@ class AgentOpsProvider(RoutingProvider):
         return _RememberingTracer(self, super().get_tracer(*scope))
 
     def remember(self, span: otel.Span) -> None:
-        """Take note of a span that has started."""
+        """Record a span that has started."""
         trace = current_trace()
         if trace is None or not span.is_recording():
             return

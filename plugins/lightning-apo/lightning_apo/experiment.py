@@ -1,4 +1,4 @@
-"""What the critic is told of one rollout."""
+"""What the critic reads of one rollout."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ from lightning_core.types import PromptTemplate
 
 
 class Endpoint:
-    """A client of somebody else, or the options for one of our own.
+    """A client of the caller, or the options for one of our own.
 
     Args:
         client: A client, which stays open.

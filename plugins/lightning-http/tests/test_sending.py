@@ -67,7 +67,7 @@ def test_what_a_notebook_defines_is_refused(monkeypatch: pytest.MonkeyPatch):
     exec("def solve(task): ...\nclass Agent: ...\nagent = Agent()", notebook.__dict__)
     monkeypatch.setitem(sys.modules, "__main__", notebook)
     for value in (notebook.solve, notebook.agent):
-        with pytest.raises(ExecutionError, match=r"is defined in a notebook, or in a program that is no file"):
+        with pytest.raises(ExecutionError, match=r"is defined in a notebook, or in a program that is not a file"):
             packed("agent", value)
 
 

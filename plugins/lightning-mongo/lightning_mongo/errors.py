@@ -105,7 +105,7 @@ def explained(exc: Exception, address: Address) -> Exception:
     if isinstance(exc, LightningError):
         return exc
     if isinstance(exc, UnicodeEncodeError):
-        return InvalidRequest(f"a text that is no valid Unicode cannot be stored: {exc}")
+        return InvalidRequest(f"a text that is not valid Unicode cannot be stored: {exc}")
     if isinstance(exc, OverflowError):
         return InvalidRequest(f"a number is too large to be stored: {exc}")
     if isinstance(exc, DocumentTooLarge | BSONError):

@@ -48,9 +48,9 @@ async def test_a_json_value_comes_back_as_it_was(store: MongoLightningStore, val
 async def test_what_json_cannot_hold_is_refused_by_name(store: MongoLightningStore) -> None:
     with pytest.raises(InvalidRequest, match=r"the input of rollout ro-[0-9a-f]+\['a'\] is of type set"):
         await store.enqueue_rollout({"a": {1}})
-    with pytest.raises(InvalidRequest, match="is no valid Unicode"):
+    with pytest.raises(InvalidRequest, match="is not valid Unicode"):
         await store.enqueue_rollout({"a": "\ud800"})
-    with pytest.raises(InvalidRequest, match=r"resources .*\['template'\] is no valid Unicode"):
+    with pytest.raises(InvalidRequest, match=r"resources .*\['template'\] is not valid Unicode"):
         await store.add_resources({"p": PromptTemplate(template="\ud800")})
     started = await store.start_rollout("a")
     ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}

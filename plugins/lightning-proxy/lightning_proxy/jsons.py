@@ -46,7 +46,7 @@ def dump(value: Any) -> bytes:
 
 
 def replace_surrogates(value: str) -> str:
-    """Return a text without halves of surrogate pairs, which are no characters: UTF-8 cannot say them."""
+    """Return a text without halves of surrogate pairs, which are not characters: UTF-8 cannot say them."""
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 

@@ -9,14 +9,14 @@ from typing import Any
 from lightning_proxy.jsons import dump, parse_object
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""The largest event; what is larger is no event stream."""
+"""The largest event; what is larger is not an event stream."""
 
 DONE = b"[DONE]"
 """The data of the event that ends OpenAI's streams."""
 
 
 class NoEventStream(ValueError):
-    """What comes is no event stream."""
+    """What comes is not an event stream."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class ServerEvent:
     """What `data:` says; empty for a comment."""
 
     def fields(self) -> dict[str, Any] | None:
-        """Return the JSON object that it carries; None for `[DONE]`, a comment, and what is no object."""
+        """Return the JSON object that it carries; None for `[DONE]`, a comment, and what is not an object."""
         return parse_object(self.data) if self.data and self.data != DONE else None
 
     def with_fields(self, fields: dict[str, Any]) -> bytes:

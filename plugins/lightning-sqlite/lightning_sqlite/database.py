@@ -204,7 +204,7 @@ def _make_private(path: Path) -> None:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Look at a file without touching it, also when it is somebody else's at this moment.
+    """Look at a file without touching it, also when another process has it at this moment.
 
     Raises:
         UnusableFile: When it is not a database, or not a store, or of a newer version.

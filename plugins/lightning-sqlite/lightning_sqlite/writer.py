@@ -118,7 +118,7 @@ class Writer:
         future: asyncio.Future[None] = loop.create_future()
         if self._end(loop, future):
             await future
-        else:  # somebody else has asked for it, or the thread has died
+        else:  # it was asked for already, or the thread has died
             await asyncio.wrap_future(self._ended)
         self._thread.join()
 

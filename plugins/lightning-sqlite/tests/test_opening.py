@@ -140,7 +140,7 @@ def test_an_owner_that_has_died_is_not_named_for_another_program(path: Path) -> 
         refused(path, f"is in use by process {ended.pid} on another-machine, ", StoreInUse)
 
 
-# What is no store
+# What is not a store
 
 
 def test_a_file_that_is_no_database_is_left_as_it_was(path: Path) -> None:

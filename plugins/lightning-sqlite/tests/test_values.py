@@ -92,7 +92,7 @@ async def test_a_tuple_comes_back_as_a_list_also_before_the_file_is_opened_again
         ([Colour.RED], "the input of rollout ro-{id}[0] is of type Colour; "),
         (b"raw", "the input of rollout ro-{id} is of type bytes; "),
         ({1: "a"}, "the input of rollout ro-{id} has the key 1; in what a durable store keeps, keys are strings"),
-        ({"a": "\ud800"}, "the input of rollout ro-{id}['a'] is no valid Unicode"),
+        ({"a": "\ud800"}, "the input of rollout ro-{id}['a'] is not valid Unicode"),
         (nested(300), "this cannot be kept as JSON"),
     ],
 )
@@ -121,7 +121,7 @@ async def test_what_else_json_cannot_hold_is_refused_by_name(path: Path) -> None
         await store.update_rollout(started.rollout_id, metadata={"a": {1}})
     with pytest.raises(InvalidRequest, match=r"worker 'w-1'\['heartbeat_stats'\]\['a'\] is of type set"):
         await store.update_worker("w-1", {"a": {1}})
-    with pytest.raises(InvalidRequest, match=r"resources .*\['template'\] is no valid Unicode"):
+    with pytest.raises(InvalidRequest, match=r"resources .*\['template'\] is not valid Unicode"):
         await store.add_resources({"p": PromptTemplate(template="\ud800")})
     ids = {"rollout_id": started.rollout_id, "attempt_id": attempt_id}
     for wrong in ({"name": "\ud800"}, {"sequence_id": 2**70}, {"attributes": {"a": "\ud800"}}):

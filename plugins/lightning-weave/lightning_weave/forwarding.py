@@ -57,7 +57,7 @@ class Forwarding:
         try:
             self._waiting.put(None, timeout=timeout_seconds)
         except queue.Full:
-            pass  # the thread is behind, which is told below
+            pass  # the thread is behind, which is logged below
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self._given_up.set()  # the thread sees it with whatever it takes next: there is None, or the queue is full

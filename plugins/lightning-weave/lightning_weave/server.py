@@ -257,7 +257,7 @@ class RecordingServer:
         return private.answer("TableCreateFromDigestsResponse", digest=private.table_digest(request["row_digests"]))
 
     def feedback_create(self, request: Mapping[str, Any]) -> Any:
-        """Take note of nothing: feedback is about what the service keeps."""
+        """Record nothing: feedback is about what the service keeps."""
         self._forward("feedback_create", request)
         fields = {"id": request.get("id") or secrets.token_hex(16), "created_at": datetime.now(UTC)}
         return private.answer("FeedbackCreateResponse", **fields, wb_user_id="", payload=dict(request["payload"]))

@@ -118,7 +118,7 @@ def reward_of_text(text: str, where: str) -> Reward:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InvalidResult(f"{where} is no reward: {_shortened(text.strip())}; it is {WANTED}") from exc
+        raise InvalidResult(f"{where} is not a reward: {_shortened(text.strip())}; it is {WANTED}") from exc
     return reward_of_value(value, where)
 
 
@@ -134,7 +134,7 @@ def reward_of_value(value: Any, where: str) -> Reward:
         return float(value)
     if isinstance(value, Mapping) and value and all(map(_is_number, value.values())):
         return {str(name): float(number) for name, number in value.items()}
-    raise InvalidResult(f"{where} is no reward: {_shortened(json.dumps(value, default=str))}; it is {WANTED}")
+    raise InvalidResult(f"{where} is not a reward: {_shortened(json.dumps(value, default=str))}; it is {WANTED}")
 
 
 def _is_number(value: Any) -> bool:

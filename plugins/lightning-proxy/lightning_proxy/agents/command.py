@@ -269,7 +269,7 @@ class CommandAgent(LitAgent[Any]):
         try:
             if reward_file.exists() and not reward_file.is_file():  # a pipe that nobody writes to would be waited for
                 raise InvalidResult(
-                    f"the program {self.name} has left something that is no file as {REWARD_FILE}; it is {WANTED}"
+                    f"the program {self.name} has left something that is not a file as {REWARD_FILE}; it is {WANTED}"
                 )
             with reward_file.open("rb") as file:
                 text = file.read(_MAX_REWARD_BYTES).decode("utf-8", "replace")
@@ -352,7 +352,9 @@ def _require_program(program: str, folder: str, environment: Mapping[str, str]) 
         if not os.path.isfile(path):
             raise InvalidAgent(f"there is no program {program!r} in {folder}")
         if not os.access(path, os.X_OK):
-            raise InvalidAgent(f"{path} is no program: make it executable, or name what runs it, as in ['python', ...]")
+            raise InvalidAgent(
+                f"{path} is not a program: make it executable, or name what runs it, as in ['python', ...]"
+            )
     elif shutil.which(program, path=environment.get("PATH")) is None:
         here = (
             ", which does not have the current folder; for that write './...'"

@@ -28,7 +28,7 @@ def checked_client(client: str | type) -> Any:
     """Return the class.
 
     Raises:
-        InvalidAgent: When it is no class, or has no async `chat`.
+        InvalidAgent: When it is not a class, or has no async `chat`.
         RegistryError: When it cannot be loaded.
     """
     found = load_object(client) if isinstance(client, str) else client
@@ -304,7 +304,7 @@ class HttpAgent(LitAgent[Any]):
         Raises:
             Fault: When the service is out of reach, or says so of what it needs.
             ServiceFailed: When it answers with an error.
-            InvalidResult: When its answer is no reward, and should be one.
+            InvalidResult: When its answer is not a reward, and should be one.
             InvalidTask: When the task cannot be given to it.
             InvalidAgent: When it cannot be told the key that its model wants.
         """

@@ -47,9 +47,9 @@ async def test_last_line_is_the_reward(printed: str, rewards: list[tuple[str, fl
 @pytest.mark.parametrize(
     ("printed", "message"),
     [
-        ("all done", r"the last line that .* printed is no reward: all done; it is a number or a JSON object"),
-        ("NaN", "is no reward: NaN"),
-        ('{"right": "yes"}', r'is no reward: \{"right": "yes"\}'),
+        ("all done", r"the last line that .* printed is not a reward: all done; it is a number or a JSON object"),
+        ("NaN", "is not a reward: NaN"),
+        ('{"right": "yes"}', r'is not a reward: \{"right": "yes"\}'),
         ("", "printed nothing, and its last line is to be its reward: .*or choose another reward: file, report"),
     ],
 )
@@ -80,7 +80,7 @@ async def test_what_is_no_file_is_a_failure_and_is_not_waited_for(make: str) -> 
     ran = await run(shell(f'{make} "$AGL_REWARD_FILE"', reward="file"))
 
     assert ran.failure is not None
-    assert "has left something that is no file as AGL_REWARD_FILE; it is " in ran.failure["message"]
+    assert "has left something that is not a file as AGL_REWARD_FILE; it is " in ran.failure["message"]
 
 
 async def test_grader_is_given_all_that_was_printed() -> None:
@@ -275,7 +275,7 @@ async def test_keys_that_a_program_prints_are_not_recorded(monkeypatch: pytest.M
         ({"command": ["no-such-program-anywhere"]}, "there is no program 'no-such-program-anywhere' on the PATH"),
         ({"command": ["./solve"]}, r"there is no program './solve' in /"),
         ({"command": ["solve.py"]}, r"on the PATH, which does not have the current folder; for that write './...'"),
-        ({"command": ["./solve.py"]}, r"solve\.py is no program: make it executable, or name what runs it"),
+        ({"command": ["./solve.py"]}, r"solve\.py is not a program: make it executable, or name what runs it"),
         ({"folder": "/no/such/folder"}, "folder is '/no/such/folder', and there is none"),
         ({"reward": "outptu"}, r"reward is 'outptu'; it is one of output, file, report, grader. Did you mean 'output'"),
         ({"pass_variables": "HOME"}, r"pass_variables is 'HOME'; it is a list"),

@@ -145,9 +145,9 @@ async def test_answer_is_the_reward(service: Service, body: str, rewards: list[t
         (503, "", "ServiceFailed", "answered 503: "),
         (307, "", "ServiceFailed", "answered 307; give the URL that it leads to: "),
         (200, '{"error": "no tools", "reward": 1}', "ServiceFailed", 'answered with an error: {"error": "no tools"'),
-        (200, "<html>", "InvalidResult", r"the answer of the service \S+ is no reward: \"<html>\"; it is a number"),
-        (200, '{"answer": "42"}', "InvalidResult", r"is no reward: \{\"answer\": \"42\"\}"),
-        (204, "", "InvalidResult", "is no reward: null"),
+        (200, "<html>", "InvalidResult", r"the answer of the service \S+ is not a reward: \"<html>\"; it is a number"),
+        (200, '{"answer": "42"}', "InvalidResult", r"is not a reward: \{\"answer\": \"42\"\}"),
+        (204, "", "InvalidResult", "is not a reward: null"),
     ],
 )
 async def test_answer_that_is_an_error_or_no_reward_is_a_failure(

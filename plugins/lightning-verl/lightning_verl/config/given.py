@@ -105,7 +105,7 @@ def _of_assignments(assignments: Iterable[str]) -> Given:
         path, equals, text = assignment.partition("=")
         keys = tuple(path.strip().split("."))
         if not equals or not all(key.strip("+") for key in keys):
-            raise ConfigError(f"{path.strip()!r} is no 'key.key=value'")
+            raise ConfigError(f"{path.strip()!r} is not of the form 'key.key=value'")
         try:
             value = read_yaml(text)[0]
         except YamlFault as exc:

@@ -130,7 +130,7 @@ def test_a_file_that_is_not_there_and_one_of_another_kind_are_refused(tmp_path: 
 def test_what_is_no_configuration_at_all_is_refused():
     with pytest.raises(ConfigError, match=r"a list of 'key\.key=value', not a int"):
         load_settings(3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"'data\.seed' is no 'key\.key=value'"):
+    with pytest.raises(ConfigError, match=r"'data\.seed' is not of the form 'key\.key=value'"):
         load_settings(["data.seed"])
 
 
