@@ -148,9 +148,10 @@ def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) 
     0 and 1, too (Wilson 1927; Newcombe 1998, Statistics in Medicine 17:857-872, method 3). Else it is that of
     Student's t, which takes the mean to be about normal. The samples are taken to be independent.
 
-    What is not known here is what values there could be. So graded values that all happen to be 0 or 1 have Wilson's
-    interval, too; and Student's interval of few values near the end of their scale can go beyond that end, such as
-    0.87..1.05 for rewards up to 1. It is not cut off: a part of an interval is not one of the same confidence.
+    Where every value is between 0 and 1, the scale is taken to be 0..1, and Student's interval is cut off there, as in
+    0.87..1.00 where it would be 0.87..1.05. No mean is beyond the scale, so the interval holds the true mean as often
+    as before. What values there could be is not known here: graded values that all happen to be 0 or 1 have Wilson's
+    interval, too.
 
     Args:
         values: One of each sample; None for one that was lost.
@@ -171,7 +172,7 @@ def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) 
     low, high = (
         wilson_interval(round(sum(given)), len(given), confidence=confidence)
         if _is_binary(given)
-        else _t_interval(given, size=max(map(abs, given)), confidence=confidence)
+        else _t_interval(given, size=max(map(abs, given)), scale=_scale(given, 0.0), confidence=confidence)
     )
     return Estimate(_mean(given), low, high, n=len(given), lost=len(every) - len(given), confidence=confidence)
 
@@ -216,7 +217,12 @@ def paired_difference(
     low, high = (
         _bonett_price_interval(pairs, confidence=confidence)
         if _is_binary([value for pair in pairs for value in pair])
-        else _t_interval(differences, size=max(abs(value) for pair in pairs for value in pair), confidence=confidence)
+        else _t_interval(
+            differences,
+            size=max(abs(value) for pair in pairs for value in pair),
+            scale=_scale([value for pair in pairs for value in pair], -1.0),
+            confidence=confidence,
+        )
     )
     return PairedDifference(
         _mean([first for first, _ in pairs]),
@@ -260,12 +266,20 @@ def _bonett_price_interval(pairs: Sequence[tuple[float, float]], *, confidence: 
     return max(-1.0, difference - half), min(1.0, difference + half)
 
 
-def _t_interval(values: Sequence[float], *, size: float, confidence: float) -> tuple[float, float] | tuple[None, None]:
+def _scale(values: Iterable[float], low: float) -> tuple[float, float]:
+    """The ends that no mean of such values is beyond: `low` and 1 where all values are between 0 and 1."""
+    return (low, 1.0) if all(0 <= value <= 1 for value in values) else (-math.inf, math.inf)
+
+
+def _t_interval(
+    values: Sequence[float], *, size: float, scale: tuple[float, float], confidence: float
+) -> tuple[float, float] | tuple[None, None]:
     """Student's interval; none where the values do not spread.
 
     Args:
         values: Whose mean it is.
         size: How large the numbers are that the values were computed from: it says how large their rounding is.
+        scale: The ends at which the interval is cut off.
         confidence: How often it holds the true mean.
     """
     if len(values) < 2 or max(values) - min(values) <= ROUNDING * size:
@@ -273,7 +287,7 @@ def _t_interval(values: Sequence[float], *, size: float, confidence: float) -> t
     scaled, exponent = _scaled(values)
     mean = fmean(scaled)
     half = t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(scaled) / math.sqrt(len(values))
-    return _unscaled(mean - half, exponent), _unscaled(mean + half, exponent)
+    return max(scale[0], _unscaled(mean - half, exponent)), min(scale[1], _unscaled(mean + half, exponent))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from lightning_core.cli.texts import cut, visible
+from lightning_core.display.texts import cut, visible
 from lightning_core.errors import (
     BrokenPlugin,
     ConfigError,

@@ -9,10 +9,12 @@ import click
 
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import show_warnings
-from lightning_core.cli.display import Display, announce, reporting
-from lightning_core.cli.summary import more_budget, print_summary, result_record, write_result
+from lightning_core.cli.display import announce, reporting
+from lightning_core.cli.result_file import write_result
 from lightning_core.config import Job, default_values, resolved_values
 from lightning_core.config.model import DATASETS
+from lightning_core.display.live import Display
+from lightning_core.display.summary import more_budget
 from lightning_core.errors import ConfigError, InvalidInput, LightningError, RunFolderError
 from lightning_core.runs import FitResult
 from lightning_core.runs.manifest import Origin, describe_origin
@@ -194,12 +196,8 @@ def _tell_of_failed(display: Display, job: Job, output: Path | None) -> None:
 
 
 def _print(display: Display, job: Job, result: FitResult) -> None:
-    if display.json is not None:
-        display.json.write({"event": "result", **result_record(result)})
-        return
     recording = job.trainer.recording
-    print_summary(
-        display.console,
+    display.show_result(
         result,
         job.trainer.initial_resources,
         store=job.trainer.store,

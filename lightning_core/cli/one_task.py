@@ -14,12 +14,12 @@ from rich.text import Text
 from lightning_core.adapter.usage import read_usage
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
-from lightning_core.cli.console import seconds, usage_words
-from lightning_core.cli.summary import MAX_CAUSE_CHARACTERS, hook_lines
-from lightning_core.cli.texts import shortened
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.config.components import search_first
 from lightning_core.config.files import YamlFault, read_yaml
+from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, hook_lines
+from lightning_core.display.texts import shortened
+from lightning_core.display.words import seconds, usage_words
 from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
 from lightning_core.registry import load_object
 from lightning_core.registry.options import wanted

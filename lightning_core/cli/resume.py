@@ -9,8 +9,8 @@ import click
 from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
 
 if TYPE_CHECKING:
-    from lightning_core.cli.display import Display
     from lightning_core.config import Job
+    from lightning_core.display.live import Display
     from lightning_core.runs.folder import RunFolder
     from lightning_core.runs.manifest import Manifest
 
@@ -109,7 +109,7 @@ def _load(
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.manifest import changes_since
 
-    job = load_job(config_file, hooks=[display], overrides=overrides, run_dir=folder)
+    job = load_job(config_file, progress=display, overrides=overrides, run_dir=folder)
     job.trainer.origin = job_origin(config_file, job, overrides)
     changes = changes_since(manifest.origin, job.trainer.origin)
     if changes and not force:

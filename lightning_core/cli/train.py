@@ -9,8 +9,8 @@ import click
 from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
 
 if TYPE_CHECKING:
-    from lightning_core.cli.display import Display
     from lightning_core.config import Job
+    from lightning_core.display.live import Display
 
 
 @click.command()
@@ -73,7 +73,7 @@ def train(
         return
 
     def load(display: "Display") -> "Job":
-        job = load_job(config, hooks=[display], overrides=overrides, run_dir=root)
+        job = load_job(config, progress=display, overrides=overrides, run_dir=root)
         job.trainer.origin = job_origin(config, job, overrides)
         return job
 

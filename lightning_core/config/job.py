@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
@@ -123,6 +123,9 @@ def _place_in_file(place: Place, keys: Iterable[str]) -> tuple[Place, Iterable[s
             return (key, *rest), Hub.model_fields
     return place, keys
 
+
+if TYPE_CHECKING:
+    from lightning_core.display.live import Display
 
 _PLACE = ("agent",)
 _WANTED = "'module:name', {command: [program, argument, ...]} or {url: 'http://...'}"
@@ -246,6 +249,7 @@ def load_job(
     overrides: Iterable[str] = (),
     dry_run: bool = False,
     run_dir: Path | RunFolder | None = None,
+    progress: "bool | Display | None" = False,
 ) -> Job:
     """Make a trainer, an agent and datasets of a config file.
 
@@ -258,6 +262,7 @@ def load_job(
         dry_run: Whether it is only to be checked. Then its store is not built, as that may make a database: the store
             of this job's trainer is one of memory.
         run_dir: Where runs get folders, as in `Trainer`; with a store in them, where the file names none.
+        progress: Whether, or how, a run is shown while it goes on, as in `Trainer`.
 
     Raises:
         ConfigError: When the file, or what it names, is wrong; says where and what would be right.
@@ -295,6 +300,7 @@ def load_job(
             llm_proxy=config.llm_proxy,
             budget=config.budget,
             stop_on_identical_failures=config.stop_on_identical_failures,
+            progress=progress,
         )
     except Exception as exc:
         _check_plugins(file, config, plugins)

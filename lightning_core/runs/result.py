@@ -4,6 +4,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
@@ -195,9 +196,9 @@ class BudgetUse:
         return words
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FitResult:
-    """What `Trainer.fit` returns."""
+    """What `Trainer.fit` returns. Its representation is one line: how it went, the reward, the use, the folder."""
 
     run_id: str
     status: RunStatus
@@ -221,6 +222,31 @@ class FitResult:
     """What model calls used."""
     budget: BudgetUse | None = None
     """What the run might use, and which limit ended it; None without a budget."""
+    algorithm: str = ""
+    """The name of the algorithm, or its class."""
+    folder: Path | None = None
+    """The run's folder; None where nothing was written down."""
+
+    @property
+    def report(self) -> Path | None:
+        """The report of the run, `report.html` in its folder; None where none was written."""
+        path = None if self.folder is None else self.folder / "report.html"
+        return path if path is not None and path.is_file() else None
+
+    def __repr__(self) -> str:
+        parts = [f"{self.algorithm or 'run'} {self.status}"]
+        compared = self.comparison
+        if compared is not None:
+            reward = compared.difference or compared.after or compared.before
+            parts.append(f"{f'{compared.mode} ' if compared.mode else ''}reward {reward}")
+        counts = self.rollouts
+        parts.append(f"{counts.succeeded:,} rollouts" + (f" and {counts.failed:,} failed" if counts.failed else ""))
+        used = self.usage.agent + self.usage.algorithm
+        if used.cost is not None:
+            parts.append(f"${used.cost:.4f}" if used.cost < 1 else f"${used.cost:,.2f}")
+        if self.folder is not None:
+            parts.append(str(self.folder))
+        return f"<FitResult {', '.join(parts)}>"
 
 
 async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Failure]]:

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -14,7 +15,7 @@ from lightning_core.adapter.usage import Usage, read_usage
 from lightning_core.algorithm import Algorithm, Baseline
 from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.runs.metrics import merged
-from lightning_core.runs.result import Failure, RolloutCounts, group_failures
+from lightning_core.runs.result import BudgetUse, Failure, RolloutCounts, group_failures
 from lightning_core.types import Attempt, AttemptedRollout, Dataset, Rollout, RolloutMode, Span, sample_key, samples_of
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,15 @@ RECENT_FAILURES = 1000
 MIN_SHARED = 0.5
 """A version of the resources is compared with the best where they share so much of the samples of the best."""
 
+RATE_SECONDS = 30.0
+"""The rate is that of so many of the last seconds."""
+
+MIN_ENDED = 5
+"""Nothing is said of how fast a run is, or how long it will take, before so many rollouts have ended."""
+
+CURVES = ("val_reward", "train_reward", "reward")
+"""The metrics that may be the curve of a run, the one that tells most first."""
+
 _MODES: tuple[RolloutMode | None, ...] = ("val", "train", None, "test")
 """By what the best so far is chosen: the first of these that has rewards."""
 
@@ -110,7 +120,7 @@ class Snapshot:
     run_id: str = ""
     elapsed_seconds: float = 0.0
     remaining_seconds: float | None = None
-    """About how long it goes on; None where it is not known how many rollouts there will be."""
+    """About how long it goes on; None where it is not known how many rollouts there will be, and before five ended."""
     expected: int | None = None
     """How many rollouts there will be, at most."""
     done: int = 0
@@ -136,6 +146,14 @@ class Snapshot:
     """The newest step that ended; 0 before the first."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest value of each metric that was reported with a step."""
+    rollouts_per_second: float | None = None
+    """How many ended in each of the last 30 seconds; None before five have, and after the end of the run."""
+    curve_of: str = ""
+    """The metric that tells best whether the run gets better; empty before one was reported."""
+    curve: Sequence[float] = ()
+    """Its value at each step, the oldest first."""
+    budget: BudgetUse | None = None
+    """What the run may use, and has used; None without a budget."""
 
 
 class Standing:
@@ -153,7 +171,12 @@ class Standing:
         self._run_id = ""
         self.expected_rollouts: int | None = None
         """How many rollouts the run will have at most, where that is known."""
+        self.budget: Callable[[], BudgetUse | None] = lambda: None
+        """Tells what the run has used of its budget."""
         self._kept = RolloutCounts()
+        self._ends: deque[float] = deque()
+        """When rollouts ended, in the last `RATE_SECONDS`."""
+        self._curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self._done = self._failed = self._retried = self._unrewarded = 0
         self._running: dict[str, str] = {}
         """By worker, the attempt that it runs: a runner takes the next rollout when it is done with one."""
@@ -208,6 +231,9 @@ class Standing:
             if rollout.status == "failed":
                 self._failed += 1
                 self._failures.append(rollout)
+            if has_succeeded or rollout.status == "failed":
+                self._ends.append(self._clock())
+                self._forget_old_ends()
             self._retried += rollout.status in ("requeuing", "queuing", "preparing", "running")
             self._unrewarded += has_succeeded and reward is None
             if has_succeeded and reward is not None:
@@ -221,6 +247,9 @@ class Standing:
         with self._lock:
             self._step = step
             self._metrics = merged(self._metrics, metrics)
+            for name, values in self._curves.items():
+                if (value := metrics.get(name)) is not None and math.isfinite(value):
+                    values.append(value)
 
     def failures(self) -> list[Failure]:
         """Return why the newest 1000 rollouts that failed did, the most frequent cause first."""
@@ -236,8 +265,10 @@ class Standing:
         One that shares less than half of its samples is not compared with it. Where none could be compared with
         another, there is no best.
         """
+        budget = self.budget()
         with self._lock:
             elapsed = self._elapsed()
+            curve_of = max(CURVES, key=lambda name: min(len(self._curves[name]), 2))
             versions = next((found for mode in _MODES if (found := self._rewards.get(mode))), {})
             best_id, best, first = _best(versions)
             return Snapshot(
@@ -258,6 +289,10 @@ class Standing:
                 usage=self._usage,
                 step=self._step,
                 metrics=self._metrics,
+                rollouts_per_second=self._rate(elapsed),
+                curve_of=curve_of if self._curves[curve_of] else "",
+                curve=tuple(self._curves[curve_of]),
+                budget=budget,
             )
 
     def _elapsed(self) -> float:
@@ -265,10 +300,21 @@ class Standing:
 
     def _remaining(self, elapsed: float) -> float | None:
         ended = self._done + self._failed
-        if self.expected_rollouts is None or self._ended is not None or not ended:
+        if self.expected_rollouts is None or self._ended is not None or ended < MIN_ENDED:
             return None
         left = self.expected_rollouts - ended - self._kept.succeeded - self._kept.failed
         return elapsed / ended * left if left > 0 else None
+
+    def _rate(self, elapsed: float) -> float | None:
+        if self._ended is not None or self._done + self._failed < MIN_ENDED or elapsed <= 0:
+            return None
+        self._forget_old_ends()
+        return len(self._ends) / min(elapsed, RATE_SECONDS)
+
+    def _forget_old_ends(self) -> None:
+        since = self._clock() - RATE_SECONDS
+        while self._ends and self._ends[0] < since:
+            self._ends.popleft()
 
 
 class _Rewards:

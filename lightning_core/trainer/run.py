@@ -16,7 +16,7 @@ from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_r
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import describe_origin
 from lightning_core.runs.result import failed_hooks, sum_usage
-from lightning_core.runs.standing import warn_of_overlap
+from lightning_core.runs.standing import expected_rollouts, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.trainer.budgeting import BudgetOfRun, budget_elsewhere
@@ -70,12 +70,19 @@ class Run:
         trainer.result = None
         self._store = trainer.next_store()
         self._recording = trainer.recording
+        self._name = type(algorithm).__name__
         if self._recording is not None:
             origin = describe_origin() if trainer.origin is None else trainer.origin
-            named = origin.config.get("algorithm", {}).get("name", type(algorithm).__name__)
-            self._recording.begin(algorithm=named, store=self._store, origin=origin, initial=trainer.initial_resources)
+            self._name = str(origin.config.get("algorithm", {}).get("name", self._name))
+            self._recording.begin(
+                algorithm=self._name, store=self._store, origin=origin, initial=trainer.initial_resources
+            )
         self._first = trainer.first_rollouts(algorithm)
         self._hooks = trainer.hooks.also(self._first)
+        self._display, self._shows_result = trainer.next_display()
+        if self._display is not None:
+            self._hooks = self._hooks.also(self._display)
+            self._display.standing.budget = lambda: self._budget.use
         self._progress = Progress(self._recording)
         self._started = time.monotonic()
         self._failed_before = trainer.hooks.failures
@@ -138,6 +145,24 @@ class Run:
         if self._recording is not None:
             self._recording.close()
 
+    def show_end(self) -> None:
+        """Give the terminal back, and show what came of the run. Whatever fails here is logged."""
+        if self._display is None:
+            return
+        self._display.stop()
+        result, recording = self._trainer.result, self._recording
+        if result is None or not self._shows_result:
+            return
+        try:
+            self._display.show_result(
+                result,
+                self._trainer.initial_resources,
+                store=self._store,
+                folder=None if recording is None else recording.folder.path,
+            )
+        except Exception:
+            logger.exception("lightning.result_not_shown run_id=%s", self._store.run_id)
+
     async def _ended(self, status: RunStatus) -> FitResult:
         result = self._trainer.result = await self.result(status)
         if self._recording is not None:
@@ -194,6 +219,8 @@ class Run:
             ),
             usage=usage,
             budget=self._budget.use,
+            algorithm=self._name,
+            folder=None if self._recording is None else self._recording.folder.path,
         )
 
     def _take_resources(self, moved: dict[str, str]) -> None:
@@ -216,6 +243,7 @@ class Run:
         algorithm.set_reporter(self._progress)
         algorithm.set_test_dataset(self._test_dataset if algorithm.measures_held_out else None)
         try:
+            self._expect_rollouts()
             await self._do(
                 "algorithm",
                 partial(self._first.guard, self._call_algorithm),
@@ -244,6 +272,15 @@ class Run:
             await spend()
         else:
             await self._recording.once(self._store, part, spend)
+
+    def _expect_rollouts(self) -> None:
+        """Tell the display how many rollouts there will be, where the algorithm knows it."""
+        if self._display is None or self._display.standing.expected_rollouts is not None:
+            return
+        held_out = 0 if self._test_dataset is None else len(self._test_dataset) * (1 if self._initial is None else 2)
+        self._display.standing.expected_rollouts = expected_rollouts(
+            self._algorithm, plan_of(self._algorithm, **self._datasets), **self._datasets, held_out=held_out
+        )
 
     async def _measure(self, store: LightningStore) -> None:
         if self._test_dataset is not None and not self._algorithm.measures_held_out:

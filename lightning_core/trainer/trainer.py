@@ -2,11 +2,12 @@
 
 import asyncio
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import Grader, LitAgent
@@ -31,6 +32,9 @@ from lightning_core.trainer.proxies import make_proxy
 from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnersSide, make_runner
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
+
+if TYPE_CHECKING:
+    from lightning_core.display.live import Display
 
 
 def registry_form(
@@ -127,6 +131,9 @@ class Trainer:
         stop_on_identical_failures: Whether a run ends with `NoRewards` when its first rollouts (two for each runner, at
             least 8) have all failed for the same reason and none has succeeded: the agent raised, returned something
             wrong, or did not reach its model. Timeouts do not count, and an algorithm that is not async is not ended.
+        progress: Whether a run is shown while it goes on, with a summary at its end, as `agl train` shows it. None
+            shows it where stderr is a terminal, and in a notebook. True writes lines to stderr where there is neither.
+            False never shows it. A `Display` is told of the run, and shows what it likes.
 
     Raises:
         RegistryError: When a component cannot be found, loaded or built, or when an instance was made with other
@@ -161,6 +168,7 @@ class Trainer:
         llm_proxy: Spec[ModelProxy] | bool | None = None,
         budget: Budget | Mapping[str, Any] | None = None,
         stop_on_identical_failures: bool = True,
+        progress: "bool | Display | None" = None,
     ) -> None:
         self._registry = default_registry() if registry is None else registry
         self._runner_spec = runner
@@ -193,6 +201,7 @@ class Trainer:
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
         self._stop_on_identical_failures = stop_on_identical_failures
+        self._progress = progress
         self._first_run_id: str | None = None
         self._recorder = None if run_dir is None else Recorder(run_dir, registry=self._registry)
         self._has_store = store is not None
@@ -319,6 +328,17 @@ class Trainer:
             self.recording, self.store = self._recorder.next(self.store if self._has_store else None)
         return self.store
 
+    def next_display(self) -> "tuple[Display | None, bool]":
+        """Return what shows a new run, None for nothing; and whether the summary is shown, too."""
+        progress = self._progress
+        if progress is False or (progress is None and not is_watched()):
+            return None, False
+        from lightning_core.display.live import display_here  # late: rich takes time
+
+        if isinstance(progress, bool) or progress is None:
+            return display_here(always=progress is True), True
+        return progress, False
+
     def next_budget(self) -> Budget | None:
         """Return what a new run may use."""
         budget = Budget.of(self._budget)
@@ -355,6 +375,7 @@ class Trainer:
         finally:
             run.close()
             self._is_running = False
+            run.show_end()
 
     def _check_strategy(self, n_runners: int | None) -> None:
         has = getattr(self.strategy, "n_runners", n_runners)
@@ -396,6 +417,11 @@ class Trainer:
             fills_in_default=kind == "adapters",
         )
         return self._registry.build(kind, form, expected=expected, defaults=defaults or {})
+
+
+def is_watched() -> bool:
+    """Whether somebody sees what is shown: stderr is a terminal, or this runs in a notebook."""
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
 
 
 def _check_prompts(resources: NamedResources | None) -> None:

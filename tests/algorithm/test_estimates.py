@@ -171,8 +171,20 @@ def test_numbers_of_any_size_have_an_estimate() -> None:
     assert (difference.before, difference.after, difference.difference) == (0.0, 0.0, 0.0)
 
 
-def test_students_interval_is_not_cut_off_at_the_end_of_a_scale_that_nobody_told() -> None:
-    assert str(estimate([1.0] * 9 + [0.6])) == "0.96 (95% 0.87..1.05, n=10)"
+def test_an_interval_of_values_between_0_and_1_stays_there() -> None:
+    assert str(estimate([1.0] * 9 + [0.6])) == "0.96 (95% 0.87..1.00, n=10)"
+    assert str(estimate([0.0] * 9 + [0.4])) == "0.04 (95% 0.00..0.13, n=10)"
+    assert str(estimate([10.0] * 9 + [6.0])) == "9.60 (95% 8.70..10.50, n=10)"
+    difference = paired_difference([0.0, 0.1], [1.0, 0.2])
+    assert difference is not None
+    assert (difference.low, difference.high) == (-1.0, 1.0)
+
+
+def test_an_interval_within_the_scale_is_that_of_students_t() -> None:
+    # R, as above: t.test((sleep$extra[1:10] + 2) / 10) moves and scales the interval -0.5297804 2.0297804
+    found = estimate([(value + 2) / 10 for value in SLEEP_1])
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((0.14702196, 0.40297804), abs=1e-8)
 
 
 def test_the_text_of_an_estimate_and_of_a_difference() -> None:

@@ -109,7 +109,7 @@ def test_a_run_that_its_budget_has_ended_says_so_everywhere(run: Agl, runs_dir: 
     assert ended.exit_code == BUDGET == 3
     (folder,) = runs_in(runs_dir)
     told = "the run's budget of 4 calls is used up (4 calls by now)"
-    assert re.search(r"^budget in .*: 4 rollouts succeeded, 0 failed, \d retried, 2 unfinished$", ended.stdout, re.M)
+    assert re.search(r"^budget in .*: 4 rollouts succeeded(, \d retried)?, 2 unfinished$", ended.stdout, re.M)
     assert f"\n  {told}\n" in ended.stdout
     assert re.search(r"\n  the agent made 4 model calls, \d+ tokens in, \d+ out, \$0\.\d+\n", ended.stdout)
     more = f"go on with it: agl resume {folder.run_id} --set budget.calls=MORE (more than 4)\n"

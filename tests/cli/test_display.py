@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
 import os
 import pty
 import re
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from lightning_core import emit_annotation, rollout
 from lightning_core.adapter.usage import Usage
@@ -23,10 +25,12 @@ from lightning_core.algorithm import algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.estimates import estimate
 from lightning_core.cli.console import JsonLines
-from lightning_core.cli.display import Display, JsonDisplay, LineDisplay, LiveDisplay, reporting, table_of
+from lightning_core.cli.display import JsonDisplay, reporting
+from lightning_core.display.live import Display, LineDisplay, LiveDisplay
+from lightning_core.display.panel import panel, sparkline
 from lightning_core.errors import AlgorithmError
 from lightning_core.plugins import Hooks
-from lightning_core.runs import RolloutCounts
+from lightning_core.runs import BudgetUse, Failure, RolloutCounts
 from lightning_core.runs.standing import Snapshot, Standing
 from lightning_core.store import LightningStore
 from lightning_core.trainer import Trainer
@@ -66,7 +70,7 @@ def plain(file: io.StringIO, **options: Any) -> Console:
 
 
 def fit(display: Display, *, algorithm: object = search) -> None:
-    Trainer(algorithm=algorithm, hooks=[display]).fit(solve, [1, 0])
+    Trainer(algorithm=algorithm, progress=display).fit(solve, [1, 0])
 
 
 def test_elsewhere_each_step_is_a_line() -> None:
@@ -76,11 +80,11 @@ def test_elsewhere_each_step_is_a_line() -> None:
     usage = "model calls, {} tokens in, ${}"
     assert lines == [
         "[   0.0 s] run run-1 started",
-        f"[   0.0 s] step 1: [b]reward 0.5; 2 done, 0 failed, 0 running; reward {estimate([1, 0])}; "
+        f"[   0.0 s] step 1: [b]reward 0.5; 2 done; reward {estimate([1, 0])}; "
         f"the agent made 2 {usage.format(200, '1.00')}",
-        f"[   0.0 s] step 2: [b]reward 0.5; 4 done, 0 failed, 0 running; reward {estimate([1, 0, 1, 0])}; "
+        f"[   0.0 s] step 2: [b]reward 0.5; 4 done; reward {estimate([1, 0, 1, 0])}; "
         f"best {estimate([1, 0])}; the agent made 4 {usage.format(400, '2.00')}",
-        f"[   0.0 s] run run-1 succeeded; 4 done, 0 failed, 0 running; reward {estimate([1, 0, 1, 0])}; "
+        f"[   0.0 s] run run-1 succeeded; 4 done; reward {estimate([1, 0, 1, 0])}; "
         f"best {estimate([1, 0])}; the agent made 4 {usage.format(400, '2.00')}",
     ]
 
@@ -96,8 +100,8 @@ def test_elsewhere_lines_about_rollouts_come_at_most_every_few_seconds() -> None
         display.lightning_rollout_end(ended, attempt, None, [])
     assert file.getvalue().splitlines() == [
         "[   0.0 s] run run-1 started",
-        "[   5.0 s] 3 done, 0 failed, 0 running, 3 without a reward",
-        "[  11.0 s] 5 done, 0 failed, 0 running, 5 without a reward",
+        "[   5.0 s] 3 done, 3 without a reward",
+        "[  11.0 s] 5 done, 5 without a reward",
     ]
 
 
@@ -111,43 +115,121 @@ def test_terminal_is_given_back_at_the_end_with_no_thread_left() -> None:
     assert display.standing.snapshot().done == 4
 
 
-def test_table_tells_all_that_is_known() -> None:
+def drawn(now: Snapshot, *failures: Failure, width: int = 100) -> list[str]:
     file = io.StringIO()
-    now = Snapshot(
-        elapsed_seconds=12.3,
-        remaining_seconds=64.0,
-        expected=20,
-        done=6,
-        failed=1,
-        running=2,
-        retried=1,
-        reward=estimate([0.0, 1.0]),
-        best=estimate([1.0, 1.0]),
-        first=estimate([0.0]),
-        versions=2,
-        usage=Usage(3, 1200, 30, 0.0123),
-        step=4,
-        metrics={"[b]loss": 0.5},
-    )
-    plain(file, width=100).print(table_of(now))
-    assert [line.rstrip() for line in file.getvalue().splitlines()] == [
-        "elapsed      12 s, about 1 min 4 s remaining",
-        "rollouts     6 done, 1 failed, 2 running, 1 retried, of at most 20",
+    plain(file, width=width).print(panel(now, failures))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+KNOWN = Snapshot(
+    elapsed_seconds=12.3,
+    remaining_seconds=64.0,
+    expected=20,
+    done=6,
+    failed=1,
+    running=2,
+    retried=1,
+    reward=estimate([0.0, 1.0]),
+    best=estimate([1.0, 1.0]),
+    first=estimate([0.0]),
+    versions=2,
+    usage=Usage(3, 1200, 30, 0.0123),
+    step=4,
+    metrics={"[b]loss": 0.5, "val_reward": 0.75, "val_reward_low": 0.5, "val_reward_high": 1.0, "lost_branches": 0.0},
+    rollouts_per_second=3.25,
+    curve_of="val_reward",
+    curve=(0.0, 0.25, 0.5, 0.75),
+    budget=BudgetUse({"usd": 5.0, "calls": 1000.0}, {"usd": 1.25, "calls": 250.0}),
+)
+
+
+def test_panel_tells_all_that_is_known() -> None:
+    quarter = f"{'━' * 6:24}"
+    assert drawn(KNOWN, Failure("ValueError: … apples", 1200, "ro-1", where="agent.py:12 in score")) == [
+        f"rollouts     {'━' * 8:24} 6 done, 1 failed, 2 running, 1 retried, of at most 20",
+        "time         12 s, 3.25 rollouts/s, about 1 min 4 s left",
         "reward       0.50 (95% 0.09..0.91, n=2)",
         "best so far  1.00 (95% 0.34..1.00, n=2) of 2 versions; the first 0.00 (95% 0.00..0.79, n=1)",
-        "agent        3 model calls, 1,200 tokens in, 30 out, $0.0123",
+        "val_reward   ▁▃▆█  0.75 [0.500..1.000]",
         "step         4",
         "[b]loss      0.5",
+        f"budget       {quarter} $1.25 of $5.00",
+        f"budget       {quarter} 250 of 1,000 calls",
+        "agent        3 model calls, 1,200 tokens in, 30 out, $0.0123",
+        "failed       1,200x ValueError: … apples (agent.py:12 in score)",
     ]
 
 
-def test_table_says_nothing_of_what_is_not_known() -> None:
+def test_panel_stays_within_the_width_of_the_terminal() -> None:
+    lines = drawn(KNOWN, *(Failure(f"{name}: {'x' * 500}", 1, "ro-1") for name in "ABCDE"), width=60)
+    assert max(map(len, lines)) == 60
+    assert [line.partition(":")[0] for line in lines[-4:]] == [
+        "failed       1x A",
+        "failed       1x B",
+        "failed       1x C",
+        "             and 2 more causes",
+    ]
+
+
+def test_panel_says_nothing_of_what_is_not_known() -> None:
+    assert drawn(Snapshot()) == ["rollouts  0 done", "time      0 s"]
+
+
+def test_curve_of_many_steps_is_drawn_by_means() -> None:
+    assert sparkline([0.5, 0.5]) == "▅▅"
+    assert sparkline([float(each) for each in range(16)], width=8) == "▁▂▃▄▅▆▇█"
+
+
+def test_drawing_that_fails_is_logged_once_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(LiveDisplay):
+        def panel(self) -> Table:
+            raise RuntimeError("no such terminal")
+
     file = io.StringIO()
-    plain(file, width=100).print(table_of(Snapshot()))
-    assert [line.rstrip() for line in file.getvalue().splitlines()] == [
-        "elapsed   0 s",
-        "rollouts  0 done, 0 failed, 0 running",
-    ]
+    trainer = Trainer(algorithm=search, progress=Broken(plain(file, force_terminal=True, width=60)))
+    assert trainer.fit(solve, [1, 0]).status == "succeeded"
+    assert [record.message.partition(" ")[0] for record in caplog.records] == ["lightning.display_failed"]
+    assert file.getvalue().count("\x1b[?25l") == file.getvalue().count("\x1b[?25h")
+
+
+def test_logs_and_prints_go_above_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    handler = logging.StreamHandler(terminal)
+    logger = logging.getLogger("tests.of_a_user")
+    logger.addHandler(handler)
+
+    @rollout
+    async def logs(task: int) -> float:
+        logger.warning("the agent says %d", task)
+        return 1.0
+
+    try:
+        display = LiveDisplay(plain(terminal, force_terminal=True, width=60))
+        Trainer(algorithm="baseline", progress=display).fit(logs, [7])
+    finally:
+        logger.removeHandler(handler)
+    assert handler.stream is terminal
+    before, said, after = terminal.getvalue().partition("the agent says 7\n")
+    assert said
+    assert before.endswith("\x1b[2K")  # the panel was wiped
+    assert "rollouts" in after
+
+
+def test_new_causes_of_failures_are_lines_as_they_come() -> None:
+    @rollout
+    async def breaks(task: int) -> float:
+        raise ValueError(f"cannot take {task}") if task % 2 else KeyError("apple")
+
+    file = io.StringIO()
+    trainer = Trainer(algorithm=search, progress=LineDisplay(plain(file, soft_wrap=True), Standing(Seconds())))
+    trainer.fit(breaks, [1, 2, 3, 4])
+    told = [line.partition("failed: ")[2] for line in file.getvalue().splitlines() if "] failed: " in line]
+    assert sorted(each.partition(" (")[0] for each in told) == ["KeyError: 'apple'", "ValueError: cannot take 1"]
 
 
 def test_programs_get_an_object_for_each_event() -> None:
@@ -203,7 +285,7 @@ def test_failed_run_is_shown_as_failed() -> None:
     file = io.StringIO()
     with pytest.raises(AlgorithmError, match="diverged"):
         fit(LineDisplay(plain(file)), algorithm=diverges)
-    assert re.search(r"run run-\w+ failed; 0 done, 0 failed, 0 running\n$", file.getvalue())
+    assert re.search(r"run run-\w+ failed; 0 done\n$", file.getvalue())
 
 
 def test_interrupt_gives_the_terminal_back(tmp_path: Path) -> None:

@@ -248,8 +248,8 @@ def test_train_exits_with_the_signal_and_the_summary(folder: Path, number: int, 
     assert process.returncode == status
     assert seconds < LIMIT_SECONDS
     text = "\n".join(rest)
-    assert re.search(r"run run-\w+ interrupted; 0 done, 0 failed, 0 running", text)
-    assert re.search(r"^interrupted in \d\.\d s: 0 rollouts succeeded, 0 failed, 0 retried, 2 unfinished$", text, re.M)
+    assert re.search(r"run run-\w+ interrupted; 0 done", text)
+    assert re.search(r"^interrupted in \d\.\d s: 0 rollouts succeeded, 2 unfinished$", text, re.M)
     assert "  reward: 0.5\n" in text
     assert "main_prompt, the best found:\nthe best so far\n" in text
     record = json.loads((folder / "result.json").read_text())

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
 from lightning_core.cli.console import plain_console
-from lightning_core.cli.summary import print_summary
+from lightning_core.display.summary import print_summary
 from lightning_core.runs import FitResult
 from lightning_core.types import PromptTemplate
 
@@ -110,13 +110,14 @@ def test_without_a_terminal_each_moment_is_a_line(train: Train) -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     lines = [re.sub(r"(/\S*)?\brun-\w+|\d+\.\d s", "~", line) for line in result.stdout.splitlines()]
+    lines = [re.sub(r"^\[ +~\]", "[   ~]", line) for line in lines]
+    lines = [line for line in lines if not re.match(r"\[   ~\] \d done", line)]  # of a machine that is slow
     assert lines == [
         "[   ~] run ~ started",
-        "[   ~] step 1: train_reward 0.5, val_reward 1; 3 done, 0 failed, 0 running, of at most 3; "
-        "reward 0.67 (95% 0.21..0.94, n=3)",
-        "[   ~] run ~ succeeded; 3 done, 0 failed, 0 running, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
+        "[   ~] step 1: train_reward 0.5, val_reward 1; 3 done, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
+        "[   ~] run ~ succeeded; 3 done, of at most 3; reward 0.67 (95% 0.21..0.94, n=3)",
         "",
-        "succeeded in ~: 3 rollouts succeeded, 0 failed, 0 retried",
+        "succeeded in ~: 3 rollouts succeeded",
         "  reward on validation samples: 1.00 (95% 0.21..1.00, n=1)",
         "  train_reward: 0.5",
         "",
@@ -149,7 +150,7 @@ def test_failures_are_shown_to_the_letter(train: Train) -> None:
     result = train(PLAIN.replace("[1, 0]", "[1, -1, -2]"))
     assert result.exit_code == 0
     assert "3 rollouts succeeded" not in result.stdout
-    assert "2 rollouts succeeded, 2 failed, 0 retried" in result.stdout
+    assert "2 rollouts succeeded, 2 failed" in result.stdout
     assert re.search(
         r"\n  failed 2x: ValueError: no \[bold\]negative\[/\] tasks :smile: \(\S+trained_agent.py:9 in solve\)\n"
         r"    for one, ro-\w+ with -1\n",
@@ -170,6 +171,7 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
     assert (comparison["mode"], comparison["before"]["mean"], comparison["after"]["mean"]) == ("test", 0.0, 1.0)
     assert [used["calls"] for used in record.pop("usage").values()] == [0, 0]
     assert record.pop("budget") is None
+    assert (record.pop("algorithm"), Path(record.pop("folder")).parent) == ("trained_agent:search", folder / "runs")
     assert record == {
         "status": "succeeded",
         "best_resources": {
@@ -269,7 +271,7 @@ def test_run_that_fails_is_one_line_and_1(train: Train) -> None:
     result = train("agent: trained_agent:solve\nalgorithm: trained_agent:diverge\n")
     assert result.exit_code == 1
     assert result.stderr == "Error: the search diverged at [b]step[/b] 3\n"
-    assert re.search(r"run run-\w+ failed; 0 done, 0 failed, 0 running", result.stdout)
+    assert re.search(r"run run-\w+ failed; 0 done", result.stdout)
 
 
 FAILS_LATE = IMPROVED.replace("search", "fail_late").replace("test_dataset: [3]\n", "")
@@ -363,8 +365,9 @@ def test_terminal_shows_a_live_table_and_then_the_summary(folder: Path) -> None:
     assert errors == b""
     assert "\x1b[?25l" in shown  # the table hides the cursor, and shows it again
     assert "\x1b[?25h" in shown
-    assert re.search(r"elapsed +\d+ s", shown)
-    assert re.search(r"\[b\]reward +1\b", shown)
+    drawn = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown)
+    assert re.search(r"time +\S+ s\b", drawn)
+    assert re.search(r"\[b\]reward +1\b", drawn)
     assert "started" not in shown
     assert "\x1b[1msucceeded\x1b[0m in " in shown
     assert f"\x1b[32m+ [red]please[/red] :smile: [/] {'and ' * 40}stop\x1b[0m\r\n" in shown

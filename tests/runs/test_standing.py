@@ -136,33 +136,60 @@ def test_sample_that_was_run_twice_is_one_sample() -> None:
     assert standing.snapshot().best == estimate([0.5, 1.0])
 
 
-def test_remaining_time_is_known_where_the_number_of_rollouts_is() -> None:
+def test_remaining_time_and_rate_are_known_when_five_rollouts_have_ended() -> None:
     clock = Seconds()
     standing = Standing(clock)
     standing.begin("run-1")
-    ended(standing, 1, 1.0)
-    clock.now += 10.0
-    assert standing.snapshot().remaining_seconds is None
-    standing.expected_rollouts = 4
+    standing.expected_rollouts = 20
+    for sample in range(5):
+        assert standing.snapshot().remaining_seconds is None
+        assert standing.snapshot().rollouts_per_second is None
+        clock.now += 2.0
+        ended(standing, sample, 1.0)
     assert standing.snapshot().remaining_seconds == pytest.approx(30.0)
+    assert standing.snapshot().rollouts_per_second == pytest.approx(0.5)
+    clock.now += 22.0  # the first ended 30 s ago, and the others later
+    assert standing.snapshot().rollouts_per_second == pytest.approx(5 / 30)
+    clock.now += 4.0
+    assert standing.snapshot().rollouts_per_second == pytest.approx(3 / 30)
     standing.end()
     clock.now += 5.0
     now = standing.snapshot()
-    assert (now.elapsed_seconds, now.remaining_seconds) == (10.0, None)
+    assert (now.elapsed_seconds, now.remaining_seconds, now.rollouts_per_second) == (36.0, None, None)
+
+
+def test_remaining_time_is_not_known_where_the_number_of_rollouts_is_not() -> None:
+    standing = Standing(Seconds())
+    standing.begin("run-1")
+    for sample in range(10):
+        ended(standing, sample, 1.0)
+    assert standing.snapshot().remaining_seconds is None
 
 
 def test_run_that_is_taken_up_again_counts_what_it_had_but_not_its_speed() -> None:
     clock = Seconds()
     standing = Standing(clock)
-    standing.expected_rollouts = 20
+    standing.expected_rollouts = 25
     standing.begin("run-1", RolloutCounts(succeeded=8, failed=2, cancelled=3, unfinished=4))
     now = standing.snapshot()
     assert (now.done, now.failed, now.remaining_seconds) == (8, 2, None)
-    ended(standing, 1, 1.0)
+    for sample in range(5):
+        ended(standing, sample, 1.0)
     clock.now += 10.0
     now = standing.snapshot()
-    assert (now.done, now.failed) == (9, 2)
-    assert now.remaining_seconds == pytest.approx(90.0)
+    assert (now.done, now.failed) == (13, 2)
+    assert now.remaining_seconds == pytest.approx(20.0)
+
+
+def test_curve_is_that_of_the_metric_that_tells_most() -> None:
+    standing = Standing()
+    assert standing.snapshot().curve_of == ""
+    standing.step_ended(1, {"train_reward": 0.5, "val_reward": 0.25, "loss": 1.0})
+    assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("val_reward", (0.25,))
+    standing.step_ended(2, {"train_reward": 0.75})
+    assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("train_reward", (0.5, 0.75))
+    standing.step_ended(3, {"val_reward": 0.5})
+    assert (standing.snapshot().curve_of, standing.snapshot().curve) == ("val_reward", (0.25, 0.5))
 
 
 def test_nothing_is_known_before_the_first_moment() -> None:

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import Estimate, PairedDifference
-from lightning_core.cli.console import counted, seconds
-from lightning_core.cli.summary import SAMPLES
-from lightning_core.cli.texts import shortened
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
+from lightning_core.display.summary import SAMPLES
+from lightning_core.display.texts import shortened
+from lightning_core.display.words import counted, seconds
 from lightning_core.emitter import find_final_reward
 from lightning_core.errors import NotFound
 from lightning_core.store import LightningStore

@@ -1,20 +1,15 @@
 """The result of a run, for people and for files."""
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.cli.console import metric_words, to_json, usage_words
-from lightning_core.cli.texts import shortened, visible, visible_prompt
-from lightning_core.errors import LightningError
+from lightning_core.display.texts import shortened, visible, visible_prompt
+from lightning_core.display.words import metric_words, usage_words
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
-from lightning_core.runs.recording import resources_record
 from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
@@ -77,8 +72,8 @@ def print_summary(
     if store is not None:
         console.print()
         console.print(kept_words(store, result.run_id, folder))
-    if folder is not None and (folder / "report.html").exists():
-        console.print(f"its report: {folder / 'report.html'}", soft_wrap=True)
+    if result.report is not None:
+        console.print(f"its report: {result.report}", soft_wrap=True)
 
 
 def comparison_line(comparison: Comparison) -> str:
@@ -167,26 +162,6 @@ def prompt_diff(before: str, after: str) -> Iterator[tuple[str, str]]:
         yield from (("+", line) for line in second[new_start:new_end])
 
 
-def result_record(result: FitResult) -> dict[str, Any]:
-    """Return a result as JSON has it, without keys. A number that is not finite is null."""
-    record: dict[str, Any] = asdict(result)
-    resources = result.best_resources
-    record["best_resources"] = None if resources is None else resources_record(resources)
-    return dict(to_json(record))
-
-
-def write_result(path: Path, result: FitResult) -> None:
-    """Write a result as JSON, without keys.
-
-    Raises:
-        LightningError: When the file cannot be written.
-    """
-    try:
-        path.write_text(json.dumps(result_record(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as exc:
-        raise LightningError(f"cannot write the result to {path}: {exc.strerror}") from exc
-
-
 _STYLES = {"+": "green", "-": "red", " ": ""}
 
 
@@ -209,9 +184,11 @@ def _print_prompt(console: Console, name: str, before: Resource | None, best: Pr
 
 def _counts(result: FitResult) -> str:
     counts = result.rollouts
-    return (
-        f" in {result.duration_seconds:.1f} s: {counts.succeeded} rollouts succeeded, {counts.failed} failed, "
-        f"{counts.retried} retried"
-        + (f", {counts.cancelled} cancelled" if counts.cancelled else "")
-        + (f", {counts.unfinished} unfinished" if counts.unfinished else "")
-    )
+    more = {
+        "failed": counts.failed,
+        "retried": counts.retried,
+        "cancelled": counts.cancelled,
+        "unfinished": counts.unfinished,
+    }
+    told = "".join(f", {count:,} {name}" for name, count in more.items() if count)
+    return f" in {result.duration_seconds:.1f} s: {counts.succeeded:,} rollouts succeeded{told}"

@@ -1,0 +1,321 @@
+"""Displays of a run: a panel on a terminal or in a notebook, lines elsewhere."""
+
+import io
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from lightning_core.adapter.usage import Usage
+from lightning_core.algorithm import describe_failure
+from lightning_core.display.console import plain_console
+from lightning_core.display.panel import failure_words, panel, standing_words
+from lightning_core.display.summary import print_summary
+from lightning_core.display.texts import visible
+from lightning_core.display.words import metric_words
+from lightning_core.runs import FitResult, RolloutCounts
+from lightning_core.runs.metrics import merged
+from lightning_core.runs.result import group_failures, pattern_of
+from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.store import LightningStore
+from lightning_core.types import Attempt, NamedResources, Rollout, Span
+
+logger = logging.getLogger(__name__)
+
+LIVE_INTERVAL_SECONDS: Final = 0.25
+"""The time between two looks of a panel."""
+PLAIN_INTERVAL_SECONDS: Final = 5.0
+"""The least time between two lines about rollouts where there is no terminal."""
+PLAIN_SHARE: Final = 0.05
+"""And the least share of the time that the run has taken."""
+MAX_CAUSES_TOLD: Final = 5
+"""How many causes of failures get a line as they come; the summary has the others."""
+
+
+class Display:
+    """Hooks that show how a run stands. `stop` ends it whatever became of the run; it may be called again.
+
+    Args:
+        console: Where people read.
+        standing: What is shown; None for a new one.
+    """
+
+    stays_with_algorithm = True
+    """It shows rollouts of runner processes here, and is not sent to them."""
+    unwritten: OSError | None = None
+    """Why the output could not be written, such as a disk that is full. The run goes on without it."""
+
+    def __init__(self, console: Console, standing: Standing | None = None) -> None:
+        self.console = console
+        self.standing = Standing() if standing is None else standing
+
+    def lightning_run_start(self, run_id: str, kept: RolloutCounts) -> None:
+        """Begin to show."""
+        self.standing.begin(run_id, kept)
+        self._started()
+
+    def lightning_rollout_start(self, attempt: Attempt) -> None:
+        """Count what runs."""
+        self.standing.attempt_began(attempt)
+
+    def lightning_rollout_end(
+        self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]
+    ) -> None:
+        """Count what ended."""
+        usage = self.standing.attempt_ended(rollout, attempt, reward, spans)
+        self._attempt_ended(rollout, attempt, reward, usage)
+
+    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Take over what the algorithm reports."""
+        self.standing.step_ended(step, metrics)
+        self._step_ended(step, metrics)
+
+    def lightning_run_end(self, run_id: str, status: str) -> None:
+        """Stop showing."""
+        self.standing.end()
+        self.stop()
+        self._ended(run_id, status)
+
+    def show_plan(self, plan: object) -> None:
+        """Say what the run will do at most, before it starts."""
+        self._print(f"planned: {plan}")
+
+    def show_result(
+        self,
+        result: FitResult,
+        initial: NamedResources | None,
+        *,
+        store: LightningStore | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Show what came of the run; see `print_summary`."""
+        print_summary(self.console, result, initial, store=store, folder=folder)
+
+    def stop(self) -> None:
+        """Give the terminal back."""
+
+    def _started(self) -> None: ...
+
+    def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None: ...
+
+    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None: ...
+
+    def _ended(self, run_id: str, status: str) -> None: ...
+
+    def _print(self, text: str) -> None:
+        if self.console.quiet:
+            return
+        try:
+            self.console.print(text)
+        except OSError as exc:
+            self.unwritten = exc
+            self.console.quiet = True
+        except SystemExit:  # rich ends the process when the reader of its output is gone
+            self.console.quiet = True
+
+
+class PanelDisplay(Display):
+    """A panel that is drawn again some times a second, by a thread: an agent that blocks the event loop does not stop
+    its clock. A drawing that fails ends the display, is logged, and lets the run go on.
+    """
+
+    _drawing: threading.Thread | None = None
+
+    def panel(self) -> Table:
+        """Return how the run stands now."""
+        has_blocks = self.console.encoding.startswith("utf")
+        return panel(self.standing.snapshot(), self.standing.failures(), draws_curve=has_blocks)
+
+    def stop(self) -> None:
+        drawing, self._drawing = self._drawing, None
+        if drawing is not None:
+            self._is_over.set()
+            drawing.join()
+            self._tried(self._close)
+
+    def _started(self) -> None:
+        self._is_over = threading.Event()
+        self._has_failed = False
+        self._tried(self._open)
+        self._drawing = threading.Thread(target=self._draw_on, daemon=True, name="display")
+        self._drawing.start()
+
+    def _draw_on(self) -> None:
+        while not self._has_failed and not self._is_over.wait(LIVE_INTERVAL_SECONDS):
+            self._tried(self._draw)
+
+    def _tried(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            if not self._has_failed:
+                logger.exception("lightning.display_failed run_id=%s; the run goes on", self.standing.snapshot().run_id)
+            self._has_failed = True
+
+    def _open(self) -> None: ...
+
+    def _draw(self) -> None: ...
+
+    def _close(self) -> None: ...
+
+
+class LiveDisplay(PanelDisplay):
+    """A panel on a terminal; it disappears at the end. What is printed or logged meanwhile goes above it."""
+
+    _live: Live | None = None
+
+    def _open(self) -> None:
+        self._live = Live(
+            get_renderable=self.panel,
+            console=self.console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+        )
+        before = sys.stdout, sys.stderr
+        self._live.start(refresh=True)
+        self._moved = [
+            *_move_handlers(before[0], sys.stdout),
+            *_move_handlers(before[1], sys.stderr),
+        ]
+
+    def _draw(self) -> None:
+        if self._live is not None:
+            self._live.refresh()
+
+    def _close(self) -> None:
+        live, self._live = self._live, None
+        if live is None:
+            return
+        try:
+            for handler, stream in self._moved:
+                handler.setStream(stream)
+        finally:
+            live.stop()
+
+
+class NotebookDisplay(PanelDisplay):
+    """A panel in the output of a notebook's cell; at the end, the summary in its place."""
+
+    def __init__(self, standing: Standing | None = None) -> None:
+        self._text = io.StringIO()
+        console = Console(
+            file=self._text, record=True, width=110, force_jupyter=False, markup=False, emoji=False, highlight=False
+        )
+        super().__init__(console, standing)
+
+    def show_result(
+        self,
+        result: FitResult,
+        initial: NamedResources | None,
+        *,
+        store: LightningStore | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Show what came of the run in the cell, where the panel was."""
+        print_summary(self.console, result, initial, store=store, folder=folder)
+        self._show()
+
+    def _open(self) -> None:
+        self._shown: Any = None
+        self._draw()
+
+    def _draw(self) -> None:
+        self.console.print(self.panel())
+        self._show()
+
+    def _show(self) -> None:
+        from IPython.display import HTML, display  # type: ignore[import-not-found, unused-ignore]  # there is a kernel
+
+        page = HTML(self.console.export_html(inline_styles=True, code_format=_CELL))
+        self._text.seek(0)
+        self._text.truncate()
+        if self._shown is None:
+            self._shown = display(page, display_id=True)
+        else:
+            self._shown.update(page)
+
+
+_CELL = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
+
+
+class LineDisplay(Display):
+    """A line at each step, at the first failure of each kind, and every now and then."""
+
+    _last_seconds = 0.0
+
+    def _started(self) -> None:
+        self._last_seconds = 0.0
+        self._told: set[str] = set()
+        now = self.standing.snapshot()
+        self._line(now, f"run {now.run_id} started")
+
+    def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None:
+        if rollout.status == "failed" and len(self._told) < MAX_CAUSES_TOLD:
+            cause = pattern_of(describe_failure(rollout))
+            if cause not in self._told:
+                self._told.add(cause)
+                [failure] = group_failures([rollout])
+                self._line(self.standing.snapshot(), f"failed: {failure_words(failure).partition(' ')[2]}")
+        elapsed = self.standing.elapsed_seconds
+        if elapsed - self._last_seconds >= max(PLAIN_INTERVAL_SECONDS, PLAIN_SHARE * elapsed):
+            now = self.standing.snapshot()
+            self._line(now, standing_words(now))
+
+    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        now = self.standing.snapshot()
+        shown = ", ".join(f"{visible(name)} {words}" for name, words in metric_words(merged({}, metrics)).items())
+        self._line(now, f"step {step}: {shown}; {standing_words(now)}")
+
+    def _ended(self, run_id: str, status: str) -> None:
+        now = self.standing.snapshot()
+        self._line(now, f"run {run_id} {status}; {standing_words(now)}")
+
+    def _line(self, now: Snapshot, text: str) -> None:
+        self._last_seconds = now.elapsed_seconds
+        self._print(f"[{now.elapsed_seconds:6.1f} s] {text}")
+
+
+def display_here(*, always: bool) -> Display | None:
+    """Make the display for where this process writes to: a terminal, a notebook, or on request anything else.
+
+    Args:
+        always: Whether to write lines where there is neither a terminal nor a notebook; else there is no display.
+    """
+    if in_notebook():
+        return NotebookDisplay()
+    console = plain_console(stderr=True)
+    if console.is_interactive:
+        return LiveDisplay(console)
+    return LineDisplay(console) if always else None
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _move_handlers(
+    before: TextIO | None, after: TextIO | None
+) -> Iterator[tuple["logging.StreamHandler[TextIO]", TextIO]]:
+    """Let log handlers that write to one stream write to another one, and yield each with the stream it had."""
+    if before is None or after is None or before is after:
+        return
+    names = list(logging.root.manager.loggerDict)
+    for each in (logging.root, *map(logging.getLogger, names)):
+        for handler in each.handlers:
+            if type(handler) is logging.StreamHandler and handler.stream is before:
+                handler.setStream(after)
+                yield handler, before

@@ -1,0 +1,137 @@
+"""How a run stands, as it is drawn on a terminal and told in a line."""
+
+import itertools
+from collections.abc import Sequence
+from statistics import fmean
+
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lightning_core.display.texts import shortened, visible
+from lightning_core.display.words import metric_words, seconds, usage_words
+from lightning_core.runs import Failure
+from lightning_core.runs.standing import Snapshot
+
+BAR_WIDTH = 24
+CURVE_WIDTH = 32
+"""How many characters a curve takes at most."""
+MAX_METRICS = 5
+"""How many metrics are drawn besides the curve."""
+MAX_CAUSES = 3
+"""How many causes of failures are drawn."""
+MAX_CAUSE_CHARACTERS = 160
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def panel(now: Snapshot, failures: Sequence[Failure] = (), *, draws_curve: bool = True) -> Table:
+    """Draw how a run stands: what is known of it, and nothing of what is not.
+
+    Args:
+        now: How it stands.
+        failures: Why rollouts failed, the most frequent cause first.
+        draws_curve: Whether the terminal has the characters for it.
+    """
+    rows: list[tuple[str, RenderableType]] = []
+    words = Text(rollout_words(now))
+    rows.append(("rollouts", words if not now.expected else _bar(now.done + now.failed, now.expected, words)))
+    rows.append(("time", time_words(now)))
+    if now.reward is not None:
+        rows.append(("reward", str(now.reward)))
+    if now.versions > 1 and now.best is not None:
+        rows.append(("best so far", f"{now.best} of {now.versions} versions; the first {now.first}"))
+    metrics = metric_words(now.metrics)
+    if now.curve_of:
+        drawn = f"{sparkline(now.curve)}  " if draws_curve and len(now.curve) > 1 else ""
+        rows.append((now.curve_of, f"{drawn}{metrics.pop(now.curve_of, '')}"))
+    if now.step:
+        rows.append(("step", str(now.step)))
+    for name, value in list(metrics.items())[:MAX_METRICS]:
+        rows.append((visible(name), value))
+    if now.budget is not None:
+        for name, limit in now.budget.limits.items():
+            used = now.budget.used.get(name, 0)
+            rows.append(("budget", _bar(used, limit, Text(_budget_words(name, used, limit)))))
+    if now.usage.calls:
+        rows.append(("agent", usage_words(now.usage)))
+    rows += [("failed", Text(failure_words(each), style="red")) for each in failures[:MAX_CAUSES]]
+    if len(failures) > MAX_CAUSES:
+        rows.append(("", Text(f"and {len(failures) - MAX_CAUSES} more causes", style="red")))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim", min_width=max(len(name) for name, _ in rows))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
+    """Draw a curve in one line, from its lowest value to its highest; of many values, means of neighbours."""
+    if len(values) > width:
+        ends = [index * len(values) // width for index in range(width + 1)]
+        values = [fmean(values[start:end]) for start, end in itertools.pairwise(ends)]
+    low, high = min(values), max(values)
+    if high == low:
+        return _LEVELS[len(_LEVELS) // 2] * len(values)
+    return "".join(_LEVELS[min(int((each - low) / (high - low) * len(_LEVELS)), len(_LEVELS) - 1)] for each in values)
+
+
+def rollout_words(now: Snapshot) -> str:
+    """Say how many rollouts there were, as in `12 done, 1 failed, 4 running`; zeros are left out."""
+    counts = {
+        "failed": now.failed,
+        "running": now.running,
+        "retried": now.retried,
+        "without a reward": now.unrewarded,
+    }
+    told = [f"{now.done:,} done", *(f"{count:,} {name}" for name, count in counts.items() if count)]
+    return ", ".join(told if now.expected is None else [*told, f"of at most {now.expected:,}"])
+
+
+def time_words(now: Snapshot) -> str:
+    """Say how long a run takes, how fast it is, and how long it still needs; what is known of it."""
+    parts = [seconds(now.elapsed_seconds) if now.elapsed_seconds >= 1 else "0 s"]
+    if now.rollouts_per_second:
+        rate = now.rollouts_per_second
+        parts.append(f"{rate:,.3g} rollouts/s" if rate >= 0.1 else f"{rate * 60:.2g} rollouts/min")
+    if now.remaining_seconds is not None:
+        parts.append(f"about {seconds(max(1, round(now.remaining_seconds)))} left")
+    return ", ".join(parts)
+
+
+def standing_words(now: Snapshot) -> str:
+    """Say how a run stands in one line."""
+    parts = [rollout_words(now)]
+    if now.reward is not None:
+        parts.append(f"reward {now.reward}")
+    if now.versions > 1 and now.best is not None:
+        parts.append(f"best {now.best}")
+    if now.usage.calls:
+        parts.append(f"the agent made {usage_words(now.usage)}")
+    if now.remaining_seconds is not None:
+        parts.append(f"about {seconds(max(1, round(now.remaining_seconds)))} left")
+    return "; ".join(parts)
+
+
+def failure_words(failure: Failure) -> str:
+    """Say how often rollouts failed for a reason, which, and where in the user's code."""
+    where = f" ({failure.where})" if failure.where else ""
+    return f"{failure.count:,}x {shortened(failure.cause, MAX_CAUSE_CHARACTERS)}{where}"
+
+
+def _bar(done: float, total: float, words: Text) -> Table:
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=BAR_WIDTH)
+    row.add_column(no_wrap=True, overflow="ellipsis")
+    row.add_row(ProgressBar(total=max(total, 1e-9), completed=min(done, total), width=BAR_WIDTH), words)
+    return row
+
+
+def _budget_words(name: str, used: float, limit: float) -> str:
+    if name == "usd":
+        return f"${used:,.2f} of ${limit:,.2f}"
+    if name == "seconds":
+        return f"{seconds(used) if used >= 1 else '0 s'} of {seconds(limit)}"
+    return f"{used:,.0f} of {limit:,.0f} {name}"

@@ -1,0 +1,136 @@
+"""What is shown of a run that a program starts."""
+
+import contextlib
+import os
+import pty
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core.runs import FitResult
+
+PROGRAM = """
+from lightning_core import Trainer, rollout
+
+@rollout
+async def solve(task):
+    if task == 2:
+        raise ValueError("cannot add 2 apples")
+    return 1.0
+
+print(Trainer(algorithm="baseline").fit(solve, [1, 2, 3]).metrics)
+"""
+
+
+@rollout
+async def solve(task: int) -> float:
+    if task < 0:
+        raise ValueError("negative")
+    return float(task)
+
+
+def fit(**options: Any) -> FitResult:
+    return Trainer(algorithm="baseline", **options).fit(solve, [1, 0, 1, -1])
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_a_program_whose_output_is_a_pipe_is_silent(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, progress: bool | None
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    fit(progress=progress)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lines_and_the_summary_go_to_stderr_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    result = fit(progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert f"run {result.run_id} started" in lines[0]
+    assert any("] failed: ValueError: negative" in line for line in lines)
+    assert re.search(r"^succeeded in .* s: 3 rollouts succeeded, 1 failed$", err, re.M)
+    assert "reward on training samples: 0.50 (95% 0.09..0.91, n=2, 1 lost)" in err
+
+
+def test_the_summary_is_shown_of_a_run_that_raises(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Exception, match="negative"):
+        Trainer(algorithm="baseline", progress=True).fit(solve, [-1] * 10)
+    assert re.search(r"^failed in .* s: 0 rollouts succeeded, \d+ failed", capfd.readouterr().err, re.M)
+
+
+def test_on_a_terminal_a_run_is_shown_while_stdout_stays_the_programs(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    command = [sys.executable, "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux says so when the other end is closed
+            while data := os.read(ours, 65536):
+                shown += data
+        out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert out == b"{'train_reward': 1.0}\n"
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
+    assert b"of at most 3" in shown
+    assert b"2 rollouts succeeded, 1 failed" in shown
+
+
+def test_in_a_notebook_the_panel_is_replaced_by_the_summary(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Html(str):
+        pass
+
+    class Shown:
+        pages: ClassVar[list[str]] = []
+
+        def update(self, page: str) -> None:
+            self.pages.append(page)
+
+    def display(page: str, display_id: bool) -> Shown:
+        assert display_id
+        Shown.pages.append(page)
+        return Shown()
+
+    class Shell:
+        kernel = object()
+
+    package, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    package.get_ipython = Shell  # type: ignore[attr-defined]
+    module.HTML, module.display = Html, display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", package)
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    fit(initial_resources={"main_prompt": PromptTemplate(template="<b>{task}")})
+    assert capfd.readouterr() == ("", "")
+    first, last = Shown.pages[0], Shown.pages[-1]
+    assert "rollouts" in first
+    assert "3 rollouts succeeded, 1 failed" in last
+    assert "&lt;b&gt;{task}" in last
+    assert "of at most" not in last
+
+
+def test_a_result_tells_itself_in_a_line(tmp_path: Path) -> None:
+    result = fit(run_dir=tmp_path)
+    [folder] = tmp_path.iterdir()
+    assert repr(result) == (
+        f"<FitResult Baseline succeeded, train reward 0.50 (95% 0.09..0.91, n=2, 1 lost), 3 rollouts and 1 failed, "
+        f"{folder}>"
+    )
+    assert (result.folder, result.algorithm) == (folder, "Baseline")
+    assert result.report == folder / "report.html"
+    assert result.report.is_file()
+
+
+def test_a_result_without_a_folder_has_no_report() -> None:
+    result = fit()
+    assert (result.folder, result.report) == (None, None)
+    assert repr(result).endswith("3 rollouts and 1 failed>")
