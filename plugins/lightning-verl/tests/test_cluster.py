@@ -1,52 +1,15 @@
-"""A Ray that runs already is left as it was, or refused."""
-
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""What Ray has to have; that one that runs already is left as it was, `e2e/test_in_one_ray.py` tells."""
 
 import pytest
 from lightning_verl import cluster
 from lightning_verl.config import load_settings
-from lightning_verl.testing import make_tiny_model
 from omegaconf import DictConfig
 
 from lightning_core.errors import ConfigError
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),  # of verl
-]
-
-
-def test_a_ray_that_runs_already_is_left_as_it_was_or_refused(tmp_path: Path) -> None:
-    """What `twice.py` prints: two trainings, the first of which fails, and two that lack something."""
-    ran = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("twice.py")), str(make_tiny_model(tmp_path / "model"))],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert ran.returncode == 0, ran.stderr[-5000:]
-
-    def printed(what: str) -> list[str]:
-        return [line.removeprefix(f"{what} ") for line in ran.stdout.splitlines() if line.startswith(f"{what} ")]
-
-    failed, succeeded = printed("ENDED")
-    assert "succeeded" in succeeded
-    assert "NoRewards: step 1: none of 4 rollouts gave a reward; the first: RuntimeError: the agent broke" in failed
-    left = [json.loads(each) for each in printed("LEFT")]
-    assert left == [[["REMOVED"], {"GPU": 1.0, "CPU": 6.0}, ["Kept"], 7]] * 2
-    small, held = printed("REFUSED")
-    assert (
-        "Ray's cluster has 1 of GPU, the run needs 2 (trainer.nnodes=1 times trainer.n_gpus_per_node=2); start it "
-        "with --num-gpus" in small
-    )
-    assert "has 4 of CPU free, of 6, and the run needs 5; end what holds them" in held
+pytestmark = pytest.mark.filterwarnings(  # of verl
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 
 
 def test_a_process_has_one_training_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,24 +6,27 @@ Prints a line of JSON for each step, and one at the end. Run by the tests; by ha
 """
 
 import argparse
+import asyncio
 import itertools
 import json
+import os
 import random
 import signal
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lightning_verl import VERL
+from lightning_verl.hf.generator import Generator
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.runs.folder import RunFolder, runs_in
 
 _begun = itertools.count()
-"""How many rollouts this process has begun."""
+"""How many rollouts this process has begun with the agent that grows."""
 
 
 def ask(llm: LLM, messages: list[dict[str, str]]) -> str:
@@ -75,9 +78,10 @@ AGENTS = {"good": good, "flaky": flaky, "uneven": uneven, "growing": growing}
 
 
 class Told(VERL):
-    """Prints what each step has measured, and which weights are served now; fails after a step, where it is to."""
+    """Prints what each step has measured, and which weights are served now; ends after a step, where it is to."""
 
-    fail_at: int | None = None
+    end_at: int | None = None
+    end_by = ""
 
     def report(self, metrics: Mapping[str, float | None], **more: Any) -> None:
         import ray
@@ -89,8 +93,11 @@ class Told(VERL):
         sys.stderr.write(f"STEP {json.dumps(line)}\n")  # what the trainer's thread prints is logged instead
         sys.stderr.flush()
         super().report(metrics, **more)
-        if more.get("step") is not None and more["step"] == self.fail_at:
+        if more.get("step") is None or more["step"] != self.end_at:
+            return
+        if self.end_by == "failure":
             raise OSError("the disk is full")
+        os.kill(os.getpid(), signal.Signals[self.end_by])
 
 
 def run_dir(root: Path) -> Path | RunFolder:
@@ -99,19 +106,21 @@ def run_dir(root: Path) -> Path | RunFolder:
     return runs[0] if runs else root
 
 
-def main() -> None:
+def main(options: Sequence[str] | None = None) -> None:
+    """Train as these options say, or those of the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--agent", default="good", choices=AGENTS)
     parser.add_argument("--preset", default="grpo")
-    parser.add_argument("--fail-at", type=int)
+    parser.add_argument("--end-at", type=int, help="the step after which it ends")
+    parser.add_argument("--end-by", choices=("failure", "SIGINT", "SIGKILL"))
     parser.add_argument("--tasks", type=int, default=64)
     parser.add_argument("--val-tasks", type=int, default=0)
     parser.add_argument("--test-tasks", type=int, default=0)
     parser.add_argument("--trainer", default="{}", help="further options of the trainer, as JSON")
     parser.add_argument("--run", help="the folder of one run, which is gone on with where there is one")
-    given = parser.parse_args()
+    given = parser.parse_args(options)
     config = [
         "agentlightning.device=cpu",
         "agentlightning.trace_aggregator.trajectory_max_prompt_length=128",
@@ -128,7 +137,7 @@ def main() -> None:
         *given.overrides,
     ]
     algorithm = Told(config, preset=given.preset)
-    algorithm.fail_at = given.fail_at
+    algorithm.end_at, algorithm.end_by = given.end_at, given.end_by
     trainer = Trainer(
         algorithm=algorithm,
         run_dir=None if given.run is None else run_dir(Path(given.run)),
@@ -136,15 +145,20 @@ def main() -> None:
     )
     # A shell lets programs in the background ignore it, and what these start does so, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    result = trainer.fit(
-        AGENTS[given.agent],
-        [{"number": number} for number in range(given.tasks)],
-        val_dataset=[{"number": number} for number in range(given.val_tasks)] or None,
-        test_dataset=[{"number": number} for number in range(-given.test_tasks, 0)] or None,
-    )
+    try:
+        result = trainer.fit(
+            AGENTS[given.agent],
+            [{"number": number} for number in range(given.tasks)],
+            val_dataset=[{"number": number} for number in range(given.val_tasks)] or None,
+            test_dataset=[{"number": number} for number in range(-given.test_tasks, 0)] or None,
+        )
+    finally:
+        asyncio.run(trainer.store.aclose())
     ended = {"status": result.status, "failures": str(result.failures), **asdict(result.rollouts)}
     best = (result.best_resources or {}).get("main_llm")  # none before the first model is saved
     ended |= {"metrics": result.metrics, "best": best and best.model}
+    if best is not None and Path(best.model).name == "huggingface":
+        ended["saved"] = Generator(best.model).fingerprint()
     found = result.comparison
     ended |= {"comparison": None if found is None else [found.mode, str(found.before), str(found.difference)]}
     print("END", json.dumps(ended), flush=True)

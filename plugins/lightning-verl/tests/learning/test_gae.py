@@ -13,22 +13,6 @@ def test_an_episode_by_hand():
     assert returns.tolist() == [0.3125, 1.0]
 
 
-@given(steps)
-def test_with_lambda_one_the_return_is_the_sum_of_the_rewards_that_follow(steps):
-    rewards, values = [reward for reward, _ in steps], [value for _, value in steps]
-    _, returns = gae(rewards, values, gamma=1.0, lam=1.0)
-    assert returns == pytest.approx([sum(rewards[place:]) for place in range(len(rewards))], abs=1e-9)
-
-
-@given(steps, st.floats(0, 1))
-def test_with_lambda_zero_the_advantage_is_the_error_of_one_step(steps, gamma):
-    rewards, values = [reward for reward, _ in steps], [value for _, value in steps]
-    advantages, _ = gae(rewards, values, gamma=gamma, lam=0.0)
-    following = [*values[1:], 0.0][: len(values)]
-    expected = [r + gamma * after - v for r, after, v in zip(rewards, following, values, strict=True)]
-    assert advantages == pytest.approx(expected, abs=1e-9)
-
-
 @given(st.lists(st.integers(-50, 50), min_size=3, max_size=20).filter(lambda values: len(set(values)) > 1))
 def test_whitened_values_have_mean_zero_and_variance_one(values):
     white = whitened(values)
