@@ -337,8 +337,10 @@ def test_no_secret_is_kept_and_one_that_was_set_has_to_be_set_again(tmp_path: Pa
 async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path: Path) -> None:
     pytest.importorskip("lightning_apo", reason="the quickstart improves a prompt with it")
     make_folder(tmp_path, BASELINE)
+    quickstart, held_out = ROOT / "examples" / "quickstart", tmp_path / "test.jsonl"
+    held_out.write_text("".join((quickstart / "test.jsonl").read_text().splitlines(keepends=True)[:8]))
     small = {"beam_width": 1, "branch_factor": 2, "beam_rounds": 2, "val_batch_size": 10, "seed": 3}
-    arguments = ["train", str(ROOT / "examples" / "quickstart" / "config.yaml")]
+    arguments = ["train", str(quickstart / "config.yaml"), "--set", f"test_dataset={held_out}"]
     for name, value in small.items():
         arguments += ["--set", f"algorithm.{name}={value}"]
     arguments += ["--set", "hooks=['endpoint:SimulatedEndpoint', 'resumed:Killer']"]
@@ -347,7 +349,7 @@ async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path:
     here = {"PYTHONPATH": str(tmp_path), "OPENAI_API_KEY": ""}
     done = run_agl(tmp_path / "whole", *arguments, **here)
     assert done.returncode == 0, done.stdout + done.stderr
-    run_agl(tmp_path / "killed", *arguments, kill="rollout_end:70", **here)
+    run_agl(tmp_path / "killed", *arguments, kill="rollout_end:18", **here)
     killed, whole = only_run(tmp_path / "killed"), only_run(tmp_path / "whole")
     assert run_agl(tmp_path / "killed", "resume", killed.run_id, kill="step_end:1", **here).returncode < 0
     ended = await ended_before(killed)

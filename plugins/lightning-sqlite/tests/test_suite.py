@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lightning_sqlite import SqliteLightningStore
 
-from lightning_core.store import LightningStore, LightningStoreThreaded
+from lightning_core.store import LightningStore
 from lightning_core.testing import FakeClock, StoreSuite
 
 
@@ -28,8 +28,3 @@ class TestSqliteLightningStore(StoreSuite):
         # An open store has its file locked.
         left = shutil.copytree(self.path.parent, self.path.parent / "left by a kill")
         return SqliteLightningStore(left / self.path.name, clock=clock, run_id=store.run_id)
-
-
-class TestThreadedSqliteLightningStore(TestSqliteLightningStore):
-    async def make_store(self, *, clock: FakeClock, run_id: str) -> LightningStore:
-        return LightningStoreThreaded(SqliteLightningStore(self.path, clock=clock, run_id=run_id))
