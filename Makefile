@@ -21,6 +21,9 @@ LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer 
 	$(addprefix http/tests/test_,otlp.py server.py) \
 	$(addprefix proxy/tests/test_,capture.py faults.py openai_client.py replicas.py serving.py))
 
+# On a terminal pip says what it does while it lasts.
+QUIET := $(if $(MAKE_TERMOUT),,--quiet)
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Hundreds of tests start a Python, which would compile this source each time.
@@ -83,16 +86,16 @@ clean: ## remove .venv, caches and builds
 # foreign project, and a plugin that is installed alone would look for its core there.
 $(MADE_FOR): constraints.txt pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 	@echo "Installing the versions of constraints.txt into $(VENV); the first time takes a minute."
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt \
+	@$(BIN)/python -m pip install $(QUIET) --constraint constraints.txt --upgrade pip
+	@$(BIN)/python -m pip install $(QUIET) --constraint constraints.txt --build-constraint constraints.txt \
 		--group dev --editable '.[instrument]' $(PLUGINS:%=--editable %)
 	@echo "$(CURDIR)" >$@
 
 # Training needs packages (2 GB) that cannot be installed beside some of the other plugins.
 $(VERL_MADE_FOR): constraints-verl.txt pyproject.toml $(VERL_PLUGINS:%=%/pyproject.toml)
 	@echo "Installing the versions of constraints-verl.txt into $(VERL_VENV); the first time takes minutes, and 2 GB."
-	@$(VERL_BIN)/python -m pip install --quiet --constraint constraints-verl.txt --upgrade pip
-	@$(VERL_BIN)/python -m pip install --quiet --constraint constraints-verl.txt \
+	@$(VERL_BIN)/python -m pip install $(QUIET) --constraint constraints-verl.txt --upgrade pip
+	@$(VERL_BIN)/python -m pip install $(QUIET) --constraint constraints-verl.txt \
 		--build-constraint constraints-verl.txt --group verl --editable . $(VERL_PLUGINS:%=--editable %)
 	@echo "$(CURDIR)" >$@
 

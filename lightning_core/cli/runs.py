@@ -23,7 +23,6 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
     \b
     Example:
       agl runs
-      agl runs show 3f
       agl runs rm run-3f2a --yes
     """
     context.obj = runs_dir
@@ -43,18 +42,13 @@ def runs(context: click.Context, runs_dir: Path | None, as_json: bool) -> None:
         click.echo(problem, err=True)
 
 
-@runs.command()
+@runs.command(hidden=True)
 @click.argument("run")
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Write the manifest, with how the run stands, as JSON.")
 @click.pass_obj
 def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> None:
-    """Show the inputs of a RUN, and its result.
-
-    \b
-    Example:
-      agl runs show run-3f2a
-    """
+    """Show the inputs of a RUN, and its result, as `agl show` of lightning-viewer does before all else."""
     from lightning_core.cli.console import plain_console
     from lightning_core.cli.run_report import print_run
     from lightning_core.runs.folder import find_run

@@ -24,6 +24,16 @@ MAX_CHARACTERS = 100
 MAX_MESSAGES = 6
 """How many messages of one call are shown, the newest."""
 
+MAX_ATTRIBUTES = 8
+"""How many attributes of one's own a span shows."""
+
+_CONVENTIONS = (
+    *(f"{each}." for each in ("agentlightning", "agentops", "code", "error", "exception", "gen_ai", "http", "llm")),
+    *(f"{each}." for each in ("net", "network", "openai", "otel", "server", "service", "telemetry", "thread", "tool")),
+    *(f"{each}." for each in ("traceloop", "url", "user_agent", "weave")),
+)
+"""Attributes that begin so are those of OpenTelemetry, of instrumentors, or ours."""
+
 _DIM, _ERROR, _GOOD = "dim", "red", "green"
 
 
@@ -108,7 +118,7 @@ def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
         named = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
         if isinstance(named, str):
             branch.label = Text(visible(named))
-        branch.lines += _operation_lines(span)
+        branch.lines += [*_operation_lines(span), *_own_lines(span)]
     _add_duration(branch.label, span)
     _add_error(branch, span, None, raised)
     return branch
@@ -204,6 +214,14 @@ def _operation_lines(span: Span) -> list[Text]:
             shown = ", ".join(f"{name}={value}" if name else str(value) for name, value in found.items())
             lines.append(Text(f"{word}: {shortened(shown, MAX_CHARACTERS)}", style=_DIM))
     return lines
+
+
+def _own_lines(span: Span) -> list[Text]:
+    """Show the attributes that the agent gave a span: those that no convention names."""
+    own = {name: value for name, value in span.attributes.items() if not name.startswith(_CONVENTIONS)}
+    lines = [Text(shortened(f"{name}: {value}", MAX_CHARACTERS), style=_DIM) for name, value in own.items()]
+    more = len(lines) - MAX_ATTRIBUTES
+    return [*lines[:MAX_ATTRIBUTES], *([Text(f"… {more} more attributes", style=_DIM)] if more > 0 else [])]
 
 
 def _object(span: Span) -> Any:

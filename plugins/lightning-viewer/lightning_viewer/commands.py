@@ -52,13 +52,14 @@ def report(run: str | None, output: Path | None, no_traces: bool, runs_dir: Path
 @click.command()
 @click.argument("run", required=False)
 @click.argument("rollout", required=False)
-@click.option("--failed", is_flag=True, help="Only rollouts that gave no reward.")
+@click.option("--failed", is_flag=True, help="Only rollouts that gave no reward, by their cause.")
 @click.option("-n", "--limit", default=20, show_default=True, help="How many rollouts to show.")
+@click.option("--json", "as_json", is_flag=True, help="Write the manifest of the run, with how it stands, as JSON.")
 @runs_dir_option
-def show(run: str | None, rollout: str | None, failed: bool, limit: int, runs_dir: Path | None) -> None:
+def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json: bool, runs_dir: Path | None) -> None:
     """Show a RUN, and its rollouts with the worst first; or the trace of one ROLLOUT. Without RUN, the latest one.
 
-    RUN and ROLLOUT are ids, or the beginnings of them.
+    RUN and ROLLOUT are ids, or the beginnings of them. A run that goes on is shown as it is at that moment.
 
     \b
     Example:
@@ -67,21 +68,35 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, runs_di
       agl show run-3f2a ro-91c4
     """
     import asyncio
+    import json
 
     from lightning_core.cli.console import plain_console
     from lightning_core.cli.run_report import print_run
+    from lightning_core.runs.recording import read_best
     from lightning_viewer.stored import find, opened
-    from lightning_viewer.terminal import print_rollout, print_rollouts
+    from lightning_viewer.terminal import print_before_and_after, print_rollout, print_rollouts
 
     folder = find(runs_root(runs_dir), run)
+    manifest = folder.manifest()
+    if as_json:
+        record = {"standing": folder.standing(manifest), **manifest.model_dump(mode="json")}
+        click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+        return
+    console = plain_console()
+    if rollout is None:
+        print_run(console, folder, manifest)
+        if not folder.store_file.is_file():
+            console.print("its rollouts are not known here: it has no store in its folder")
+            return
 
     async def print_it() -> None:
-        console = plain_console()
         async with opened(folder) as store:
             if rollout is not None:
                 await print_rollout(console, store, rollout)
                 return
-            print_run(console, folder, folder.manifest())
+            if not failed:
+                best = read_best(folder.best_file)
+                await print_before_and_after(console, store, best=best, limit=limit)
             await print_rollouts(console, store, only_failed=failed, limit=limit)
 
     asyncio.run(print_it())

@@ -1,6 +1,6 @@
 """Rollouts and traces in the terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,29 +14,71 @@ from lightning_core.display.texts import shortened
 from lightning_core.display.words import counted, seconds
 from lightning_core.emitter import find_final_reward
 from lightning_core.errors import NotFound
+from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout
-from lightning_viewer.collect import rewarded
+from lightning_core.types import AttemptedRollout, NamedResources
+from lightning_viewer.collect import RewardedRollout, rewarded
+from lightning_viewer.compare import compare, read_side
 
 
 async def print_rollouts(console: Console, store: LightningStore, *, only_failed: bool, limit: int) -> None:
-    """Print rollouts, one a line: those without a reward first, then the worst."""
+    """Print rollouts, one a line: those without a reward first, then the worst; or the failed ones by their cause."""
     ended = await rewarded(store)
-    chosen = [each for each in ended if each.reward is None] if only_failed else list(ended)
-    chosen.sort(key=lambda each: (each.reward is not None, each.reward or 0.0))
     console.print()
-    console.print(Text(f"rollouts, {'failed ones' if only_failed else 'the worst first'}", style="bold"))
+    if only_failed:
+        _print_failed(console, [each for each in ended if _has_failed(each)], limit=limit)
+        return
+    chosen = sorted(ended, key=lambda each: (each.reward is not None, each.reward or 0.0))
+    console.print(Text("rollouts, the worst first", style="bold"))
     for each in chosen[:limit]:
-        rollout = each.rollout
-        reward = "     -" if each.reward is None else f"{each.reward:6.2f}"
-        spent = "" if rollout.end_time is None else seconds(rollout.end_time - rollout.start_time)
-        line = f"  {rollout.rollout_id}  {rollout.mode or '-':<5}  {reward}  {spent:>7}  "
-        text = Text(line).append(shortened(rollout.input, MAX_CHARACTERS), style="dim")
-        if each.reward is None and rollout.status in ("failed", "succeeded"):
-            text.append(f"  {shortened(describe_failure(rollout), MAX_CHARACTERS)}", style="red")
-        console.print(text)
+        line = _rollout_line(each)
+        if _has_failed(each):
+            line.append(f"  {shortened(describe_failure(each.rollout), MAX_CHARACTERS)}", style="red")
+        console.print(line)
     if len(chosen) > limit:
         console.print(f"  and {len(chosen) - limit:,} more: --limit")
+
+
+def _print_failed(console: Console, failed: Sequence[RewardedRollout], *, limit: int) -> None:
+    causes: dict[str, list[RewardedRollout]] = {}
+    for each in failed:
+        causes.setdefault(pattern_of(describe_failure(each.rollout)), []).append(each)
+    console.print(Text("rollouts without a reward, by their cause", style="bold"))
+    left = limit
+    for cause, group in sorted(causes.items(), key=lambda item: -len(item[1])):
+        console.print(Text(f"{len(group):,}x {shortened(cause, MAX_CHARACTERS)}", style="red"))
+        for each in group[: max(left, 1)]:
+            console.print(_rollout_line(each))
+        if len(group) > max(left, 1):
+            console.print(f"  and {len(group) - max(left, 1):,} more: --limit")
+        left -= len(group)
+
+
+def _has_failed(ended: RewardedRollout) -> bool:
+    return ended.reward is None and ended.rollout.status in ("failed", "succeeded")
+
+
+def _rollout_line(ended: RewardedRollout) -> Text:
+    rollout = ended.rollout
+    reward = "     -" if ended.reward is None else f"{ended.reward:6.2f}"
+    spent = "" if rollout.end_time is None else seconds(rollout.end_time - rollout.start_time)
+    line = Text(f"  {rollout.rollout_id}  {rollout.mode or '-':<5}  {reward}  {spent:>7}  ")
+    return line.append(shortened(rollout.input, MAX_CHARACTERS), style="dim")
+
+
+async def print_before_and_after(
+    console: Console, store: LightningStore, *, best: NamedResources | None, limit: int
+) -> None:
+    """Print the samples whose reward changed from the first version of the resources to the best, if any did."""
+    if best is None:
+        return
+    before, after = await read_side(store, "first"), await read_side(store, best=best)
+    found = compare(before, after)
+    if after.is_best and before.version != after.version and found["difference"] is not None:
+        console.print()
+        title = f"{SAMPLES[found['mode']]} with the first version and the best: {_change_words(found)}"
+        console.print(Text(title, style="bold"))
+        _print_changes(console, found, limit=limit)
 
 
 async def print_rollout(console: Console, store: LightningStore, given: str) -> None:
@@ -88,12 +130,20 @@ def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: in
         console.print(f"no sample has a reward on both sides, of {counted(len(compared['samples']), 'sample')}")
     else:
         console.print(Text(f"reward on {samples}: {PairedDifference(**compared['difference'])}", style="bold"))
+    console.print(_change_words(compared))
+    console.print()
+    _print_changes(console, compared, limit=limit)
+
+
+def _change_words(compared: Mapping[str, Any]) -> str:
     words = [f"{compared[name]:,} {name}" for name in ("better", "worse", "same")]
     words += [f"{compared['unpaired']:,} without a reward on both sides"] if compared["unpaired"] else []
-    console.print(", ".join(words))
+    return ", ".join(words)
+
+
+def _print_changes(console: Console, compared: Mapping[str, Any], *, limit: int) -> None:
     changed = [each for each in compared["samples"] if each["difference"] != 0]
     if changed:
-        console.print()
         console.print(Text(f"{'before':>8}  {'after':>6}  {'change':>6}  sample", style="bold"))
     for each in changed[:limit]:
         change = each["difference"]

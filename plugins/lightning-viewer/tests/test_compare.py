@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from lightning_viewer.commands import compare, show
 
-from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core import PromptTemplate, Trainer, emit_annotation, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.algorithm.estimates import paired_difference
 from lightning_core.types import Dataset, NamedResources
@@ -49,6 +49,12 @@ async def looks_at_itself(task: dict[str, Any]) -> float:
     shown = await asyncio.to_thread(CliRunner().invoke, show, ["--runs-dir", str(runs_dir)])
     assert shown.exit_code == 0, shown.output
     (runs_dir.parent / "shown.txt").write_text(shown.output)
+    return 1.0
+
+
+@rollout
+async def looks_away(task: int) -> float:
+    emit_annotation({"shop.product": "apple", "shop.count": 3})
     return 1.0
 
 
@@ -116,6 +122,54 @@ def test_runs_without_a_sample_in_common_are_not_compared(tmp_path: Path) -> Non
     one, other = run(tmp_path, "first", samples=1), f"{run(tmp_path, 'first', 'second', samples=0)}:v2"
     found = compared(tmp_path, one, other)
     assert (found["samples"], found["difference"], found["after"]["estimate"]) == ([], None, None)
+
+
+def shown(root: Path, *arguments: str) -> list[str]:
+    done = CliRunner().invoke(show, [*arguments, "--runs-dir", str(root)])
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def test_show_has_the_samples_that_changed_before_and_after(tmp_path: Path) -> None:
+    run(tmp_path, "first", "second", "third")
+    lines = shown(tmp_path)
+    title = "validation samples with the first version and the best: 2 better, 0 worse, 2 same, 1 without a reward on"
+    at = next(number for number, line in enumerate(lines) if line.startswith(title))
+    assert lines[at + 2] == '    0.00    1.00   +1.00  {"n": 1}'
+    assert "rollouts, the worst first" in lines[at:]
+
+
+def test_show_has_failed_rollouts_by_their_cause(tmp_path: Path) -> None:
+    run(tmp_path, "first", "second", "third")
+    lines = shown(tmp_path, "--failed", "--limit", "2")
+    at = lines.index("rollouts without a reward, by their cause")
+    assert lines[at + 1] == "3x ValueError: no such task"
+    assert all(line.endswith('{"n": 4}') for line in lines[at + 2 : at + 4])
+    assert lines[at + 4 :] == ["  and 1 more: --limit"]
+
+
+def test_show_writes_the_manifest_for_programs(tmp_path: Path) -> None:
+    name = run(tmp_path, "first", samples=1)
+    record = json.loads("\n".join(shown(tmp_path, name, "--json")))
+    assert (record["run_id"], record["standing"], record["algorithm"]) == (name, "succeeded", "TriesAll")
+
+
+def test_a_run_without_a_store_in_its_folder_is_shown_as_far_as_it_is_known(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path, store="memory")
+    trainer.fit(looks_away, [1])
+    lines = shown(tmp_path)
+    assert lines[0].endswith("  succeeded")
+    assert lines[-1] == "its rollouts are not known here: it has no store in its folder"
+
+
+def test_a_trace_has_the_attributes_that_the_agent_gave_its_spans(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    trainer.fit(looks_away, [1])
+    asyncio.run(trainer.store.aclose())
+    lines = [line.strip() for line in shown(tmp_path, trainer.store.run_id, "ro-")]
+    assert "shop.product: apple" in lines
+    assert "shop.count: 3" in lines
+    assert not [line for line in lines if line.startswith("agentlightning.")]
 
 
 def test_a_run_is_shown_while_it_goes_on(tmp_path: Path) -> None:

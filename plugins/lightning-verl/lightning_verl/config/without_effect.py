@@ -18,7 +18,7 @@ _NO_EXPERTS = "the rollouts do not record which experts have answered"
 _OLDER_TRAINER = "verl's newer trainer, which runs here, does not look at it"
 _PROMPTS_AS_THEY_ARE = "prompts are the agent's; a row of which one is too long is left out and counted"
 _RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
-_STORE_HAS_THEM = "the store has every rollout: agl runs show"
+_STORE_HAS_THEM = "the store has every rollout: agl show"
 _WHOLE_VALIDATION = "the whole validation dataset is run; give a shorter one"
 
 _ROLLOUT = "actor_rollout_ref.rollout"
