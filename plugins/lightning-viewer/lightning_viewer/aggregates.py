@@ -35,7 +35,7 @@ MAX_FAILURE = 500
 """How many characters of a failure are kept."""
 
 Order = Literal["worst", "best", "newest", "oldest", "slowest"]
-"""How rows are sorted. Where no reward is known, it counts as the worst of all."""
+"""How rows are sorted. A rollout that ended without a reward counts as the worst, one that has not ended comes last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,8 +442,15 @@ def _by_age(row: Row) -> tuple[float, str]:
 
 _WORST = float("-inf")
 
+
+def _badness(row: Row) -> float:
+    if row.reward is not None:
+        return row.reward
+    return -_WORST if row.failure is None else _WORST
+
+
 _ORDERS: Mapping[str, Callable[[Row], tuple[float, float, str]]] = {
-    "worst": lambda row: (_WORST if row.reward is None else row.reward, row.start, row.rollout_id),
+    "worst": lambda row: (_badness(row), row.start, row.rollout_id),
     "best": lambda row: (-_WORST if row.reward is None else -row.reward, row.start, row.rollout_id),
     "newest": lambda row: (-row.start, 0.0, row.rollout_id),
     "oldest": lambda row: (row.start, 0.0, row.rollout_id),

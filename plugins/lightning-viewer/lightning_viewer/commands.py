@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", required=False)
+@click.argument("other", required=False)
 @click.option(
     "-o",
     "--output",
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 )
 @click.option("--no-traces", is_flag=True, help="Leave out what was said: no conversation, no span.")
 @runs_dir_option
-def report(run: str | None, output: Path | None, no_traces: bool, runs_dir: Path | None) -> None:
+def report(run: str | None, other: str | None, output: Path | None, no_traces: bool, runs_dir: Path | None) -> None:
     """Write the report of a RUN: one HTML file, which needs no network. Without RUN, of the latest one.
+
+    With OTHER, an earlier run, it has a page that compares the two sample by sample.
 
     Every run writes it at its end. It has all rollouts, and up to 200 traces.
 
@@ -33,15 +36,23 @@ def report(run: str | None, output: Path | None, no_traces: bool, runs_dir: Path
     """
     import asyncio
 
+    from lightning_core.runs.recording import read_best
+    from lightning_viewer import compare as comparing
     from lightning_viewer.collect import MAX_TRACES, collect
     from lightning_viewer.report import REPORT_FILE, write_report
     from lightning_viewer.stored import find, opened
 
     folder = find(runs_root(runs_dir), run)
+    compared = None if other is None else find(runs_root(runs_dir), other)
 
     async def write() -> Path:
         async with opened(folder) as store:
             data = await collect(folder, store, max_traces=0 if no_traces else MAX_TRACES)
+            if compared is not None:
+                after = await comparing.read_side(store, best=read_best(folder.best_file))
+                async with opened(compared) as before:
+                    earlier = await comparing.read_side(before, best=read_best(compared.best_file))
+                data["compared"] = comparing.most_changed(comparing.compare(earlier, after))
         path = output or folder.path / REPORT_FILE
         write_report(data, path)
         return path

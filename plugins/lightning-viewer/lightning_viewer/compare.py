@@ -122,6 +122,17 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     }
 
 
+MAX_CHANGED = 200
+"""How many samples `most_changed` keeps."""
+
+
+def most_changed(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what `compare` did, as a page shows it: of the samples those that changed, and `changed`, how many."""
+    changed = [each for each in found["samples"] if each["difference"]]
+    kept = sorted(changed, key=lambda each: -abs(each["difference"]))[:MAX_CHANGED]
+    return {**found, "changed": len(changed), "samples": sorted(kept, key=lambda each: each["difference"])}
+
+
 def _by_sample(side: Side, mode: RolloutMode | None) -> dict[str, list[RewardedRollout]]:
     found: dict[str, list[RewardedRollout]] = {}
     for each in side.rollouts:

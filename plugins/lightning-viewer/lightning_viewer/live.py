@@ -151,6 +151,7 @@ class Live:
             "format": FORMAT,
             "revision": self.revision,
             "can_act": self.can_act,
+            "can_compare_runs": self.root is not None,
             "is_copy": not self.can_act,
             "modes": sorted({row.mode or "other" for row in rows}),
             "statuses": sorted({row.status for row in rows}),
@@ -239,7 +240,8 @@ class Live:
             changed = await self._follower.update(self._store, told if self._listeners else None)
             is_of_folder, self._files = self._files != files, files
             self._looked_at = time.monotonic()
-            self._look_took = self._looked_at - began
+            if self.revision:  # the first look reads everything, and is no measure of the others
+                self._look_took = self._looked_at - began
             if changed or is_of_folder:
                 self.revision += 1
                 self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from lightning_core.errors import AccessDenied, InvalidRequest, NotFound
+from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, RunFolderError
 from lightning_viewer.report import page_of, policy_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> lis
         async def endpoint(request: Request) -> Response:
             from lightning_core.cli.console import to_json
 
-            return _Answer(to_json(await read(find(request), request)), headers={"cache-control": "no-store"})
+            try:
+                found = await read(find(request), request)
+            except RunFolderError as exc:
+                raise NotFound(str(exc)) from exc
+            return _Answer(to_json(found), headers={"cache-control": "no-store"})
 
         return endpoint
 
@@ -78,6 +82,8 @@ def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> lis
         Route(PREFIX + "/rollouts/{rollout_id}/trace", answer(_trace)),
         Route(PREFIX + "/rollouts/{rollout_id}/{action}", answer(act), methods=["POST"]),
         Route(PREFIX + "/samples", answer(_samples)),
+        Route(PREFIX + "/runs", answer(_runs)),
+        Route(PREFIX + "/compare", answer(_compare)),
         Route(PREFIX + "/workers", answer(lambda live, _: live.workers())),
         Route(PREFIX + "/events", events),
     ]
@@ -154,6 +160,33 @@ async def _samples(live: "Live", request: Request) -> Any:
     if before is None or after is None:
         raise InvalidRequest("give the numbers of two versions, counted from 0: before and after")
     return known.compare(before, after)
+
+
+async def _runs(live: "Live", request: Request) -> Any:
+    """List the runs that this one can be compared with, the newest first."""
+    from lightning_core.runs.folder import runs_in
+
+    folders = [] if live.root is None else runs_in(live.root)
+    others = [(each.run_id, each.manifest()) for each in folders if each.run_id != live.run_id]
+    told = [{"id": run_id, "algorithm": each.algorithm, "start": each.start.timestamp()} for run_id, each in others]
+    return sorted(told, key=lambda each: -each["start"])
+
+
+async def _compare(live: "Live", request: Request) -> Any:
+    """Compare another run with this one."""
+    from lightning_core.runs.folder import find_run
+    from lightning_core.runs.recording import read_best
+    from lightning_viewer.compare import compare, most_changed, read_side
+    from lightning_viewer.stored import copied
+
+    asked = request.query_params
+    if live.root is None or live.folder is None:
+        raise InvalidRequest("this server knows one run only; to compare two, start: agl ui RUN")
+    other = find_run(live.root, asked.get("run", ""))
+    async with copied(other) as store:
+        before = await read_side(store, asked.get("before"), best=read_best(other.best_file))
+    after = await read_side(await live.store(), asked.get("after"), best=read_best(live.folder.best_file))
+    return most_changed(compare(before, after))
 
 
 def _whole(request: Request, name: str) -> int | None:

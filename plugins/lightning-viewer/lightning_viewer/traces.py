@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning_core.adapter import read_model_calls
-from lightning_core.adapter.calls import has_failed
+from lightning_core.adapter.calls import ModelCall, has_failed
 from lightning_core.adapter.usage import usage_of
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.reported import is_late
@@ -15,6 +15,9 @@ from lightning_core.types import Span
 
 MAX_VALUE = 4_000
 """How many characters of an attribute or a message are kept."""
+
+MAX_TOKENS = 1_000
+"""How many tokens of an answer are kept."""
 
 _SAID = (
     "gen_ai.prompt",
@@ -55,12 +58,26 @@ async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
                 "repeated": known,
                 "messages": [_message(each) for each in call.messages[known:]],
                 "answers": [_message(each) for each in call.answers],
+                "tokens": _tokens(call),
             }
         )
         said = (*call.messages, *call.answers[:1])
     trace: dict[str, Any] = {"calls": told, "spans": [_span(each, each.span_id in of_calls) for each in spans]}
     trace["characters"] = len(json.dumps(trace, default=str))
     return trace
+
+
+def _tokens(call: ModelCall) -> dict[str, Any] | None:
+    """Return the engine's tokens of a call, None where it gave none: what the prompt has, and the answer's own."""
+    if call.prompt_token_ids is None or call.response_token_ids is None:
+        return None
+    logprobs = call.choices[0].logprobs
+    return {
+        "prompt": len(call.prompt_token_ids),
+        "response": len(call.response_token_ids),
+        "ids": list(call.response_token_ids[:MAX_TOKENS]),
+        "logprobs": None if logprobs is None else [round(each, 3) for each in logprobs[:MAX_TOKENS]],
+    }
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:

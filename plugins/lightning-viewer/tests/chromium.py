@@ -60,10 +60,14 @@ class Page:
         held = (
             f"document.body?.innerText.replace(/\\s+/g, ' ').includes({json.dumps(words)}) === {json.dumps(not gone)}"
         )
+        await self.wait_until(held)
+
+    async def wait_until(self, condition: str) -> None:
+        """Return when an expression holds in the page."""
         async with asyncio.timeout(SECONDS):
             while True:
                 try:
-                    await self.evaluate(_SHOWS % held)
+                    await self.evaluate(_SHOWS % condition)
                     return
                 except AssertionError as exc:  # the page was left for another while this was asked
                     if "navigat" not in str(exc) and "destroyed" not in str(exc) and "context" not in str(exc):

@@ -7,18 +7,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from chromium import browser, needs_chromium
+from lightning_http.auth import Keys
+from lightning_http.listener import Listener, bind
 from lightning_http.server import LightningStoreServer
+from lightning_viewer.door import Door
 from lightning_viewer.live import Live
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.errors import RunFolderError
-from lightning_core.runs.folder import runs_in
+from lightning_core.runs.folder import RunFolder, runs_in
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import Span
 
@@ -236,6 +240,41 @@ async def test_deleted_rollouts_are_gone_from_the_page(server: LightningStoreSer
     assert [each["reward"] for each in told["rollouts"]] == [1.0, 0.5, 1.0, 0.0, 0.5, None, None]
 
 
+async def test_a_call_has_the_engines_tokens(server: LightningStoreServer, store: LightningStore) -> None:
+    rollout_id, _ = await talk(store)
+    _, trace = await ask(server, f"/ui/rollouts/{rollout_id}/trace")
+    assert trace["calls"][0]["tokens"] == {"prompt": 3, "response": 2, "ids": [4, 5], "logprobs": [-0.1, -2.303]}
+
+
+async def talk(store: LightningStore) -> tuple[str, str]:
+    """Carry out the queued rollout with a model call below a span of the agent's own; return both ids."""
+    claimed = await store.dequeue_rollout("worker-1")
+    assert claimed is not None
+    ids: dict[str, Any] = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+    plan = Span.from_attributes(**ids, sequence_id=0, name="plan the answer", attributes={"depth": 3})
+    call = Span.from_attributes(
+        **ids,
+        sequence_id=0,
+        name="chat tiny",
+        parent_id=plan.span_id,
+        attributes={
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "tiny",
+            "gen_ai.prompt.0.role": "user",
+            "gen_ai.prompt.0.content": "what is asked",
+            "gen_ai.completion.0.role": "assistant",
+            "gen_ai.completion.0.content": HOSTILE,
+            "prompt_token_ids": [1, 2, 3],
+            "response_token_ids": [4, 5],
+            "response_logprobs": [-0.1, -2.3026],
+        },
+    )
+    await store.add_many_spans([plan, call])
+    await store.add_span(reward_span(**ids, reward=0.25))
+    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, "succeeded")
+    return claimed.rollout_id, plan.span_id
+
+
 # A run in its folder
 
 
@@ -284,6 +323,60 @@ async def test_a_run_that_goes_on_is_shown_from_copies(tmp_path: Path) -> None:
             await live.aclose()
         await run
         await trainer.store.aclose()
+
+
+async def two_runs(root: Path) -> list[RunFolder]:
+    for number in (0, 1):
+
+        @rollout
+        async def answers(task: int, better: int = number) -> float:
+            return 1.0 if better or task == 0 else 0.0
+
+        trainer = Trainer(algorithm="baseline", run_dir=root)
+        await trainer.fit_async(answers, [0, 1, 2])
+        await trainer.store.aclose()
+    return sorted(runs_in(root), key=lambda each: each.manifest().start)
+
+
+@asynccontextmanager
+async def served(live: Live) -> AsyncIterator[str]:
+    bound = bind("127.0.0.1", 0)
+    listener = Listener(Door(live, Keys(None)), bound)
+    port = bound.getsockname()[1]
+    await listener.open()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await listener.close(seconds=0.5)
+        await live.aclose()
+
+
+async def test_two_runs_are_compared(tmp_path: Path) -> None:
+    before, after = await two_runs(tmp_path)
+    async with served(Live(folder=after, root=tmp_path)) as url, aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/ui/runs") as answer:
+            assert [each["id"] for each in await answer.json()] == [before.run_id]
+        async with session.get(f"{url}/ui/compare?run={before.run_id}") as answer:
+            found = await answer.json()
+        assert (found["better"], found["worse"], found["same"], found["changed"]) == (2, 0, 1, 2)
+        assert [each["input"] for each in found["samples"]] == [1, 2]
+        async with session.get(f"{url}/ui/compare?run=run-none") as answer:
+            assert answer.status == 404
+        [listed] = (await (await session.get(f"{url}/ui/rollouts?limit=1")).json())["rollouts"]
+        async with session.post(f"{url}/ui/rollouts/{listed['id']}/cancel") as answer:
+            assert answer.status == 403
+
+
+async def test_a_report_of_two_runs_compares_them(tmp_path: Path) -> None:
+    before, after = await two_runs(tmp_path)
+    target = tmp_path / "both.html"
+    command = [sys.executable, "-m", "lightning_core", "report", after.run_id, before.run_id]
+    command += ["--runs-dir", str(tmp_path), "-o", str(target)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    page = await asyncio.to_thread(target.read_text)
+    told = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert (told["compared"]["better"], told["compared"]["same"]) == (2, 1)
 
 
 async def test_a_run_without_a_store_in_its_folder_says_so(tmp_path: Path) -> None:
@@ -355,6 +448,44 @@ async def test_pages_show_a_store_and_follow_it(
         await page.open(f"{server.url}/#/settings")
         await page.wait_for("A store does not know the config of its run.")
         assert await page.evaluate("document.title") == store.run_id
+        assert page.errors == []
+
+
+@needs_chromium
+async def test_a_trace_shows_tokens_and_leads_to_a_span(
+    server: LightningStoreServer, store: LightningStore, tmp_path: Path
+) -> None:
+    rollout_id, span_id = await talk(store)
+    async with browser(tmp_path / "profile") as page:
+        await page.open(f"{server.url}/#/rollout?id={rollout_id}")
+        await page.wait_for(HOSTILE)
+        toggle = "[...document.querySelectorAll('.head label')].find((each) => each.innerText.trim() === '{}').click()"
+        await page.evaluate(toggle.format("tokens"))
+        await page.wait_for("3 prompt tokens, which the loss leaves out; 2 tokens of the answer, which it counts")
+        await page.evaluate(toggle.format("messages"))
+        await page.wait_for("what is asked", gone=True)
+        await page.open(f"{server.url}/#/rollout?id={rollout_id}&span={span_id}")
+        await page.wait_for("Copy it and what is below")
+        assert "depth 3" in await page.text()
+        assert page.errors == []
+
+
+@needs_chromium
+async def test_runs_are_compared_in_a_browser(tmp_path: Path) -> None:
+    _, after = await two_runs(tmp_path)
+    async with served(Live(folder=after, root=tmp_path)) as url, browser(tmp_path / "profile") as page:
+        await page.open(f"{url}/#/compare")
+        await page.wait_for("2 better, 0 worse, 1 the same, of 3")
+        await page.open(f"{url}/#/settings")
+        await page.wait_for("Kept in this browser.")
+        await page.evaluate(
+            "(() => { const theme = document.querySelector('select'); theme.value = 'dark';"
+            " theme.dispatchEvent(new Event('change', { bubbles: true })); })()"
+        )
+        dark = "getComputedStyle(document.body).backgroundColor === 'rgb(18, 20, 26)'"
+        await page.wait_until(dark)
+        await page.open(f"{url}/#/run")
+        await page.wait_until(dark)
         assert page.errors == []
 
 

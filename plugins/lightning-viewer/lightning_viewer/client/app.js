@@ -2,14 +2,15 @@
 /* Gets the data, and shows the page that the address names. */
 
 const PAGES = {
-  run: ["Run", RunPage], rollouts: ["Rollouts", RolloutsPage], prompts: ["Prompts", PromptsPage],
+  run: ["Run", RunPage], rollouts: ["Rollouts", RolloutsPage], prompts: ["Prompts", PromptsPage], compare: ["Compare", ComparePage],
   workers: ["Workers", WorkersPage], settings: ["Settings", SettingsPage], rollout: [null, RolloutPage],
 };
-const LIVE_ONLY = new Set(["workers"]);
+/** Whether a page has something to show: of the live door only, or of a report of two runs. */
+const isThere = (page, data) => (page === "workers" ? data.is_live : page === "compare" ? data.can_compare_runs || data.compared : page in PAGES);
 
-function whereabouts(isLive) {
+function whereabouts(data) {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
-  const page = path in PAGES && (isLive || !LIVE_ONLY.has(path)) ? path : "run";
+  const page = isThere(path, data) ? path : "run";
   return { page, parameters: Object.fromEntries(new URLSearchParams(query || "")) };
 }
 
@@ -26,11 +27,11 @@ function useNow(isLive) {
 
 function Shell({ data, source, revision, connection }) {
   const isLive = !!data.is_live;
-  const [{ page, parameters }, setPlace] = useState(() => whereabouts(isLive));
+  const [{ page, parameters }, setPlace] = useState(() => whereabouts(data));
   const [settings, setSettings] = useState(kept);
   const now = useNow(isLive && (data.run.end === null || page === "workers"));
   useEffect(() => {
-    const follow = () => setPlace(whereabouts(isLive));
+    const follow = () => setPlace(whereabouts(data));
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
   }, []);
@@ -43,7 +44,7 @@ function Shell({ data, source, revision, connection }) {
   }, [data.run.id]);
   const go = (page, parameters) => {
     history.replaceState(null, "", link(page, parameters));
-    setPlace(whereabouts(isLive));
+    setPlace(whereabouts(data));
   };
   const change = (changed) => {
     const all = { ...settings, ...changed };
@@ -52,7 +53,7 @@ function Shell({ data, source, revision, connection }) {
   };
   const shown = page === "rollout" ? "rollouts" : page;
   const Page = PAGES[page][1];
-  const links = Object.entries(PAGES).filter(([key, [name]]) => name && (isLive || !LIVE_ONLY.has(key)));
+  const links = Object.entries(PAGES).filter(([key, [name]]) => name && isThere(key, data));
   return html`<header><div class="bar"><div class="title"><h1>${data.run.id}</h1>${data.run.outcome && html`<span class="status ${data.run.outcome}">${data.run.outcome}</span>`}<span class="muted">${[data.run.algorithm, data.run.start !== null && moment(data.run.start)].filter(Boolean).join(" · ")}</span></div>
       <nav aria-label="Pages">${links.map(([key, [name]]) => html`<a href=${link(key)} aria-current=${key === shown ? "page" : undefined}>${name}</a>`)}</nav></div>
       ${isLive && connection.isLost && html`<p class="lost" role="alert">The connection is lost. What is shown is from before; trying again…</p>`}</header>

@@ -23,7 +23,11 @@ const moment = (seconds) =>
   seconds === null ? "–" : new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: kept().zone || undefined });
 
 /** Tell how long ago something was, to the second. */
-const ago = (seconds, now) => (seconds === null ? "–" : duration(Math.max(0, Math.round(now - seconds))));
+const ago = (seconds, now) => {
+  if (seconds === null) return "–";
+  const whole = Math.max(0, Math.round(now - seconds));
+  return whole < 60 ? `${whole} s` : duration(whole);
+};
 
 /** What a person has set for this page, in this browser. */
 function kept() {

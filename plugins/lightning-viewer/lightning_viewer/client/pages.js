@@ -45,7 +45,7 @@ function Verdict({ data }) {
   const where = `${modeName(found.mode)} samples`.replace("held out", "held-out");
   const before = difference ? { mean: difference.before } : found.before;
   const after = difference ? { mean: difference.after } : found.after;
-  const rows = [found.before && { name: "before", kind: "before", ...found.before }, found.after && { name: "best", kind: "after", ...found.after }].filter(Boolean);
+  const rows = [found.before && { name: found.after ? "before" : "the first", kind: "before", ...found.before }, found.after && { name: "best", kind: "after", ...found.after }].filter(Boolean);
   return html`<section class="card verdict">
     <h2>Reward on ${where}</h2>
     <p class="big">${before && html`<span class=${after ? "old" : ""}>${number(before.mean)}</span>`}${before && after && html`<span class="arrow" aria-label="to">→</span>`}${after && html`<span>${number(after.mean)}</span>`}</p>
@@ -222,6 +222,50 @@ function Difference({ found }) {
   const isSure = found.low !== null && (found.low > 0 || found.high < 0);
   return html`<p class="difference ${found.difference > 0 ? "good" : found.difference < 0 ? "bad" : ""}">
     <strong>${signed(found.difference)}</strong>${found.low !== null && html` <span class="muted">95% ${signed(found.low)} to ${signed(found.high)}, ${count(found.n)} samples${isSure ? "" : "; this may be chance"}</span>`}</p>`;
+}
+
+// Compare
+
+const SIDES = [["", "best"], ["first", "first"]];
+
+function ComparePage({ data, source, revision, parameters, go }) {
+  if (!data.is_live) return html`<${Compared} found=${data.compared} run=${data.run.id} />`;
+  const { value: runs, error } = useAsked(() => source.runs(), [], 0);
+  if (error) return html`<${Problem} error=${error} />`;
+  if (!runs) return html`<${Loading} what="the runs" />`;
+  if (!runs.length) return html`<p class="empty card">There is no other run beside this one. Two versions of this run are compared under <a href=${link("prompts")}>Prompts</a>.</p>`;
+  const { run = runs[0].id, before = "", after = "" } = parameters;
+  const set = (change) => go("compare", { run, before, after, ...change });
+  return html`<div class="filters">
+      <${Choice} label="Before" value=${run} options=${runs.map((each) => [each.id, `${each.id} · ${each.algorithm} · ${moment(each.start)}`])} onChange=${(run) => set({ run })} />
+      <${Choice} label="its version" value=${before} options=${SIDES} onChange=${(before) => set({ before })} />
+      <${Choice} label="After: this run, version" value=${after} options=${SIDES} onChange=${(after) => set({ after })} />
+    </div><${Comparing} key=${run} source=${source} revision=${revision} query=${{ run, before, after }} run=${data.run.id} />`;
+}
+
+function Comparing({ source, revision, query, run }) {
+  const { value, error } = useAsked(() => source.compare(query), Object.values(query), revision);
+  if (error) return html`<${Problem} error=${error} />`;
+  return value ? html`<${Compared} found=${value} run=${run} />` : html`<${Loading} what="the comparison" />`;
+}
+
+function Compared({ found, run }) {
+  const { before, after, difference } = found;
+  const whole = found.better + found.worse + found.same;
+  const rows = [before, after].map((each, i) => each.estimate && { name: i ? "after" : "before", kind: i ? "after" : "before", ...each.estimate }).filter(Boolean);
+  const cell = (each, side) => { const [id] = each[`${side}_rollouts`]; const words = number(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
+  if (!whole) return html`<section class="card"><h2>Nothing to compare</h2><p class="muted">No sample has a reward on both sides.</p></section>`;
+  return html`<section class="card verdict"><h2>Reward on ${`${modeName(found.mode)} samples`.replace("held out", "held-out")} that both ran</h2>
+      <p class="big">${difference && html`<span class="old">${number(difference.before)}</span><span class="arrow" aria-label="to">→</span><span>${number(difference.after)}</span>`}</p>
+      ${difference && html`<${Difference} found=${difference} />`}
+      <${Intervals} rows=${rows} />
+      <p class="note">before: <code>${before.label}</code>, after: <code>${after.label}</code></p></section>
+    <section class="card"><h2>Sample by sample</h2>
+      <p><strong class="good">${count(found.better)} better</strong>, <strong class="bad">${count(found.worse)} worse</strong>, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
+      ${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">before</th><th scope="col" class="number">after</th><th scope="col" class="number">Change</th></tr></thead><tbody>
+      ${found.samples.map((each) => html`<tr><td class="sample">${sampleText(each.input)}</td><td class="number">${cell(each, "before")}</td><td class="number">${cell(each, "after")}</td>
+        <td class="number ${each.difference > 0 ? "good" : "bad"}">${signed(each.difference)}</td></tr>`)}</tbody></table></div>`}
+      ${found.changed > found.samples.length && html`<p class="muted">and ${count(found.changed - found.samples.length)} more</p>`}</section>`;
 }
 
 // Workers

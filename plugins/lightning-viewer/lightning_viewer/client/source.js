@@ -16,9 +16,9 @@ class FileSource {
       (!from || (each.reward !== null && each.reward >= Number(from))) && (!to || (each.reward !== null && each.reward <= Number(to))) &&
       (!sample || each.sample === Number(sample)) &&
       (!needle || `${each.id} ${each.failure || ""} ${JSON.stringify(data.inputs[each.sample])}`.toLowerCase().includes(needle)));
-    const reward = (each) => each.reward ?? -Infinity;
+    const reward = (each) => each.reward ?? -1e300, badness = (each) => each.reward ?? (each.failure === null ? 1e300 : -1e300);
     found.sort({
-      worst: (a, b) => reward(a) - reward(b) || a.start - b.start, best: (a, b) => reward(b) - reward(a) || a.start - b.start,
+      worst: (a, b) => badness(a) - badness(b) || a.start - b.start, best: (a, b) => reward(b) - reward(a) || a.start - b.start,
       newest: (a, b) => b.start - a.start, oldest: (a, b) => a.start - b.start, slowest: (a, b) => (b.seconds ?? 0) - (a.seconds ?? 0),
     }[order]);
     return { all: data.rollouts.length, total: found.length, rollouts: found.slice(offset, offset + limit), inputs: data.inputs };
@@ -95,6 +95,8 @@ class LiveSource {
   rollout = (id) => this.ask(`rollouts/${encodeURIComponent(id)}`);
   trace = (id) => this.ask(`rollouts/${encodeURIComponent(id)}/trace`);
   samples = (before, after) => this.ask("samples", { before, after });
+  runs = () => this.ask("runs");
+  compare = (query) => this.ask("compare", query);
   workers = () => this.ask("workers");
   act = (id, action) => this.fetch(`/ui/rollouts/${encodeURIComponent(id)}/${action}`, { method: "POST" });
 

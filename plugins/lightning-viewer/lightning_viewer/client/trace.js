@@ -29,29 +29,32 @@ function RolloutPage({ data, source, revision, parameters }) {
     ${value.failure && html`<p class="alert">${value.failure}</p>`}
     ${value.attempts > 1 && value.tries && html`<h3>Attempts</h3><ol class="tries">${value.tries.map((each) => html`<li><span class="status ${each.status}">${each.status}</span> ${duration(each.end === null ? null : each.end - each.start)}${each.worker && html` <span class="muted">by</span> <code>${each.worker}</code>`}</li>`)}</ol>`}</section>
     ${lost && html`<${Problem} error=${lost} />`}
-    ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} />` : trace === null ? html`<p class="empty">This file has the traces of ${count(Object.keys(data.traces).length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${value.id}</code></p>` : !lost && html`<${Loading} what="the trace" />`}`;
+    ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} id=${id} chosen=${parameters.span} />` : trace === null ? html`<p class="empty">This file has the traces of ${count(Object.keys(data.traces).length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${value.id}</code></p>` : !lost && html`<${Loading} what="the trace" />`}`;
 }
 
-function Trace({ trace }) {
-  const [shown, show] = useState({ repeated: false, tools: true, reasoning: true });
+function Trace({ trace, isOpen, id, chosen }) {
+  const [shown, show] = useState({ messages: true, tools: true, reasoning: true, tokens: false });
   const toggle = (name, words) => html`<label><input type="checkbox" checked=${shown[name]} onChange=${() => show({ ...shown, [name]: !shown[name] })} /> ${words}</label>`;
   const calls = new Map(trace.calls.map((each) => [each.span, each]));
   const events = trace.spans.filter((each) => calls.has(each.id) || each.kind === "reward" || each.kind === "message" || each.raised.length);
+  const has = (name) => trace.calls.some((call) => [...call.messages, ...call.answers].some((each) => each[name].length));
   const told = new Set();
-  return html`<section class="card"><div class="head"><h2>Conversation</h2><span class="filters">${toggle("tools", "tools")} ${toggle("reasoning", "reasoning")} <button onClick=${(event) => copy(traceText(trace), event.target)}>Copy as text</button></span></div>
-      ${events.length === 0 && html`<p class="empty">Nothing was said: no model call, message or reward was recorded.</p>`}
-      <ol class="conversation">${events.map((span) => html`<${Told} span=${span} call=${calls.get(span.id)} shown=${shown} told=${told} />`)}</ol></section>
-    <section class="card"><h2>Spans</h2><${Waterfall} spans=${trace.spans} /></section>`;
+  return html`<section class="card"><div class="head"><h2>Conversation</h2><span class="filters">${toggle("messages", "messages")} ${has("tools") && toggle("tools", "tools")} ${has("reasoning") && toggle("reasoning", "reasoning")} ${trace.calls.some((each) => each.tokens) && toggle("tokens", "tokens")} <button onClick=${(event) => copy(traceText(trace.spans, trace.calls), event.target)}>Copy as text</button></span></div>
+      ${events.length === 0 && html`<p class="empty">${isOpen ? "Nothing was said yet." : "Nothing was said: no model call, message or reward was recorded."}</p>`}
+      <ol class="conversation">${events.map((span) => html`<${Told} key=${span.id} span=${span} call=${calls.get(span.id)} shown=${shown} told=${told} id=${id} />`)}</ol></section>
+    <section class="card"><h2>Spans</h2><${Waterfall} trace=${trace} id=${id} chosen=${chosen} /></section>`;
 }
 
-function Told({ span, call, shown, told }) {
-  if (call) return html`<li class="call" id="conversation-${span.id}"><p class="about">${call.model || "model call"}${call.purpose && ` · ${call.purpose}`} · ${duration(call.end - call.start)}${call.input_tokens !== null && ` · ${count(call.input_tokens)} + ${count(call.output_tokens)} tokens`}${call.finish && !["stop", "tool_calls", "tool_call"].includes(call.finish) && html` · <strong>${call.finish}</strong>`}</p>
-    ${call.repeated > 0 && html`<p class="muted">after the ${count(call.repeated)} messages above</p>`}
-    ${call.messages.map((each) => html`<${Message} message=${each} shown=${shown} />`)}
+function Told({ span, call, shown, told, id }) {
+  const at = link("rollout", { id, span: span.id });
+  if (call) return html`<li class="call"><p class="about"><a href=${at} title="Its span">${call.model || "model call"}</a>${call.purpose && ` · ${call.purpose}`} · ${duration(call.end - call.start)}${call.input_tokens !== null && ` · ${count(call.input_tokens)} + ${count(call.output_tokens)} tokens`}${call.finish && !["stop", "tool_calls", "tool_call"].includes(call.finish) && html` · <strong>${call.finish}</strong>`}</p>
+    ${shown.messages && call.repeated > 0 && html`<p class="muted">after the ${count(call.repeated)} messages above</p>`}
+    ${shown.messages && call.messages.map((each) => html`<${Message} message=${each} shown=${shown} />`)}
     ${call.answers.map((each) => html`<${Message} message=${each} shown=${shown} answer />`)}
+    ${shown.tokens && call.tokens && html`<${Tokens} tokens=${call.tokens} />`}
     ${call.error && html`<p class="alert">${call.error}</p>`}</li>`;
-  if (span.kind === "reward") return html`<li class="reward ${span.late ? "late" : ""}">${span.rewards.map((each) => html`<span class="reward-value">reward${each.name === "primary" ? "" : ` ${each.name}`} <strong>${number(each.value)}</strong></span>`)}${span.late && " came after the end, and does not count"}</li>`;
-  if (span.kind === "message") return html`<li class="note">${span.text}</li>`;
+  if (span.kind === "reward") return html`<li class="reward ${span.late ? "late" : ""}">${span.rewards.map((each) => html`<a class="reward-value" href=${at}>reward${each.name === "primary" ? "" : ` ${each.name}`} <strong>${number(each.value)}</strong></a>`)}${span.late && " came after the end, and does not count"}</li>`;
+  if (span.kind === "message") return shown.messages && html`<li class="note">${span.text}</li>`;
   return html`<li>${span.raised.map((each) => { const words = `${each.type}: ${each.message}`; if (told.has(words)) return null; told.add(words); return html`<details class="alert"><summary>${words}</summary><pre>${each.trace}</pre></details>`; })}</li>`;
 }
 
@@ -64,30 +67,91 @@ function Message({ message, shown, answer }) {
   </div></div>`;
 }
 
-function Waterfall({ spans }) {
-  const [open, setOpen] = useState(null);
+/** The engine's own tokens of an answer: the ones that training counts. The less likely one was, the darker it is. */
+function Tokens({ tokens }) {
+  const { ids, logprobs } = tokens;
+  const title = (each, i) => `token ${each}${logprobs ? `: log-probability ${logprobs[i]}, probability ${number(Math.exp(logprobs[i]))}` : ""}`;
+  return html`<div class="tokens"><p class="about">${count(tokens.prompt)} prompt tokens, which the loss leaves out; ${count(tokens.response)} tokens of the answer, which it counts${logprobs ? "" : "; the engine gave no log-probabilities"}${tokens.response > ids.length ? `; the first ${count(ids.length)}` : ""}</p>
+    <p class="ids">${ids.map((each, i) => html`<span title=${title(each, i)} style=${{ "--weight": logprobs ? `${Math.round((1 - Math.exp(logprobs[i])) * 100)}%` : "0%" }}>${each}</span>`)}</p></div>`;
+}
+
+const ROW_HEIGHT = 30; // of a span that is closed, in pixels
+const MARGIN = 20; // rows above and below what is seen
+
+/** Which of many rows of one height are to be seen, as the window is scrolled. */
+function useWindow(count) {
+  const element = useRef(null);
+  const [range, setRange] = useState([0, 60]);
+  useEffect(() => {
+    const look = () => {
+      if (!element.current) return;
+      const above = -element.current.getBoundingClientRect().top;
+      const first = Math.max(0, Math.floor(above / ROW_HEIGHT) - MARGIN);
+      setRange((old) => (Math.abs(old[0] - first) < MARGIN / 2 ? old : [first, first + Math.ceil(innerHeight / ROW_HEIGHT) + 2 * MARGIN]));
+    };
+    look();
+    addEventListener("scroll", look, { passive: true });
+    return () => removeEventListener("scroll", look);
+  }, [count]);
+  return [element, range[0], Math.min(count, range[1])];
+}
+
+function Waterfall({ trace, id, chosen }) {
+  const { spans } = trace;
+  const [open, setOpen] = useState(chosen || null);
+  const isLong = spans.length > 300;
+  const [element, from, to] = useWindow(spans.length);
+  useEffect(() => {
+    setOpen(chosen || null);
+    const place = spans.findIndex((each) => each.id === chosen);
+    if (place >= 0) scrollTo(0, scrollY + element.current.getBoundingClientRect().top + place * ROW_HEIGHT - innerHeight / 3);
+  }, [chosen]);
+  const depths = useMemo(() => {
+    const found = new Map(), known = new Map(spans.map((each) => [each.id, each]));
+    const depth = (span) => {
+      const path = [];
+      for (let each = span; each && !found.has(each.id) && path.length < 50; each = known.get(each.parent)) path.push(each);
+      for (const each of path.reverse()) found.set(each.id, known.has(each.parent) ? (found.get(each.parent) ?? 0) + 1 : 0);
+      return found.get(span.id);
+    };
+    spans.forEach(depth);
+    return found;
+  }, [spans]);
   if (!spans.length) return html`<p class="empty">No span was recorded.</p>`;
-  const known = new Map(spans.map((each) => [each.id, each]));
-  const depth = (span) => { let found = 0; for (let above = known.get(span.parent); above && found < 20; above = known.get(above.parent)) found++; return found; };
-  const starts = spans.map((each) => each.start).filter((each) => each !== null), ends = spans.map((each) => each.end ?? each.start).filter((each) => each !== null);
-  const first = Math.min(...starts), whole = Math.max(...ends) - first || 1e-9;
-  return html`<div class="waterfall" role="list">${spans.map((span) => html`<div role="listitem" key=${span.id}>
+  let first = Infinity, last = -Infinity;
+  for (const each of spans) if (each.start !== null) (first = Math.min(first, each.start)), (last = Math.max(last, each.end ?? each.start));
+  const whole = last - first || 1e-9;
+  const rows = isLong ? spans.slice(from, to) : spans;
+  return html`<div class="waterfall" role="list" ref=${element} style=${isLong ? { paddingTop: `${from * ROW_HEIGHT}px`, paddingBottom: `${(spans.length - to) * ROW_HEIGHT}px` } : {}}>
+    ${rows.map((span) => html`<div role="listitem" key=${span.id} id="span-${span.id}" class=${span.id === chosen ? "chosen" : ""}>
     <button class="span ${span.kind} ${span.failed ? "failed" : ""}" aria-expanded=${open === span.id} onClick=${() => setOpen(open === span.id ? null : span.id)}>
-      <span class="name" style=${{ paddingLeft: `${depth(span) * 1}rem` }}>${span.name}</span>
+      <span class="name" style=${{ paddingLeft: `${Math.min(12, depths.get(span.id))}rem` }}>${span.name}</span>
       <span class="lane"><span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, (((span.end ?? span.start) - span.start) / whole) * 100)}%` }}></span></span>
       <span class="time">${duration((span.end ?? span.start) - span.start)}</span></button>
-    ${open === span.id && html`<dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl>`}
+    ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(trace.spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
+      <dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl></div>`}
   </div>`)}</div>`;
 }
 
-/** Write a trace as text that a person, or a model, can read. */
-function traceText(trace) {
-  const calls = new Map(trace.calls.map((each) => [each.span, each]));
+/** Return a span and all that is below it, in their order. */
+function below(spans, top) {
+  const found = new Set([top.id]);
+  for (let before = 0; before !== found.size; ) {
+    before = found.size;
+    for (const each of spans) if (found.has(each.parent)) found.add(each.id);
+  }
+  return spans.filter((each) => found.has(each.id));
+}
+
+/** Write spans as text that a person, or a model, can read. */
+function traceText(spans, all) {
+  const calls = new Map(all.map((each) => [each.span, each]));
   const said = (each) => `${each.role}: ${[each.reasoning && `(${each.reasoning})`, each.text, ...each.tools.map((tool) => `${tool.name}(${tool.arguments})`)].filter(Boolean).join("\n")}`;
-  return trace.spans.flatMap((span) => {
+  return spans.flatMap((span) => {
     const call = calls.get(span.id);
     if (call) return [`## ${call.model || "model call"}`, ...call.messages.map(said), ...call.answers.map((each) => `→ ${said(each)}`), ...(call.error ? [`error: ${call.error}`] : [])];
     if (span.kind === "reward") return [`## reward ${span.rewards.map((each) => `${each.name} ${each.value}`).join(", ")}${span.late ? " (late, does not count)" : ""}`];
-    return span.kind === "message" ? [`## note`, span.text] : span.raised.map((each) => `## ${each.type}: ${each.message}`);
+    if (span.kind === "message") return [`## note`, span.text];
+    return [`## ${span.name}${span.failed ? " (failed)" : ""}`, ...span.raised.map((each) => `${each.type}: ${each.message}`)];
   }).join("\n\n");
 }
