@@ -90,7 +90,8 @@ class Aggregates:
 
     A rollout that is put in again takes the place of what was known of it, so a change costs the same however many
     rollouts there are. What is asked for is computed when it is asked for, and only where something has changed. It
-    keeps one row of a few hundred bytes for each rollout, and each distinct input cut short.
+    keeps one row of a few hundred bytes for each rollout, and each distinct input cut short. Inputs come back as they
+    are: whoever shows them hides the secrets, as `to_json` does.
     """
 
     def __init__(self) -> None:
@@ -99,6 +100,8 @@ class Aggregates:
         self._inputs: list[str] = []
         self._usage: dict[str, tuple[Usage, bool]] = {}
         """Of rollouts with model calls; and whether they are the algorithm's own."""
+        self._used: RunUsage | None = None
+        """The sum of these, until one changes."""
         self._statuses: Counter[str] = Counter()
         self._retried = 0
         self._failures: _Groups[str] = _Groups()
@@ -125,6 +128,7 @@ class Aggregates:
         usage = usage_in(None if attempt is None else attempt.metadata)
         whole = usage if earlier is None else earlier + usage
         if whole.calls:
+            self._used = None
             self._usage[rollout.rollout_id] = whole, is_of_algorithm(rollout)
         if is_of_algorithm(rollout):
             return
@@ -152,7 +156,8 @@ class Aggregates:
 
     def discard(self, rollout_id: str) -> None:
         """Forget a rollout, such as one that was deleted; nothing happens where it is not known."""
-        self._usage.pop(rollout_id, None)
+        if self._usage.pop(rollout_id, None) is not None:
+            self._used = None
         row = self._rows.pop(rollout_id, None)
         if row is not None:
             self._count(row, -1)
@@ -211,8 +216,10 @@ class Aggregates:
 
     def usage(self) -> RunUsage:
         """Add up what the attempts used that have told it: those that have ended."""
-        agent = _sum(usage for usage, is_own in self._usage.values() if not is_own)
-        return RunUsage(agent, _sum(usage for usage, is_own in self._usage.values() if is_own))
+        if self._used is None:
+            agent = _sum(usage for usage, is_own in self._usage.values() if not is_own)
+            self._used = RunUsage(agent, _sum(usage for usage, is_own in self._usage.values() if is_own))
+        return self._used
 
     def versions(self, best: NamedResources | None = None) -> list[dict[str, Any]]:
         """Return each distinct version of the resources with the rewards of its rollouts, as JSON values.
@@ -285,12 +292,16 @@ class Aggregates:
             `rollouts`, rows as `row` returns them; `inputs` by sample; `total`, how many there are on all pages.
         """
         found = self.find(chosen)
-        rows = heapq.nsmallest(offset + limit, found, key=_ORDERS[order])[offset:]
+        rows = _first(found, order, offset + limit)[offset:]
         return {
             "rollouts": [self.as_json(each) for each in rows],
             "inputs": self.inputs(each.sample for each in rows),
             "total": len(found),
         }
+
+    def first(self, order: Order, limit: int) -> list[Row]:
+        """Return the first so many rows in an order."""
+        return _first(self._rows.values(), order, limit)
 
     def find(self, chosen: Filter) -> list[Row]:
         """Return the rows that a filter lets pass, in no order."""
@@ -312,7 +323,7 @@ class Aggregates:
             "id": row.rollout_id,
             "sample": row.sample,
             "mode": row.mode,
-            "resources": self._numbers.get(row.resources_id or ""),
+            "resources": self.version_of(row),
             "step": row.step,
             "status": row.status,
             "reward": row.reward,
@@ -322,6 +333,10 @@ class Aggregates:
             "calls": row.calls,
             "failure": row.failure,
         }
+
+    def version_of(self, row: Row) -> int | None:
+        """Return the number of the version of the resources that a rollout used; None where that is not known."""
+        return self._numbers.get(row.resources_id or "")
 
     def inputs(self, samples: Iterable[int]) -> dict[int, Any]:
         """Return the inputs of samples, cut short where they are long."""
@@ -458,6 +473,10 @@ _ORDERS: Mapping[str, Callable[[Row], tuple[float, float, str]]] = {
 }
 
 
+def _first(rows: Iterable[Row], order: Order, limit: int) -> list[Row]:
+    return heapq.nsmallest(limit, rows, key=_ORDERS[order])
+
+
 def _mean(rows: Sequence[Row]) -> float:
     """Return the mean reward, the same in whatever order the rows are."""
     return fsum(each.reward for each in rows if each.reward is not None) / len(rows)
@@ -499,14 +518,22 @@ def _sum(usages: Iterable[Usage]) -> Usage:
 
 
 def short_json(value: Any, most: int = MAX_INPUT) -> str:
-    """Return a value as JSON, cut short where it is long, so that its form stays."""
-    value = to_json(value)
-    text = json.dumps(value, ensure_ascii=False)
-    length = most
+    """Return a value as JSON, cut short where it is long, so that its form stays.
+
+    Secrets are hidden only in what is cut, since a part of one is not known as one; see `Aggregates`.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError):  # keys that JSON does not have, or a value that holds itself
+        text = json.dumps(repr(value), ensure_ascii=False)
+    if len(text) <= most:
+        return text
+    value = to_json(json.loads(text))
+    text, length = json.dumps(value, ensure_ascii=False), most
     while len(text) > most and length > 10:
         length //= 2
         text = json.dumps(_shortened(value, length), ensure_ascii=False)
-    return text if len(text) <= most else json.dumps(_cut(text, most), ensure_ascii=False)
+    return text if len(text) <= most else json.dumps(_cut(text, most // 2), ensure_ascii=False)
 
 
 def _shortened(value: Any, most: int) -> Any:

@@ -1,21 +1,21 @@
 """What is known of a run, as JSON: the report embeds it, and the terminal prints from it."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lightning_core.adapter.usage import usage_in
-from lightning_core.algorithm import describe_failure
-from lightning_core.algorithm.estimates import estimate
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.emitter import find_final_reward
+from lightning_core.cli.console import to_json
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
-from lightning_core.runs.result import count_rollouts
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, NamedResources, PromptTemplate, ResourcesUpdate, Rollout, sample_key
+from lightning_core.types import NamedResources, ResourcesUpdate, Rollout
+from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row
+from lightning_viewer.reading import read_aggregates, reward_of
 from lightning_viewer.traces import read_trace
 
 FORMAT = 1
@@ -26,6 +26,12 @@ MAX_TRACES = 200
 
 MAX_TRACE_CHARACTERS = 12_000_000
 """How much text all traces of a report hold together, so that the file stays below 20 MB."""
+
+MAX_ROW_CHARACTERS = 5_000_000
+"""How much text the rollouts of a report hold together, with their inputs."""
+
+MAX_COMPARED_CHARACTERS = 1_000_000
+"""How much text the comparisons of versions hold together, where rollouts are left out."""
 
 RunData = dict[str, Any]
 """What `collect` returns: JSON values."""
@@ -49,40 +55,44 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
             the first resources to the best, then the worst, then the best.
 
     Returns:
-        JSON values, without secrets: `run`, `curve`, `rollouts`, `inputs`, `resources`, `traces`, `left_out`, ...
+        JSON values, without secrets: `run`, `curve`, `counts`, `failures`, `resources`, ... of all rollouts;
+        `rollouts` and `inputs`, as many as fit, the most telling first chosen; `traces`; `left_out`, how many of which
+        are not there. Where rollouts are not there, `compared` has what `Aggregates.compare` says of each version
+        against the first and the best.
 
     Raises:
         RunFolderError: When a file of the run is damaged.
     """
-    ended = await rewarded(store)
-    versions = distinct_versions(await store.query_resources(sort_by="create_time"))
-    inputs: dict[str, int] = {}
-    texts: list[Any] = []
-    rows = []
-    for each in ended:
-        key = sample_key(each.rollout.input)
-        if key not in inputs:
-            inputs[key] = len(texts)
-            texts.append(each.rollout.input)
-        rows.append(row_of(each, sample=inputs[key], resources=versions.numbers.get(each.rollout.resources_id or "")))
-    best_number = versions.number_of(read_best(folder.best_file))
+    known = await read_aggregates(store)
+    best = read_best(folder.best_file)
+    versions = known.versions(best)
+    best_number = next((number for number, each in enumerate(versions) if each["is_best"]), None)
+    told = _most_telling(known, best_number)
+    rows, inputs = _within(known, told)
+    places = {each["id"]: each["sample"] for each in rows}
     traces, characters = {}, 0
-    for row in _most_telling(rows, best_number)[:max_traces]:
-        trace = await read_trace(store, row["id"])
+    for row in told[:max_traces]:
+        trace = await read_trace(store, row.rollout_id)
         if characters + trace["characters"] <= MAX_TRACE_CHARACTERS:
             characters += trace["characters"]
-            traces[row["id"]] = trace
-    counts, failures = await count_rollouts(store)
+            traces[row.rollout_id] = trace
+            whole = await store.get_rollout_by_id(row.rollout_id)
+            size = 0 if whole is None else len(json.dumps(to_json(whole.input)))
+            if whole is not None and size > MAX_INPUT and characters + size <= MAX_TRACE_CHARACTERS:
+                characters += size
+                inputs[places[row.rollout_id]] = whole.input
+    about, numbers = about_run(folder), known.summary()
     return {
+        **numbers,
+        **about,
         "format": FORMAT,
-        **about_run(folder),
-        "counts": asdict(counts),
-        "failures": [asdict(each) for each in failures],
+        "usage": about["usage"] or numbers["usage"],
         "rollouts": rows,
-        "inputs": texts,
-        "resources": about_versions(versions, rows, best_number),
+        "inputs": inputs,
+        "resources": versions,
+        "compared": _compared(known, versions, best_number) if len(rows) < len(told) else None,
         "traces": traces,
-        "left_out": {"traces": len(rows) - len(traces)},
+        "left_out": {"traces": len(told) - len(traces), "rollouts": len(told) - len(rows)},
     }
 
 
@@ -141,106 +151,61 @@ def distinct_versions(updates: Sequence[ResourcesUpdate]) -> Versions:
     return found
 
 
-def about_versions(versions: Versions, rows: Sequence[Mapping[str, Any]], best: int | None) -> list[dict[str, Any]]:
-    """Return what people read of each version, with the rewards of its rollouts."""
-    return [
-        {
-            "id": each.resources_id,
-            "created": each.create_time,
-            "texts": _texts(each.resources),
-            "is_best": number == best,
-            "rewards": _rewards(rows, number),
-        }
-        for number, each in enumerate(versions.distinct)
-    ]
-
-
 async def rewarded(store: LightningStore) -> list[RewardedRollout]:
     """Return the rollouts of a run with their rewards, the oldest first, without those of the algorithm's own calls."""
     found = await store.query_rollouts(sort_by="start_time")
     return [RewardedRollout(each, await reward_of(store, each)) for each in found if not is_of_algorithm(each)]
 
 
-async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
-    """Return the reward of a rollout: as its attempt's metadata have it, else as its spans do."""
-    if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
-        return None
-    known = (rollout.attempt.metadata or {}).get("reward")
-    if isinstance(known, int | float):
-        return float(known)
-    return find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
-
-
-def row_of(ended: RewardedRollout, *, sample: int, resources: int | None) -> dict[str, Any]:
-    """Return a rollout as the client has it; `sample` and `resources` are the places of its input and version."""
-    rollout = ended.rollout
-    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-    usage = usage_in(None if attempt is None else attempt.metadata)
-    has_no_reward = rollout.status == "failed" or (rollout.status == "succeeded" and ended.reward is None)
-    return {
-        "id": rollout.rollout_id,
-        "sample": sample,
-        "mode": rollout.mode,
-        "resources": resources,
-        "status": rollout.status,
-        "reward": ended.reward,
-        "start": rollout.start_time,
-        "seconds": None if rollout.end_time is None else rollout.end_time - rollout.start_time,
-        "attempts": 0 if attempt is None else attempt.sequence_id,
-        "calls": usage.calls,
-        "failure": describe_failure(rollout) if has_no_reward else None,
-    }
-
-
-def _texts(resources: NamedResources) -> dict[str, str]:
-    """Return what people read of each resource: a prompt's text, or a model's name."""
-    return {
-        name: each.template if isinstance(each, PromptTemplate) else str(getattr(each, "model", type(each).__name__))
-        for name, each in resources.items()
-    }
-
-
-def _rewards(rows: Sequence[Mapping[str, Any]], resources: int) -> list[dict[str, Any]]:
-    """Return the mean reward with its interval for each kind of samples that a version was tried on."""
-    by_mode: dict[str | None, dict[int, list[float]]] = {}
-    lost: dict[str | None, set[int]] = {}
-    for row in rows:
-        if row["resources"] != resources:
-            continue
-        if row["reward"] is None:
-            lost.setdefault(row["mode"], set()).add(row["sample"])
-        else:
-            by_mode.setdefault(row["mode"], {}).setdefault(row["sample"], []).append(row["reward"])
-    found = []
-    for mode, samples in by_mode.items():
-        means = [sum(each) / len(each) for each in samples.values()]
-        measured = estimate([*means, *[None] * len(lost.get(mode, set()) - samples.keys())])
-        if measured is not None:
-            found.append({"mode": mode, **asdict(measured)})
-    return found
-
-
-def _most_telling(rows: Sequence[dict[str, Any]], best: int | None) -> list[dict[str, Any]]:
+def _most_telling(known: Aggregates, best: int | None) -> list[Row]:
     """Sort rollouts by how much their traces tell; see `collect`."""
+    rows = sorted(known.find(Filter()), key=lambda row: (row.start, row.rollout_id))
     changes: dict[int, float] = {}
     if best is not None:
-        before, after = _means(rows, 0), _means(rows, best)
-        changes = {sample: abs(after[sample] - before[sample]) for sample in before.keys() & after.keys()}
-    rewarded = sorted((row for row in rows if row["reward"] is not None), key=lambda row: row["reward"])
+        compared = known.compare(0, best, limit=len(rows))["rows"]
+        changes = {each["sample"]: abs(each["to"] - each["from"]) for each in compared}
+    rewarded = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)
     changed = sorted(
-        (row for row in rows if row["resources"] in (0, best) and changes.get(row["sample"])),
-        key=lambda row: -changes[row["sample"]],
+        (row for row in rows if row.sample in changes and known.version_of(row) in (0, best)),
+        key=lambda row: -changes[row.sample],
     )
-    failed = [row for row in rows if row["failure"] is not None]
+    failed = [row for row in rows if row.failure is not None]
     ends = [row for pair in zip(rewarded, reversed(rewarded), strict=True) for row in pair]
     chosen = [*failed[:50], *changed[:100], *ends, *rows]
-    return list({row["id"]: row for row in chosen}.values())
+    return list({row.rollout_id: row for row in chosen}.values())
 
 
-def _means(rows: Sequence[Mapping[str, Any]], resources: int) -> dict[int, float]:
-    """Return the mean reward by sample with one version of the resources."""
-    rewards: dict[int, list[float]] = {}
-    for row in rows:
-        if row["resources"] == resources and row["reward"] is not None:
-            rewards.setdefault(row["sample"], []).append(row["reward"])
-    return {sample: sum(each) / len(each) for sample, each in rewards.items()}
+def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Return as many rows as fit, the oldest first, and their inputs; rows name these by their places."""
+    places: dict[int, int] = {}
+    inputs: list[Any] = []
+    rows, characters = [], 0
+    for row in told:
+        found = known.as_json(row)
+        characters += len(json.dumps(found))
+        if row.sample not in places:
+            [text] = known.inputs([row.sample]).values()
+            characters += len(json.dumps(text))
+        if characters > MAX_ROW_CHARACTERS:
+            break
+        if row.sample not in places:
+            places[row.sample] = len(inputs)
+            inputs.append(text)
+        rows.append({**found, "sample": places[row.sample]})
+    rows.sort(key=lambda each: (each["start"], each["id"]))
+    return rows, inputs
+
+
+def _compared(known: Aggregates, versions: Sequence[Any], best: int | None) -> dict[str, Any]:
+    """Return each version against the first and the best, by both numbers, as many as fit."""
+    found: dict[str, Any] = {}
+    characters = 0
+    for before, after in product(sorted({0, best or 0}), range(len(versions))):
+        if before == after:
+            continue
+        compared = known.compare(before, after, limit=20)
+        characters += len(json.dumps(compared))
+        if characters > MAX_COMPARED_CHARACTERS:
+            break
+        found[f"{before}-{after}"] = compared
+    return found

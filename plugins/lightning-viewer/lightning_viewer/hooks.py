@@ -8,8 +8,8 @@ from lightning_core.store import LightningStore
 
 logger = logging.getLogger(__name__)
 
-MAX_ROLLOUTS = 20_000
-"""For a run with more rollouts the report is not written at its end, since that takes minutes."""
+MAX_ROLLOUTS = 200_000
+"""For a run with more rollouts the report is not written at its end, since that takes a minute."""
 
 
 class ReportWriter:

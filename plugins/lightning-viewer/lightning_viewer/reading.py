@@ -82,7 +82,7 @@ class Follower:
         Returns:
             The ids of rollouts that are new or have changed, without those of the algorithm's own calls.
         """
-        again = sorted(self._open if told is None else self._open.intersection(told))
+        again = sorted(self._open if told is None else filter(self._knows, told))
         changed: list[Rollout] = []
         for start in range(0, len(again), PAGE_SIZE):
             changed += await store.query_rollouts(rollout_id_in=again[start : start + PAGE_SIZE])
@@ -98,6 +98,9 @@ class Follower:
         self._open.difference_update(each.rollout_id for each in changed if each.status in ENDED)
         self._open.update(each.rollout_id for each in changed if each.status not in ENDED)
         return {rollout_id for rollout_id, row in before.items() if self.known.row(rollout_id) != row}
+
+    def _knows(self, rollout_id: str) -> bool:
+        return rollout_id in self._open or self.known.row(rollout_id) is not None
 
     async def _read_new(self, store: LightningStore, found: list[Rollout]) -> bool:
         """Read the rollouts that are new; return False where the last one that was read is not in its place."""

@@ -1,6 +1,6 @@
 """Rollouts and traces in the terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -17,53 +17,48 @@ from lightning_core.errors import NotFound
 from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
-from lightning_viewer.collect import RewardedRollout, rewarded
+from lightning_viewer.aggregates import Aggregates, Filter, Row
 from lightning_viewer.compare import compare, read_side
+from lightning_viewer.reading import read_aggregates
 
 
 async def print_rollouts(console: Console, store: LightningStore, *, only_failed: bool, limit: int) -> None:
     """Print rollouts, one a line: those without a reward first, then the worst; or the failed ones by their cause."""
-    ended = await rewarded(store)
+    known = await read_aggregates(store)
     console.print()
     if only_failed:
-        _print_failed(console, [each for each in ended if _has_failed(each)], limit=limit)
+        _print_failed(console, known, limit=limit)
         return
-    chosen = sorted(ended, key=lambda each: (each.reward is not None, each.reward or 0.0))
     console.print(Text("rollouts, the worst first", style="bold"))
-    for each in chosen[:limit]:
-        line = _rollout_line(each)
-        if _has_failed(each):
-            line.append(f"  {shortened(describe_failure(each.rollout), MAX_CHARACTERS)}", style="red")
+    for row in known.first("worst", limit):
+        line = _rollout_line(known, row)
+        if row.failure is not None:
+            line.append(f"  {shortened(row.failure, MAX_CHARACTERS)}", style="red")
         console.print(line)
-    if len(chosen) > limit:
-        console.print(f"  and {len(chosen) - limit:,} more: --limit")
+    if len(known) > limit:
+        console.print(f"  and {len(known) - limit:,} more: --limit")
 
 
-def _print_failed(console: Console, failed: Sequence[RewardedRollout], *, limit: int) -> None:
-    causes: dict[str, list[RewardedRollout]] = {}
-    for each in failed:
-        causes.setdefault(pattern_of(describe_failure(each.rollout)), []).append(each)
+def _print_failed(console: Console, known: Aggregates, *, limit: int) -> None:
+    causes: dict[str, list[Row]] = {}
+    for row in sorted(known.find(Filter(without_reward=True)), key=lambda row: row.start):
+        causes.setdefault(pattern_of(row.failure or ""), []).append(row)
     console.print(Text("rollouts without a reward, by their cause", style="bold"))
     left = limit
     for cause, group in sorted(causes.items(), key=lambda item: -len(item[1])):
         console.print(Text(f"{len(group):,}x {shortened(cause, MAX_CHARACTERS)}", style="red"))
-        for each in group[: max(left, 1)]:
-            console.print(_rollout_line(each))
+        for row in group[: max(left, 1)]:
+            console.print(_rollout_line(known, row))
         if len(group) > max(left, 1):
             console.print(f"  and {len(group) - max(left, 1):,} more: --limit")
         left -= len(group)
 
 
-def _has_failed(ended: RewardedRollout) -> bool:
-    return ended.reward is None and ended.rollout.status in ("failed", "succeeded")
-
-
-def _rollout_line(ended: RewardedRollout) -> Text:
-    rollout = ended.rollout
-    reward = "     -" if ended.reward is None else f"{ended.reward:6.2f}"
-    spent = "" if rollout.end_time is None else seconds(rollout.end_time - rollout.start_time)
-    line = Text(f"  {rollout.rollout_id}  {rollout.mode or '-':<5}  {reward}  {spent:>7}  ")
-    return line.append(shortened(rollout.input, MAX_CHARACTERS), style="dim")
+def _rollout_line(known: Aggregates, row: Row) -> Text:
+    reward = "     -" if row.reward is None else f"{row.reward:6.2f}"
+    spent = "" if row.seconds is None else seconds(row.seconds)
+    line = Text(f"  {row.rollout_id}  {row.mode or '-':<5}  {reward}  {spent:>7}  ")
+    return line.append(shortened(known.inputs([row.sample])[row.sample], MAX_CHARACTERS), style="dim")
 
 
 async def print_before_and_after(
@@ -94,7 +89,8 @@ async def print_rollout(console: Console, store: LightningStore, given: str) -> 
     """
     found = await store.get_rollout_by_id(given)
     if found is None:
-        near = [each for each in await store.query_rollouts() if each.rollout_id.startswith((given, f"ro-{given}"))]
+        containing = await store.query_rollouts(rollout_id_contains=given)
+        near = [each for each in containing if each.rollout_id.startswith((given, f"ro-{given}"))]
         if len(near) != 1:
             count = "no rollout" if not near else f"{len(near)} rollouts"
             raise NotFound(f"run {store.run_id} has {count} whose id begins with {given!r}; list them with: agl show")

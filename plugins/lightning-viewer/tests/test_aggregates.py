@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from lightning_viewer.aggregates import Aggregates, Filter, short_json
-from lightning_viewer.reading import read_aggregates, update_aggregates
+from lightning_viewer.reading import Follower, read_aggregates, update_aggregates
 
 from lightning_core import PromptTemplate
 from lightning_core.algorithm.estimates import estimate
@@ -212,4 +212,21 @@ async def test_a_change_is_taken_in_without_reading_the_rest(monkeypatch: pytest
     counts, _ = await count_rollouts(store)
     assert aggregates.counts() == counts
     assert [each["rewards"][0]["mean"] for each in aggregates.versions()] == [1.0, 0.25]
+    await store.aclose()
+
+
+async def test_a_reward_that_a_judge_gives_after_the_end_is_followed() -> None:
+    store = InMemoryLightningStore()
+    await store.enqueue_rollout("task")
+    follower = Follower()
+    ended = await end(store, 1.0)
+    assert await follower.update(store) == {ended}
+    attempt = await store.get_latest_attempt(ended)
+    assert attempt is not None
+    said = emit_reward(0.25, propagate=False)
+    await store.add_span(Span.from_core_fields(said, rollout_id=ended, attempt_id=attempt.attempt_id))
+    assert await follower.update(store, {ended}) == {ended}
+    row = follower.known.row(ended)
+    assert row is not None
+    assert row["reward"] == 0.25
     await store.aclose()

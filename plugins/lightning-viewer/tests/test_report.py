@@ -17,6 +17,7 @@ from lightning_viewer.report import render
 from lightning_core import PromptTemplate, Trainer, emit_message, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.runs import RunFolder
+from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import Dataset, NamedResources
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&amp;"
@@ -45,6 +46,11 @@ async def agent(task: Any, prompt_template: PromptTemplate) -> float:
     if task["question"] == "fails":
         raise ValueError("cannot add 17 apples")
     return 1.0 if "think" in prompt_template.template or task["question"] == "easy" else 0.0
+
+
+@rollout
+async def agent_of_length(task: str) -> float:
+    return float(len(task))
 
 
 TASKS = [{"question": "easy"}, {"question": "hard"}, {"question": HOSTILE}, {"question": "fails"}]
@@ -106,7 +112,7 @@ def test_equal_resources_are_one_version_with_the_rewards_of_all_their_rollouts(
 def test_every_rollout_of_a_small_run_has_its_trace(folder: RunFolder) -> None:
     data = embedded((folder.path / "report.html").read_text())
     assert data["traces"].keys() == {row["id"] for row in data["rollouts"]}
-    assert data["left_out"] == {"traces": 0}
+    assert data["left_out"] == {"traces": 0, "rollouts": 0}
     row = next(row for row in data["rollouts"] if row["failure"])
     raised = [each for span in data["traces"][row["id"]]["spans"] for each in span["raised"]]
     assert raised[0]["type"] == "ValueError"
@@ -147,6 +153,39 @@ async def test_one_huge_trace_does_not_displace_the_others(tmp_path: Path, monke
     assert [row["reward"] for row in data["rollouts"] if row["id"] not in data["traces"]] == [0.0]
 
 
+async def test_a_report_without_room_for_all_rollouts_has_the_sums_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lightning_viewer.collect.MAX_ROW_CHARACTERS", 2_000)
+    store = InMemoryLightningStore(run_id="run-1")
+    trainer = Trainer(algorithm=Improves(), n_runners=2, store=store, run_dir=tmp_path)
+    await trainer.fit_async(agent, val_dataset=TASKS)
+    assert trainer.recording is not None
+    data = await collect(trainer.recording.folder, store)
+    await store.aclose()
+    shown = len(data["rollouts"])
+    assert 0 < shown < 12
+    assert data["left_out"]["rollouts"] == 12 - shown
+    assert {row["failure"] for row in data["rollouts"]} >= {"ValueError: cannot add 17 apples"}
+    assert {row["sample"] for row in data["rollouts"]} == set(range(len(data["inputs"])))
+    assert (data["counts"]["succeeded"], data["counts"]["failed"]) == (9, 3)
+    assert [each["rewards"][0]["n"] for each in data["resources"]] == [3, 3]
+    compared = data["compared"]["0-1"]
+    assert (compared["better"], compared["worse"], compared["same"]) == (2, 0, 1)
+
+
+async def test_a_long_sample_is_whole_where_its_trace_is(tmp_path: Path) -> None:
+    store = InMemoryLightningStore()
+    trainer = Trainer(algorithm="baseline", store=store, run_dir=tmp_path)
+    await trainer.fit_async(agent_of_length, ["x" * 5_000, "y"])
+    assert trainer.recording is not None
+    data = await collect(trainer.recording.folder, store)
+    short = await collect(trainer.recording.folder, store, max_traces=0)
+    await store.aclose()
+    assert sorted(map(len, data["inputs"])) == [1, 5_000]
+    assert max(map(len, short["inputs"])) < 1_000
+
+
 def test_a_title_cannot_break_out() -> None:
     page = render({"run": {"id": "<b>", "algorithm": '"><script>'}})
     assert "<title>&lt;b&gt; · &quot;&gt;&lt;script&gt;</title>" in page
@@ -159,7 +198,7 @@ def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -
     assert done.stdout.strip() == str(target)
     data = embedded(target.read_text())
     assert data["traces"] == {}
-    assert data["left_out"] == {"traces": 12}
+    assert data["left_out"] == {"traces": 12, "rollouts": 0}
 
 
 def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: RunFolder) -> None:

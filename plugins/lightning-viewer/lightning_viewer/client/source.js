@@ -21,12 +21,12 @@ class FileSource {
       worst: (a, b) => badness(a) - badness(b) || a.start - b.start, best: (a, b) => reward(b) - reward(a) || a.start - b.start,
       newest: (a, b) => b.start - a.start, oldest: (a, b) => a.start - b.start, slowest: (a, b) => (b.seconds ?? 0) - (a.seconds ?? 0),
     }[order]);
-    return { all: data.rollouts.length, total: found.length, rollouts: found.slice(offset, offset + limit), inputs: data.inputs };
+    return { all: data.rollouts.length + data.left_out.rollouts, total: found.length, rollouts: found.slice(offset, offset + limit), inputs: data.inputs };
   }
 
   rollout(id) {
     const found = this.data.rollouts.find((each) => each.id === id);
-    if (!found) throw new Error(`This report has no rollout ${id}.`);
+    if (!found) throw new Error(`This report has no rollout ${id}.${this.data.left_out.rollouts ? ` It has no room for all; see it with: agl show ${this.data.run.id} ${id}` : ""}`);
     const place = this.traced.indexOf(id);
     return {
       ...found, input: this.data.inputs[found.sample], times_run: this.data.rollouts.filter((each) => each.sample === found.sample).length,
@@ -39,6 +39,11 @@ class FileSource {
   }
 
   samples(before, after) {
+    if (this.data.compared) {
+      const found = this.data.compared[`${before}-${after}`];
+      if (!found) throw new Error("This file compares versions with the first and the best only. See others with agl compare or agl ui.");
+      return found;
+    }
     const means = (resources) => {
       const found = new Map();
       for (const each of this.data.rollouts) if (each.resources === resources && each.reward !== null) found.set(each.sample, [...(found.get(each.sample) || []), each]);
