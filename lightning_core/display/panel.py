@@ -59,6 +59,11 @@ def panel(now: Snapshot, failures: Sequence[Failure] = (), *, draws_curve: bool 
     rows += [("failed", Text(failure_words(each), style="red")) for each in failures[:MAX_CAUSES]]
     if len(failures) > MAX_CAUSES:
         rows.append(("", Text(f"and {len(failures) - MAX_CAUSES} more causes", style="red")))
+    return named_rows(rows)
+
+
+def named_rows(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+    """Draw what is known, a line each after its name; what is too long for the terminal is cut off."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="dim", min_width=max(len(name) for name, _ in rows))
     table.add_column(no_wrap=True, overflow="ellipsis")

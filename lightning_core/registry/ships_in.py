@@ -28,6 +28,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "runner": "lightning-http",
         "show": "lightning-viewer",
         "store": "lightning-http",
+        "top": "lightning-viewer",
         "ui": "lightning-viewer",
         "vllm": "lightning-verl",
     },

@@ -1,4 +1,4 @@
-"""`agl report` writes the report of a run; `agl show` and `agl compare` show runs in the terminal."""
+"""`agl report` writes the report of a run; `agl show`, `agl compare` and `agl top` show runs in the terminal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,6 +154,45 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
         click.echo(json.dumps(to_json(found), indent=2, ensure_ascii=False))
     else:
         print_comparison(plain_console(), found, limit=limit)
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option(
+    "--store", "url", metavar="URL", help="Look at the run of a store's server instead, as agl store prints it."
+)
+@runs_dir_option
+def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
+    """Watch a RUN that goes on elsewhere: its rollouts, rate, curve, failures and workers. Without RUN, the latest one.
+
+    It looks about every second, at a copy of the run's store, so that the run does not wait for it. It ends with the
+    run, or at Ctrl-C. Where stdout is not a terminal, it looks once.
+
+    \b
+    Example:
+      agl top
+      agl top --store http://127.0.0.1:4747
+    """
+    import asyncio
+
+    from lightning_core.cli.console import plain_console
+    from lightning_core.errors import ConfigError
+    from lightning_viewer.stored import find
+    from lightning_viewer.top import look_at_folder, look_at_store, store_at, watch
+
+    console = plain_console()
+    if url is None:
+        folder = find(runs_root(runs_dir), run)
+        asyncio.run(watch(console, lambda: look_at_folder(folder)))
+        return
+    if run is not None:
+        raise ConfigError(f"--store {url} has its own run; leave {run} out")
+
+    async def watch_store(url: str) -> None:
+        async with store_at(url) as store:
+            await watch(console, lambda: look_at_store(store))
+
+    asyncio.run(watch_store(url))
 
 
 def _run_and_version(given: str) -> tuple[str, str | None]:
