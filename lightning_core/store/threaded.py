@@ -1,22 +1,16 @@
 """Any store, from any thread and any event loop."""
 
 import asyncio
-import functools
-import inspect
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
 
 from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
-
-if TYPE_CHECKING:
-    # The methods are made below, in a loop. For a type checker, take them from where they are written out.
-    from lightning_core.store.facade import StoreFacade as _Complete
-else:
-    _Complete = LightningStore
+from lightning_core.store.forwarding import ForwardingStore
 
 
-class LightningStoreThreaded(_Complete):
+class LightningStoreThreaded(ForwardingStore):
     """Lets a store that belongs to one event loop be used from others.
 
     Every call runs in the loop of the store, one after the other or interleaved as that loop has it. The caller's loop
@@ -40,9 +34,8 @@ class LightningStoreThreaded(_Complete):
         self._store = store
         self._loop = asyncio.get_running_loop() if loop is None else loop
 
-    @property
-    def run_id(self) -> str:
-        return self._store.run_id
+    def target(self) -> LightningStore:
+        return self._store
 
     def for_run(self, run_id: str) -> LightningStore:
         return LightningStoreThreaded(self._store.for_run(run_id), loop=self._loop)
@@ -51,17 +44,10 @@ class LightningStoreThreaded(_Complete):
     def capabilities(self) -> LightningStoreCapabilities:
         return {**self._store.capabilities, "thread_safe": True}
 
-    @property
-    def lease_seconds(self) -> float | None:
-        return self._store.lease_seconds
+    def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
-    def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
-        return self._store.watch(listener)
-
-    def attempt_key(self, attempt_id: str) -> str | None:
-        return self._store.attempt_key(attempt_id)
-
-    async def _there(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
+    async def call(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
         if asyncio.get_running_loop() is self._loop:
             return await method(*args, **kwargs)
         if not self._loop.is_running():
@@ -85,21 +71,3 @@ class LightningStoreThreaded(_Complete):
 
     def _without_loop(self) -> StoreClosed:
         return StoreClosed(f"the event loop of the store of run {self.run_id} does not run any more")
-
-
-def _forward(name: str) -> Any:
-    method = getattr(LightningStore, name)
-
-    @functools.wraps(method)
-    async def call(self: LightningStoreThreaded, *args: Any, **kwargs: Any) -> Any:
-        return await self._there(getattr(self._store, name), *args, **kwargs)
-
-    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
-    return call
-
-
-# Besides the abstract ones, that of which a store may have a better one than the interface.
-for _name in (*LightningStoreThreaded.__abstractmethods__, "report_dead_workers", "kept_runs"):
-    if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
-        setattr(LightningStoreThreaded, _name, _forward(_name))
-LightningStoreThreaded.__abstractmethods__ = frozenset()

@@ -26,8 +26,8 @@ from lightning_core.runner.base import worker_prefix
 from lightning_core.runs.result import FAILED_HOOKS
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
+from lightning_core.store.forwarding import ForwardingStore
 from lightning_core.types import AttemptedRollout, Worker
-from lightning_http.forwarding import ForwardingStore
 from lightning_http.logs import CarriedRecord, LogLevels, carry_logs
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ ORPHANED = 3
 """The exit status then."""
 
 TELL_SECONDS = 0.5
-"""How long the last words of a process on its plugins may hold up its end: somebody waits for that."""
+"""How long a process may delay its end to report failed plugins: the caller waits for that end."""
 
 
 Ending = Literal["over", "broken", "hopeless", "failed"]
@@ -235,7 +235,7 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
         logs.run_id = store.run_id
         status = _work(parent, runner, store, prefix=worker_ids(token), numbers=numbers)
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # nobody reads it, or it is closed
+        with suppress(OSError, ValueError, AttributeError):  # it has no reader any more, or it is closed
             stream.flush()
     os._exit(status)
 

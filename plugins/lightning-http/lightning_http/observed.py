@@ -10,8 +10,8 @@ from lightning_core.errors import NotFound, StoreClosed, StoreError
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
+from lightning_core.store.forwarding import ForwardingStore
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, PaginatedResult, Rollout
-from lightning_http.forwarding import ForwardingStore
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ObservedStore(ForwardingStore):
 
     Args:
         store: The store.
-        observer: Is told of claims and of reports; each is answered when it has been told. None for nobody.
+        observer: Is told of claims and of reports; each is answered when it has been told. None for no observer.
     """
 
     def __init__(self, store: LightningStore, observer: RolloutObserver | None = None) -> None:
@@ -84,7 +84,7 @@ class ObservedStore(ForwardingStore):
                     await self._all_told.wait()
 
     def forget(self, token: str) -> None:
-        """Take note that the workers whose ids contain a token do not come back."""
+        """Record that the workers whose ids contain a token do not come back."""
         self._gone.append(token)
         self._forget([each for each in self._working if token in each])
 
@@ -176,7 +176,7 @@ class ObservedStore(ForwardingStore):
             await self._store.report_fault(rollout.rollout_id, rollout.attempt.attempt_id, "its worker has died")
 
     async def _forget_lost(self) -> None:
-        """Wait for nobody whose attempt was taken from it, as its lease has lapsed or its time was over."""
+        """Stop waiting for workers that lost their attempt: its lease lapsed, or its time was up."""
         if any(self._working.values()):
             try:
                 workers = await self._store.query_workers()
@@ -220,7 +220,7 @@ async def following(store: LightningStore, observer: RolloutObserver | None) -> 
 
     Args:
         store: Where runners report.
-        observer: Who is told; None for nobody.
+        observer: Is told of claims and reports; None for no observer.
 
     Raises:
         StoreError: When the store cannot be asked at the beginning.
@@ -304,7 +304,7 @@ class _Follower:
         return await self._store.query_rollouts(status_in=tuple(ENDED), sort_by="end_time", offset=offset)
 
     async def _tell(self, rollout: Rollout) -> None:
-        """Tell of the attempt by which a rollout ended, unless nobody ever worked on it."""
+        """Tell of the attempt by which a rollout ended, unless no worker ever executed it."""
         if isinstance(rollout, AttemptedRollout):
             self._running.pop(rollout.attempt.attempt_id, None)
             await self._observer.ended(self._store, rollout.attempt)

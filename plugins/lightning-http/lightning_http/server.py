@@ -4,24 +4,21 @@ import asyncio
 import logging
 import os
 import signal
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from starlette.middleware.cors import CORSMiddleware
 
-from lightning_core.concurrency import loop_factory
+from lightning_core.concurrency import EventLoopThread, loop_factory
 from lightning_core.errors import ConfigError, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
+from lightning_core.store.forwarding import ForwardingStore
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_http.app import application
 from lightning_http.auth import Keys
 from lightning_http.client import LightningStoreClient
-from lightning_http.forwarding import ForwardingStore
 from lightning_http.gate import Gate
 from lightning_http.listener import Listener, bind
 from lightning_http.loopback import is_loopback
@@ -35,7 +32,7 @@ async def drain(service: Service, *, seconds: float, hurry: asyncio.Event) -> No
     """Give no more claims, and wait for the attempts that run.
 
     Reports and spans are taken as before. An attempt that has not ended in time goes on, where its worker holds a
-    lease: it reports to the next server of the store, or loses its lease. Of the others nobody would ever know, so
+    lease: it reports to the next server of the store, or loses its lease. The others have no lease that could lapse, so
     they are released: their rollouts are queued again.
 
     Args:
@@ -150,7 +147,7 @@ class LightningStoreServer(ForwardingStore):
         self._elsewhere: LightningStoreClient | None = None
         self._service: Service | None = None
         self._listener: Listener | None = None
-        self._thread: _ServerThread | None = None
+        self._thread: EventLoopThread | None = None
 
     # Where it is
 
@@ -217,13 +214,13 @@ class LightningStoreServer(ForwardingStore):
         port = bound.getsockname()[1]
         try:
             await listener.open()
-        except BaseException:  # also a start that is cancelled: nobody knows of the listener yet
+        except BaseException:  # also a start that is cancelled: no other code knows the listener yet
             await listener.close(seconds=0)
             raise
         self._service, self._listener, self._port = service, listener, port
 
     async def stop(self) -> None:
-        """Answer what is under way, and stop; waits are told so. The store stays open. Twice is one effect."""
+        """Answer the requests under way, end waits, and stop. The store stays open. Idempotent."""
         listener, self._listener = self._listener, None
         if listener is None or self._service is None:
             return
@@ -293,12 +290,14 @@ class LightningStoreServer(ForwardingStore):
                 f"{type(self.store).__name__} is not thread_safe, so it cannot be served from a thread of its own; "
                 "serve it in its event loop, with 'async with'"
             )
-        self._thread = _ServerThread(self)
+        thread = EventLoopThread("store server", loop_factory=loop_factory(), at_end=self.stop)
         try:
-            self._thread.open()
-        except BaseException:
-            self._thread = None
+            thread.submit(self._start()).result()
+        except BaseException:  # also Ctrl-C, while it opens
+            thread.stop()
+            thread.join()
             raise
+        self._thread = thread
         return self
 
     def __exit__(
@@ -306,56 +305,9 @@ class LightningStoreServer(ForwardingStore):
     ) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.close()
-
-
-class _ServerThread:
-    """A thread with an event loop in which a server runs."""
-
-    def __init__(self, server: LightningStoreServer) -> None:
-        self._server = server
-        self._opened: Future[None] = Future()
-        self._is_over = False
-        self._stop: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="store server", daemon=True)
-
-    def open(self) -> None:
-        self._thread.start()
-        try:
-            self._opened.result()
-        except BaseException:  # also Ctrl-C, while it opens
-            self.close()
-            raise
-
-    def close(self) -> None:
-        self._is_over = True
-        if self._loop is not None and self._stop is not None:
-            with suppress(RuntimeError):  # the loop has ended by itself
-                self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._serve())
-        except BaseException as exc:
-            if self._opened.done():
-                raise
-            self._opened.set_exception(exc)
-
-    async def _serve(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        if self._is_over:  # before there was anything to set
-            self._stop.set()
-        try:
-            await self._server._start()
-        except BaseException as exc:
-            self._opened.set_exception(exc)
-            return
-        self._opened.set_result(None)
-        await self._stop.wait()
-        await self._server.stop()
+            thread.stop()
+            thread.join()
+            thread.ended.result()
 
 
 def _client_of(url: str, key: str | None, run_id: str) -> LightningStoreClient:

@@ -10,6 +10,7 @@ import threading
 import time
 import urllib.request
 import warnings
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from itertools import chain
 from typing import Any
@@ -23,6 +24,7 @@ from lightning_http import (
     server as server_module,
 )
 
+from lightning_core.concurrency import EventLoopThread
 from lightning_core.errors import ConfigError, StoreClosed, StoreError, StoreUnavailable
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing.clock import FakeClock
@@ -391,11 +393,13 @@ def test_a_server_in_a_thread_that_cannot_begin_says_so(memory, monkeypatch, not
 
 
 def test_an_interrupt_while_a_server_opens_in_a_thread_leaves_no_thread(memory, monkeypatch, nothing_left_running):
-    class Interrupted(Future):
-        def result(self, timeout: float | None = None) -> Any:
-            super().result(timeout)
-            raise KeyboardInterrupt
+    class Interrupted(EventLoopThread):
+        def submit(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+            super().submit(coroutine).result(timeout=20)
+            interrupted: Future[Any] = Future()
+            interrupted.set_exception(KeyboardInterrupt())
+            return interrupted
 
-    monkeypatch.setattr(server_module, "Future", Interrupted)
+    monkeypatch.setattr(server_module, "EventLoopThread", Interrupted)
     with pytest.raises(KeyboardInterrupt), LightningStoreServer(memory):
         pass

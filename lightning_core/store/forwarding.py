@@ -3,7 +3,7 @@
 import functools
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,15 @@ else:
 
 
 class ForwardingStore(_Complete):
-    """Every method of the store that `target` gives, but for those that a subclass has."""
+    """Calls the methods of the store that `target` returns; a subclass has its own of some."""
 
     @abstractmethod
     def target(self) -> LightningStore:
-        """Return the store that is meant now."""
+        """Return the store to call."""
+
+    async def call(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of that store."""
+        return await method(*args, **kwargs)
 
     @property
     def run_id(self) -> str:
@@ -53,7 +57,7 @@ def _forward(name: str) -> Any:
 
     @functools.wraps(method)
     async def call(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self.target(), name)(*args, **kwargs)
+        return await self.call(getattr(self.target(), name), *args, **kwargs)
 
     call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
     return call
