@@ -81,7 +81,7 @@ MAX_REPORTED_ID = MAX_SEQUENCE_ID // 16
 
 
 class Unauthorized(AccessDenied):
-    """No key was given, or one that nobody knows; the answer is 401 instead of 403."""
+    """No key was given, or an unknown one; the answer is 401 instead of 403."""
 
 
 class Keys:
@@ -128,7 +128,7 @@ class Keys:
             now: Seconds since the epoch.
 
         Raises:
-            Unauthorized: When a key is required, and this is none that is good.
+            Unauthorized: When a key is required, and this is not a valid one.
         """
         if not self.required:
             return _EVERYBODY
@@ -168,7 +168,7 @@ class Keys:
         except ValueError as exc:
             raise Unauthorized("this is not a key of an attempt") from exc
         run, _, claims = body.rpartition(_END)
-        # Before anything of it is read: what is not signed may be whatever somebody has made up.
+        # Before any of it is read: what is not signed may be made up.
         if not hmac.compare_digest(signature, self._sign(run, claims)):
             raise Unauthorized("this is not a key of this store")
         run_id = run.decode()

@@ -31,7 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._bare_bytes = 0
         """What came since the last part of a body: a head, trailers."""
         self._unwanted_bytes = 0
-        """What came of a body whose request is answered."""
+        """Bytes of the body that arrived after its request was answered."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -100,7 +100,7 @@ def store(
     for origin in cors_origin:
         if origin != "*" and re.fullmatch(r"https?://[^\s/]+", origin) is None:
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
-    resolve(host, port)  # before a key is asked for, which does not help a name that nobody knows
+    resolve(host, port)  # before a key is asked for, which does not help an unknown name
     named = {"path": path, "partition_id": partition_id, "run_id": run_id}
     defaults = {}
     if context.get_parameter_source("uri") is ParameterSource.ENVIRONMENT:
@@ -115,7 +115,7 @@ def store(
             opened = default_registry().build(
                 "stores", {"name": backend, **options}, expected=LightningStore, defaults=defaults
             )
-        except StoreError as exc:  # such as a path that is no database
+        except StoreError as exc:  # such as a path that is not a database
             raise ConfigError(str(exc)) from exc
         try:
             try:

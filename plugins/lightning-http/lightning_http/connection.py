@@ -124,8 +124,8 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_SECONDS = 2.0
 
-_TOLD_AFTER_SECONDS = 3.0
-"""How long an outage lasts before it is told; or a tenth of the time that requests are repeated, where that is less."""
+_LOGGED_AFTER_SECONDS = 3.0
+"""How long an outage lasts before it is logged, or a tenth of the time that requests are repeated if that is less."""
 
 
 _SHOWN_BYTES = 200
@@ -161,7 +161,7 @@ class Connection:
         first_backoff_seconds: The first pause between two tries; it doubles from one to the next, up to two seconds.
 
     Raises:
-        ConfigError: When the URL is none.
+        ConfigError: When the URL is not valid.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Connection:
         first_backoff_seconds: float,
     ) -> None:
         if not _is_address(url):
-            raise ConfigError(f"{url!r} is no address of a store; it is like http://127.0.0.1:4747")
+            raise ConfigError(f"{url!r} is not the address of a store; give one like http://127.0.0.1:4747")
         self.url = url.rstrip("/").removesuffix(PREFIX)
         self.request_seconds = request_seconds
         self.closed = False
@@ -182,9 +182,9 @@ class Connection:
         """How long the server's leases are, as its last answer said."""
         self._retry_seconds = retry_seconds
         self._out_of_reach_since: float | None = None
-        """When the outage began that was told of and still lasts, as `time.monotonic` has it."""
+        """When the outage began that was logged and still lasts, a `time.monotonic` value."""
         self._failing: tuple[float, float] | None = None
-        """When the first and when the newest try has failed since the server answered last, likewise."""
+        """When the first and the newest try failed since the server's last answer, `time.monotonic` values."""
         self._first_backoff_seconds = first_backoff_seconds
         self._sessions = Sessions()
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
@@ -228,7 +228,7 @@ class Connection:
                 stop=self._has_given_up,
                 wait=wait_exponential(multiplier=first_seconds, max=_LONGEST_BACKOFF_SECONDS)
                 + wait_random(0, first_seconds),
-                before_sleep=self._tell_of_outage,
+                before_sleep=self._log_outage,
                 reraise=True,
             ):
                 with attempt:
@@ -248,16 +248,16 @@ class Connection:
         failing = self._failing
         return 0.0 if failing is None else failing[1] - failing[0]
 
-    def _take_note_of_failure(self) -> None:
+    def _record_failure(self) -> None:
         now, failing = time.monotonic(), self._failing
-        # A failure of long ago is no part of this outage: nobody has asked in between.
+        # A failure of long ago is not part of this outage: there was no request in between.
         is_new = failing is None or now - failing[1] > self._retry_seconds
         self._failing = (now if failing is None or is_new else failing[0], now)
 
-    def _tell_of_outage(self, state: RetryCallState) -> None:
-        """Say once that the server is out of reach, unless that has only just begun."""
+    def _log_outage(self, state: RetryCallState) -> None:
+        """Log once that the server is out of reach, unless that has only just begun."""
         lasted = state.seconds_since_start or 0.0
-        if self._out_of_reach_since is not None or lasted < min(_TOLD_AFTER_SECONDS, self._retry_seconds / 10):
+        if self._out_of_reach_since is not None or lasted < min(_LOGGED_AFTER_SECONDS, self._retry_seconds / 10):
             return
         self._out_of_reach_since = time.monotonic() - lasted
         logger.warning(
@@ -267,7 +267,7 @@ class Connection:
             self._retry_seconds,
         )
 
-    def _tell_of_end_of_outage(self) -> None:
+    def _log_end_of_outage(self) -> None:
         since, self._out_of_reach_since = self._out_of_reach_since, None
         if since is not None:
             seconds = round(time.monotonic() - since, 1)
@@ -279,7 +279,7 @@ class Connection:
         try:
             return await self._ask(method, url, body, headers, timeout)
         except _OutOfReach:
-            self._take_note_of_failure()
+            self._record_failure()
             raise
 
     async def _ask(
@@ -305,7 +305,7 @@ class Connection:
             raise
         if response.status not in RETRIED_STATUSES and self._failing is not None:
             self._failing = None
-            self._tell_of_end_of_outage()
+            self._log_end_of_outage()
         if response.status < 300:
             self.lease_seconds = response.headers.get(LEASE_HEADER)
             run_id, pending = response.headers.get(RUN_HEADER), response.headers.get(PENDING_HEADER)

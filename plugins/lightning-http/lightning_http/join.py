@@ -16,7 +16,7 @@ KEY_VARIABLES = (KEY_VARIABLE, RUNNER_KEY_VARIABLE)
 """What runner processes do not keep in their environment: agents have no use for it."""
 
 CONNECT_SECONDS = 5.0
-"""How long to look for a store before it is said that there is none."""
+"""How long to look for a store before giving up."""
 
 
 async def join_run(

@@ -1,4 +1,4 @@
-"""uvicorn inside of an event loop that is somebody else's: no signals, no polling, a socket of our own."""
+"""uvicorn inside the caller's event loop: no signals, no polling, and a socket that is bound here."""
 
 import asyncio
 import contextlib

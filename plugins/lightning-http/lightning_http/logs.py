@@ -72,7 +72,7 @@ class LogLevels:
 class CarryingHandler(logging.Handler):
     """Hands records to another process.
 
-    A process that is forked from this one has nobody to hand them to: its warnings go to stderr.
+    A process that is forked from this one cannot hand them over: its warnings go to stderr.
 
     Args:
         carry: Takes each record to the other process; called in any thread.

@@ -45,7 +45,7 @@ LEASE_HEADER: Final = "x-agl-lease-seconds"
 """Of an answer: how long a worker that sends heartbeats may be silent."""
 
 REQUEST_HEADER: Final = "x-agl-request-id"
-"""The same id twice is one effect."""
+"""Makes a request idempotent: the same id again has no further effect."""
 
 PENDING_HEADER: Final = "x-agl-pending"
 """`true` on the answer to a wait that was cut short: nothing is decided yet, ask again."""

@@ -35,7 +35,7 @@ _HAS_IS_REMOTE, _IS_REMOTE = 0x100, 0x200
 
 
 class MalformedTraces(ValueError):
-    """The body is no OTLP request."""
+    """The body is not an OTLP request."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ def parse(body: bytes, media_type: str) -> ExportTraceServiceRequest:
     """Read a request.
 
     Raises:
-        MalformedTraces: When it is none.
+        MalformedTraces: When it is not such a request.
     """
     request = ExportTraceServiceRequest()
     try:
@@ -61,7 +61,7 @@ def parse(body: bytes, media_type: str) -> ExportTraceServiceRequest:
         else:
             json_format.ParseDict(_with_base64_ids(from_any_json(body)), request, ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as exc:
-        raise MalformedTraces(f"the body is no OTLP request in {media_type}: {exc}") from exc
+        raise MalformedTraces(f"the body is not an OTLP request in {media_type}: {exc}") from exc
     return request
 
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 async def release(store: LightningStore, token: str, reason: str) -> None:
-    """Report the attempts of workers that are gone as faults, so that nobody waits until their leases lapse.
+    """Report the attempts of workers that are gone as faults, so that they run again before their leases lapse.
 
     What goes wrong is logged: then the leases have to do.
 

@@ -314,7 +314,7 @@ class _Shared:
         return self.observed is None or self.observed.is_executing(token)
 
     def forget(self, tokens: Iterable[str]) -> None:
-        """Take note that these workers have ended: nobody waits for them to come back."""
+        """Record that these workers have ended and do not come back."""
         if self.observed is not None:
             for token in tokens:
                 self.observed.forget(token)

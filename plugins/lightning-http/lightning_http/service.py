@@ -48,7 +48,7 @@ class Metrics:
         Args:
             method: Its method.
             route: The route's template, never a path with ids in it.
-            status: The answer's status; 499 where whoever asked was gone.
+            status: The answer's status; 499 where the client was gone.
             seconds: How long it took.
         """
         self._in_flight.dec()
@@ -110,7 +110,7 @@ class Service:
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing is waited for any more."""
     reported: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set by each report on an attempt, so that whoever drains can look again."""
+    """Set by each report on an attempt, so that `drain` looks again."""
     _views: OrderedDict[str, LightningStore] = field(default_factory=OrderedDict)
 
     def view(self, run_id: str | None) -> LightningStore:
@@ -127,7 +127,7 @@ class Service:
                 raise InvalidRequest(f"{run_id!r} cannot be a run's id; it has 1 to 200 printable ASCII characters")
             view = self._views[run_id] = self.store.for_run(run_id)
             if len(self._views) > _MAX_VIEWS:
-                # Who still uses it keeps it alive.
+                # Requests that still use it keep it alive.
                 self._views.popitem(last=False)
         self._views.move_to_end(run_id)
         return view

@@ -49,7 +49,7 @@ def from_any_json(body: bytes) -> Any:
     """Return what JSON says, with U+FFFD for halves of surrogate pairs, which Python's own JSON writes and reads.
 
     Raises:
-        ValueError: When it is no JSON.
+        ValueError: When it is not JSON.
         RecursionError: When it is nested too deeply.
     """
     try:
@@ -79,6 +79,6 @@ def in_words(fault: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     try:
         text = repr(value)
-    except Exception as exc:  # somebody else's class
+    except Exception as exc:  # a user's class
         return f"a {type(value).__name__} that cannot be shown ({type(exc).__name__})"
     return text if len(text) <= 200 else text[:197] + "..."

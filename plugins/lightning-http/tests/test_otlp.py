@@ -191,7 +191,9 @@ async def test_with_the_key_of_an_attempt_spans_need_not_say_where_they_belong(g
 async def test_a_malformed_request_is_400(server, ask, body, kind):
     status, answer = await ask("POST", f"{server.url}/v1/traces", data=body, headers={"content-type": kind})
     assert status == 400
-    assert f"no OTLP request in {kind}" in (answer["message"] if kind == JSON else answer.decode("utf-8", "replace"))
+    assert f"not an OTLP request in {kind}" in (
+        answer["message"] if kind == JSON else answer.decode("utf-8", "replace")
+    )
 
 
 async def test_an_empty_request_is_fine_and_another_type_is_not(server, ask):

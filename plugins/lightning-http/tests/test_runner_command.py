@@ -239,9 +239,9 @@ async def test_wrong_key_is_one_line_and_status_2(folder: Path):
     ("arguments", "message"),
     [
         (["--store", "http://127.0.0.1:1"], "the store at http://127.0.0.1:1 was out of reach for"),
-        (["--store", "127.0.0.1:4747"], "'127.0.0.1:4747' is no address of a store"),
-        (["--store", "http://127.0.0.1:99999"], "'http://127.0.0.1:99999' is no address of a store"),
-        (["--store", "http://[::1:80"], "'http://[::1:80' is no address of a store"),
+        (["--store", "127.0.0.1:4747"], "'127.0.0.1:4747' is not the address of a store"),
+        (["--store", "http://127.0.0.1:99999"], "'http://127.0.0.1:99999' is not the address of a store"),
+        (["--store", "http://[::1:80"], "'http://[::1:80' is not the address of a store"),
         (["--store", "http://127.0.0.1:1", "--key", ""], "--key is empty"),
         (["--store", "http://127.0.0.1:1", "--run", ""], "--run is empty"),
         (["--store", "http://127.0.0.1:1", "--n-runners", "0"], "--n-runners is 0; it is a whole number from 1 on"),

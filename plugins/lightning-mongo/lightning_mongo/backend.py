@@ -41,11 +41,11 @@ class MongoBackend(StoreBackend):
     Args:
         uri: The address.
         database: The database's name.
-        partition_id: The part of the database: whoever names another one sees nothing of this one.
-        connect_seconds: How long to look for a server before it is said that there is none.
+        partition_id: The part of the database; stores of other partitions see nothing of this one.
+        connect_seconds: How long to look for a server before giving up.
         retry_seconds: How long requests are repeated while the server is away.
         poll_milliseconds: How often a standalone server is asked what others have written.
-        keep_days: How long the server keeps rollouts that have ended, and spans; None until somebody deletes them.
+        keep_days: How long the server keeps rollouts that have ended, and spans; None until they are deleted.
         client_options: What else pymongo's client is made with.
 
     Raises:

@@ -111,7 +111,7 @@ class RunStates:
     def answered(self, run_id: str, question: tuple[int, float], document: Document | None) -> None:
         """Note what the database said, unless something has changed meanwhile.
 
-        Of a run that has ended it is not noted: when it begins again, whoever begins it expects work to be given.
+        Not for a run that has ended: when it begins again, its claims must look for work.
         """
         changes, asked = question
         if document is not None and document.value["ended"]:
@@ -132,7 +132,7 @@ logger = logging.getLogger(__name__)
 _PROJECTION = {"status": 1, "deadline": 1, "written": 1, "changed": 1}
 
 _NOTHING_TO_DO: RolloutStatus = "running"
-"""What a change says whose status is the one before: nobody waits for that."""
+"""The kind of a change that leaves the status as it was: no caller waits for it."""
 
 _QUEUED: RolloutStatus = "queuing"
 
@@ -223,7 +223,7 @@ class News:
                 await self._bear(exc, works)
             except (PyMongoError, *OUT_OF_REACH) as exc:
                 await self._bear(exc, works)
-            except Exception as exc:  # whoever waits has to hear of what comes after it, too
+            except Exception as exc:  # waiters have to hear of later changes, too
                 self._warn(exc)
                 await self._bear(exc, works)
 
@@ -237,7 +237,7 @@ class News:
         self._tells_own = True
         if not works.done():
             works.set_exception(exc)
-            works.exception()  # whoever starts this hears of it
+            works.exception()  # the caller of `start` gets it
         logger.debug("lightning.news_interrupted address=%s: %s", self._database.settings.address, in_short(exc))
         await self._pause(_PAUSE_SECONDS)
 
@@ -388,7 +388,7 @@ class News:
         self._listeners.tell([Change(run_id, id["id"], status, deadline)])
 
     def _tell_of_end(self, key: str) -> None:
-        # Whoever waits longest for work is called, finds the run ended, and hands the call on to the next.
+        # The longest waiter for work is called, finds the run ended, and hands the call on to the next.
         run_id = self._database.run_of(key)
         self._run_states.changed(run_id)
         self._listeners.tell([Change(run_id, "", _QUEUED, None)])

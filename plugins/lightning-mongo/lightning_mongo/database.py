@@ -52,7 +52,7 @@ class Settings:
 
 
 class Written(NamedTuple):
-    """What came of several operations."""
+    """The results of several operations."""
 
     matched: int
     """How many updates found what they were for."""
@@ -95,7 +95,7 @@ class Database:
         self._closing = asyncio.Event()
         self._companion: Companion | None = None
         self._server_ahead_seconds = 0.0
-        """Of the monotonic clock, which nobody sets."""
+        """A `time.monotonic` value."""
         self._away_since: float | None = None
         self._away_is_logged = False
 
@@ -158,7 +158,7 @@ class Database:
     def _note_opened(self, attempt: "asyncio.Task[None]") -> None:
         self._opening = None  # the next request makes another attempt, if this one failed
         if not attempt.cancelled():
-            attempt.exception()  # whoever asked may be gone
+            attempt.exception()  # the caller may be gone
 
     async def _open(self) -> None:
         settings = self.settings
@@ -184,7 +184,7 @@ class Database:
         return hello
 
     def new_client(self, **options: Any) -> AsyncMongoClient[dict[str, Any]]:
-        """Return another client, for whoever closes it.
+        """Return another client, which the caller closes.
 
         Raises:
             InvalidRequest: When the driver does not take the options.
@@ -291,7 +291,7 @@ class Database:
         return await self.retried(in_transaction)
 
     def hurry(self) -> None:
-        """Let nobody wait any more for a server that is away."""
+        """End all waits for a server that is away."""
         self._closing.set()
 
     async def aclose(self) -> None:

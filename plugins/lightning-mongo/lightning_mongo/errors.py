@@ -29,7 +29,7 @@ class Address:
     """An address of MongoDB.
 
     Raises:
-        InvalidRequest: When it is none. What stands before an `@`, or may be meant to, is never shown.
+        InvalidRequest: When it is not one. What stands before an `@`, or may be meant to, is never shown.
     """
 
     uri: str = field(repr=False)
@@ -47,7 +47,7 @@ class Address:
         except (PyMongoError, ValueError) as exc:
             # The driver quotes what it does not understand. That may be a part of a password.
             why = "" if "@" in self.uri else f": {exc}"
-            raise InvalidRequest(f"the uri is no address of a MongoDB{why}; {_FORM}") from None
+            raise InvalidRequest(f"the uri is not the address of a MongoDB{why}; {_FORM}") from None
 
     def __str__(self) -> str:
         """Return the scheme and the hosts."""
@@ -85,7 +85,7 @@ _AUTHENTICATION_FAILED = 18
 _OUT_OF_DISK_SPACE = 14031
 
 _AWAY = frozenset({6, 7, 64, 89, 91, 189, 10107, 11600, 11602, 13435, 13436})
-"""Codes of a server that is shutting down, or is no primary any more, or could not confirm a write in time."""
+"""Codes of a server that is shutting down, is not the primary any more, or could not confirm a write in time."""
 
 OUT_OF_REACH = (AutoReconnect, WTimeoutError, TimeoutError)
 """What says that the server is away, or has no primary just now, and may be back soon."""
@@ -99,7 +99,7 @@ def explained(exc: Exception, address: Address) -> Exception:
     """Return the error that a caller understands, for one that carrying out an operation raised.
 
     Args:
-        exc: What was raised. The store's own errors, and what is no error of the database, come back as they are.
+        exc: What was raised. The store's own errors, and others than the database's, come back as they are.
         address: The database.
     """
     if isinstance(exc, LightningError):

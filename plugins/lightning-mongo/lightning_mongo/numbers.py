@@ -47,10 +47,10 @@ class _Taking(NamedTuple):
 
 
 class Numbers:
-    """Gives each number of an attempt once, whoever asks.
+    """Gives each number of an attempt once, whichever process asks.
 
     The last number stands in the document of the rollout, so that a rollout that was deleted has none to give. It
-    changes hands by compare-and-set. While nobody else took one, this process knows which spans there are, too.
+    changes hands by compare-and-set. While no other process took one, this process knows which spans there are, too.
 
     Args:
         database: The open database.
@@ -62,7 +62,7 @@ class Numbers:
         self._takings: Batcher[_Taking, Last | None] = Batcher(self._take_all)
 
     def last(self, attempt: Attempt) -> Last:
-        """Return what is believed to be the last number: there is none where nothing is known."""
+        """Return what is believed to be the last number; `Last()` where it is not known."""
         return self._known.get(attempt, Last())
 
     async def take(self, attempt: Attempt, before: Last, number: int) -> Last | None:
@@ -100,7 +100,7 @@ class Numbers:
                 return before
 
     def kept(self, attempt: Attempt, taken: Last, spans: Sequence[str]) -> None:
-        """Note spans that are kept, unless somebody has taken numbers since."""
+        """Record spans that are kept, unless numbers were taken since."""
         known = self._known.get(attempt)
         if known is not None and known.token == taken.token and known.spans is not None:
             self._know(attempt, known._replace(spans=known.spans.union(spans)))

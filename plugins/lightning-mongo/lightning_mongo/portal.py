@@ -17,7 +17,7 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 HURRY_SECONDS = 5.0
 """How long the end, and who is cancelled, waits for work that is under way."""
 EXIT_SECONDS = 10.0
-"""How long the end of the interpreter waits for a store that nobody closed."""
+"""How long the end of the interpreter waits for a store that was not closed."""
 
 
 class Portal:

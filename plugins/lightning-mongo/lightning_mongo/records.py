@@ -68,7 +68,7 @@ def changed(
         old: The record as it is kept.
         new: The record that follows, as `records.kept` gives it.
         token: What this write leaves behind.
-        keep_seconds: How long a rollout is kept that has ended; None for as long as nobody deletes it.
+        keep_seconds: How long a rollout is kept that has ended; None until it is deleted.
         claim: The request that claims it, if one does.
     """
     before, rollout = old.rollout, new.rollout

@@ -87,7 +87,7 @@ class Rollouts:
             present = await self._present(own)
             new = list({each.key: each for each in own if each.key not in present}.values())
             if new and not await self._insert_as_one(new):
-                continue  # somebody else has made one of them since
+                continue  # another caller has made one of them since
             present.update({each.key: each.record for each in new})
             answers = [present[each.key] for each in own]
             self._announce(answers)  # what was there, too: this may have written it, and its answer was lost

@@ -76,7 +76,7 @@ async def prepare(database: AsyncDatabase[dict[str, Any]], address: Address) -> 
         try:
             await schema.insert_one({"_id": "schema", "version": VERSION})
         except DuplicateKeyError:
-            return await prepare(database, address)  # somebody else was first
+            return await prepare(database, address)  # another process was first
     try:
         for collection, indexes in INDEXES.items():
             await _complete(database, collection, indexes)

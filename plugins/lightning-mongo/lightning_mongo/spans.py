@@ -34,7 +34,7 @@ class _Numbered(NamedTuple):
 
 
 class _Inserted(NamedTuple):
-    """What came of the documents of a request."""
+    """What happened to the documents of a request."""
 
     there: set[int]
     """Which of them were there already."""
@@ -84,7 +84,7 @@ class Spans:
             for attempt in by_attempt:
                 self._numbers.not_kept(attempt)
             raise
-        for number in inserted.there:  # of somebody who brought the same just now
+        for number in inserted.there:  # brought by another request just now
             stored[places[number]] = None
         for attempt, each in zip(by_attempt, numbered, strict=True):
             if each.taken is not None:
@@ -155,8 +155,8 @@ class Spans:
     async def _insert_all(self, requests: list[list[dict[str, Any]]]) -> list[_Inserted]:
         """Insert the documents of several requests.
 
-        A rollout that was deleted after its numbers were taken may have missed what is inserted now. Whoever deletes
-        looks for spans once more when the rollout is gone; whoever inserts looks for the rollout when the spans are in.
+        A rollout that was deleted after its numbers were taken may have missed what is inserted now. So a
+        deletion looks for spans once more when the rollout is gone; an insertion looks for the rollout afterwards.
         One of the two comes last, and nothing is left.
         """
         there = await self._keep_all(requests)

@@ -26,7 +26,7 @@ class MongoLightningStore(StoreFacade):
         uri: The address. Its password is never shown.
         database: The database's name.
         partition_id: The part of the database that is used: runs in other partitions are neither seen nor touched.
-        connect_seconds: How long to look for a server before it is said that there is none.
+        connect_seconds: How long to look for a server before giving up.
         retry_seconds: How long each request is repeated while the server is away.
         poll_milliseconds: How often a standalone server is asked what others have written.
         keep_days: After how many days the server deletes rollouts that have ended, and spans; None for never.

@@ -137,7 +137,7 @@ class Mongod:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on just now."""
+    """Return a port that is free just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

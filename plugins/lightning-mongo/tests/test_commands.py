@@ -101,7 +101,7 @@ def test_the_variable_does_not_stop_a_store_that_has_no_address() -> None:
             ["--mongo-uri", f"mongodb://me:{PASSWORD}@127.0.0.1:{{port}}", "--set", "connect_seconds=0.2"],
             "no MongoDB answers",
         ),
-        (["--mongo-uri", f"mongodb://me:{PASSWORD}@db:port"], "is no address of a MongoDB"),
+        (["--mongo-uri", f"mongodb://me:{PASSWORD}@db:port"], "is not the address of a MongoDB"),
         (["--set", "client_options={maxPoolSize: x}"], "The value of maxPoolSize must be an integer"),
         (["--uri", ""], "--uri is empty; give an address, or leave --uri out"),
         (["--partition", "a/b"], "partition_id is 'a/b'"),
