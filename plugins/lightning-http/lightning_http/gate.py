@@ -38,7 +38,7 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] += added
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
         self._service.metrics.begin()
