@@ -12,9 +12,11 @@ from lightning_core.algorithm.batch import continued
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.emitter import find_final_reward
+from lightning_core.rewards import final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
 from lightning_core.types import (
+    AttemptedRollout,
     Dataset,
     NamedResources,
     ProxyLLM,
@@ -105,7 +107,9 @@ async def _rewards(
             continue
         given = rewards.setdefault(sample_key(rollout.input), [])
         if rollout.status == "succeeded":
-            reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
+            reward = final_reward_in(rollout.attempt.metadata) if isinstance(rollout, AttemptedRollout) else None
+            if reward is None:  # none, or one that only the spans tell
+                reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
             given += [] if reward is None else [reward]
     return {sample: fmean(given) if given else None for sample, given in rewards.items()}
 
