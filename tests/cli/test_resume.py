@@ -220,8 +220,6 @@ async def check_work(killed: RunFolder, whole: RunFolder, done: dict[str, str]) 
         (BASELINE, "rollout_start:1"),
         (BASELINE, "step_end:1"),
         (BASELINE, "rollout_end:27"),
-        (BASELINE, "run_end:1"),
-        (CLIMB, "rollout_end:5"),
         (CLIMB, "rollout_end:36"),
         (CLIMB, "run_end:1"),
     ],

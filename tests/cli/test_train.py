@@ -51,10 +51,6 @@ async def diverge():
     raise AlgorithmError("the search diverged at [b]step[/b] 3")
 
 @algo
-async def stumble():
-    return 1 / 0
-
-@algo
 async def fail_late(store, train_dataset, report):
     first = (await store.add_resources({"main_prompt": PromptTemplate(template="answer")})).resources_id
     await run_batch(store, train_dataset, mode="train", resources_id=first)
@@ -139,11 +135,6 @@ def test_summary_shows_each_metric_before_and_after_and_the_best_prompt_to_the_l
         f"+ [red]please[/red] :smile: [/] {'and ' * 40}stop\n"
         "\n"
     ) in result.stdout
-
-
-def test_prompt_that_did_not_change_is_said_to_be_unchanged(train: Train) -> None:
-    text = PLAIN + 'initial_resources:\n  p: {resource_type: prompt_template, template: "Hello"}\n'
-    assert "\n\np (unchanged)\nHello\n\n" in train(text).stdout
 
 
 def test_failures_are_shown_to_the_letter(train: Train) -> None:
@@ -331,12 +322,6 @@ def test_what_an_agent_says_in_an_error_is_shortened_and_cannot_speak_to_the_ter
     assert "ValueError: \\x1b[2Jxxx" in result.stderr
     assert result.stderr.endswith("x…\n")
     assert "\x1b" not in result.output
-
-
-def test_what_nobody_expected_keeps_its_traceback(train: Train) -> None:
-    result = train("agent: trained_agent:solve\nalgorithm: trained_agent:stumble\n")
-    assert result.exit_code == 1
-    assert isinstance(result.exception, ZeroDivisionError)
 
 
 def test_help_says_what_it_takes_and_what_the_exit_status_means() -> None:
