@@ -25,7 +25,7 @@ async def nothing_left_running() -> AsyncIterator[None]:
 PROCESSES = (
     "tests/chaos/",
     "tests/cli/",
-    "tests/compat/test_former_files.py",
+    "tests/compat/test_earlier_files.py",
     "tests/compat/test_scripts.py",
     "tests/config/test_agents.py",
     "tests/docs/test_code_blocks.py",

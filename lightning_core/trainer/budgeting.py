@@ -219,11 +219,6 @@ def check_budget(
     return spec
 
 
-def budget_elsewhere(proxy: ModelProxy | None) -> BudgetElsewhere | None:
-    """Return the budget of a proxy that runs by itself; None for any other proxy, whose budget is the run's."""
-    return None if proxy is None or not proxy.is_remote else BudgetElsewhere(proxy)
-
-
 class BudgetOfRun:
     """What one run may use.
 

@@ -19,7 +19,7 @@ from lightning_core.runs.result import failed_hooks, sum_usage
 from lightning_core.runs.standing import expected_rollouts, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
-from lightning_core.trainer.budgeting import BudgetOfRun, budget_elsewhere
+from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun
 from lightning_core.trainer.proxies import leads, proxied, readdressed, with_model
 from lightning_core.types import Dataset, NamedResources
 
@@ -65,7 +65,8 @@ class Run:
         self._proxy = trainer.llm_proxy if leads(trainer.strategy) else None
         self._initial: NamedResources | None = None
         self._budget = BudgetOfRun(
-            trainer.next_budget() if leads(trainer.strategy) else None, elsewhere=budget_elsewhere(self._proxy)
+            trainer.next_budget() if leads(trainer.strategy) else None,
+            elsewhere=BudgetElsewhere(self._proxy) if self._proxy is not None and self._proxy.is_remote else None,
         )
         trainer.result = None
         self._store = trainer.next_store()

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.emitter import find_final_reward
 from lightning_core.execution.pickling import packed, unpacked
+from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry, default_registry
 from lightning_core.runner import LitAgentRunner, Runner
@@ -16,9 +17,6 @@ from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.types import Attempt, AttemptedRollout
 from lightning_core.types.hook import Hook
-
-if TYPE_CHECKING:
-    from lightning_core.trainer.trainer import Trainer
 
 _HOOKS_OF_RUNNERS = (
     "lightning_rollout_start",
@@ -59,8 +57,12 @@ class RunnersSide:
 
     Args:
         agent: What runs.
-        trainer: Whose parts are used.
+        trainer: What the agent is attached to, in this process.
+        proxy: The model proxy, which makes the keys of attempts in this process; None for none.
         runner: How to make a runner, in a form that the registry takes.
+        tracer: See `make_runner`.
+        max_rollouts: See `make_runner`.
+        reward: See `make_runner`.
         plugins: The trainer's plugins with hooks, as they were given.
         hooks: What tells those plugins, and others of the run, in this process.
         registry: Where names are looked up.
@@ -69,19 +71,24 @@ class RunnersSide:
     def __init__(
         self,
         agent: LitAgent[Any],
-        trainer: "Trainer",
+        trainer: object,
         *,
+        proxy: ModelProxy | None,
         runner: object,
+        tracer: Tracer,
+        max_rollouts: int | None,
+        reward: Grader | None,
         plugins: Sequence[object],
         hooks: Hooks,
         registry: Registry,
     ) -> None:
         self._agent = agent
-        self._trainer: Trainer | None = trainer
+        self._trainer: object | None = trainer
+        self._proxy = proxy
         self._runner = runner
-        self._tracer = trainer.tracer
-        self._max_rollouts = trainer.max_rollouts
-        self._reward = trainer.reward
+        self._tracer = tracer
+        self._max_rollouts = max_rollouts
+        self._reward = reward
         self._plugins = plugins
         self._hooks = hooks
         self._registry = registry
@@ -97,16 +104,15 @@ class RunnersSide:
         )
         if self._trainer is not None:
             self._agent.set_trainer(self._trainer)
-            if self._trainer.llm_proxy is not None and isinstance(runner, LitAgentRunner):
-                runner.mint_key = self._trainer.llm_proxy.attempt_key
+        if self._proxy is not None and isinstance(runner, LitAgentRunner):
+            runner.mint_key = self._proxy.attempt_key
         with runner.run_context(agent=self._agent, store=store, hooks=self._hooks, worker_id=worker_id):
             await runner.iter()
 
     @property
     def key(self) -> str | None:
         """What the keys of attempts are made of, where the model proxy wants such keys."""
-        proxy = None if self._trainer is None else self._trainer.llm_proxy
-        return None if proxy is None else proxy.key
+        return None if self._proxy is None else self._proxy.key
 
     @property
     def observer(self) -> "_Onlookers | None":
@@ -168,7 +174,7 @@ def _arrived(sent: dict[str, bytes], plugins: Sequence[bytes], max_rollouts: int
     side._reward = unpacked(sent["reward"])
     side._plugins = [unpacked(plugin) for plugin in plugins]
     side._max_rollouts = max_rollouts
-    side._trainer = None
+    side._trainer = side._proxy = None
     side._registry = default_registry()
     side._hooks = Hooks(side._plugins, load_entry_points=True).only(lambda plugin: not _stays(plugin))
     return side

@@ -171,7 +171,7 @@ class Trainer:
         progress: "bool | Display | None" = None,
     ) -> None:
         self._registry = default_registry() if registry is None else registry
-        self._runner_spec = runner
+        self._runner = registry_form("runners", runner, default=_DEFAULTS["runners"], registry=self._registry)
         self.max_rollouts = max_rollouts
         _check_prompts(initial_resources)
         self.initial_resources = initial_resources
@@ -287,7 +287,7 @@ class Trainer:
     def make_runner(self) -> Runner:
         """Make one of the runners."""
         return make_runner(
-            self._runner_form(),
+            self._runner,
             tracer=self.tracer,
             max_rollouts=self.max_rollouts,
             reward=self.reward,
@@ -299,7 +299,11 @@ class Trainer:
         return RunnersSide(
             agent,
             self,
-            runner=self._runner_form(),
+            proxy=self.llm_proxy,
+            runner=self._runner,
+            tracer=self.tracer,
+            max_rollouts=self.max_rollouts,
+            reward=self.reward,
             plugins=self._plugins,
             hooks=self.hooks if hooks is None else hooks,
             registry=self._registry,
@@ -404,9 +408,6 @@ class Trainer:
                 f"reward is grader {self.reward.name}, but the runner, a {type(runner).__name__}, takes none or was "
                 "given with another one; say it in one place"
             )
-
-    def _runner_form(self) -> object:
-        return registry_form("runners", self._runner_spec, default=_DEFAULTS["runners"], registry=self._registry)
 
     def _build(self, kind: Kind, spec: object, expected: type[T], defaults: Mapping[str, Any] | None = None) -> T:
         form = registry_form(

@@ -21,7 +21,7 @@ def test_configure_logger_shows_the_logs_of_one_logger():
         reset_logging()
 
 
-def test_former_names_are_what_they_stand_for():
+def test_deprecated_names_are_what_they_stand_for():
     assert agl.SharedMemoryExecutionStrategy is LocalStrategy
     assert agl.ThreadingEvent is threading.Event
     assert float in typing.get_args(agl.RolloutRawResult)
