@@ -1,9 +1,10 @@
 """A run as far as it is known by now: brought up to date when somebody asks, and when its store tells of changes."""
 
 import asyncio
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ PING_SECONDS = 5.0
 
 MAX_NAMED = 100
 """How many rollouts one message names."""
+
+MAX_TOLD = 20_000
+"""Of how many rollouts it is kept that they changed; after more all are read again that had not ended."""
 
 KEPT_CHANGES = 1_000
 """How many changes are kept for clients that come back."""
@@ -78,10 +82,11 @@ class Live:
         self._lock = asyncio.Lock()
         self._history: deque[_Change] = deque(maxlen=KEPT_CHANGES)
         self._watchers: set[asyncio.Event] = set()
-        self._told: set[str] = set()
-        """The rollouts that the store has told of since the last look."""
-        self._listeners = 0
-        """How many clients the store tells."""
+        self._guard = threading.Lock()
+        self._told: set[str] | None = None
+        """The rollouts that the store has told of since the last look; None where it did not, or of too many."""
+        self._unwatch: Callable[[], None] | None = None
+        """Stops the store's telling; None where it does not tell."""
         self._files: tuple[object, ...] | None = None
         self._looked_at = self._look_took = 0.0
         self._summary: tuple[int, dict[str, Any]] | None = None
@@ -99,8 +104,14 @@ class Live:
         return self._store is store
 
     async def aclose(self) -> None:
-        """Remove the copy of the store."""
+        """Remove the copy of the store, and listen to it no more."""
+        self.stop_listening()
         await self._copies.aclose()
+
+    def stop_listening(self) -> None:
+        """Listen to the store no more. Can be called again."""
+        if self._unwatch is not None:
+            self._unwatch()
 
     # What is known
 
@@ -212,7 +223,6 @@ class Live:
         """
         assert self._store is not None
         await self._store.update_rollout(rollout_id, status=_STATUS_AFTER[action])
-        self._told.add(rollout_id)
         self._looked_at = 0.0
         await self.look()
 
@@ -232,12 +242,16 @@ class Live:
             files = self._read_files()
             if self._files == files and not self.can_act:
                 return
-            told, self._told = self._told, set()
             if self.folder is not None and not self.can_act:
                 await self._copies.aclose()
                 self._store = await self._copies.enter_async_context(copied(self.folder))
             assert self._store is not None
-            changed = await self._follower.update(self._store, told if self._listeners else None)
+            if self.can_act and self._unwatch is None:
+                self._loop = asyncio.get_running_loop()
+                self._unwatch = self._store.watch(self._hear)
+            with self._guard:
+                told, self._told = self._told, None if self._unwatch is None else set()
+            changed = await self._follower.update(self._store, told)
             is_of_folder, self._files = self._files != files, files
             self._looked_at = time.monotonic()
             if self.revision:  # the first look reads everything, and is no measure of the others
@@ -266,42 +280,38 @@ class Live:
             `revision`, `rollouts` (the ids of those that changed; None for many) and `run` (whether the folder's
             files did). An empty one where nothing has changed for a while.
         """
-        loop, watcher = asyncio.get_running_loop(), asyncio.Event()
-
-        def hear(rollout_id: str) -> None:
-            loop.call_soon_threadsafe(self._hear, rollout_id)
-
+        watcher = asyncio.Event()
         await self.look()
-        assert self._store is not None
-        unwatch = self._store.watch(hear) if self.can_act else None
         self._watchers.add(watcher)
-        self._listeners += unwatch is not None
         last = time.monotonic()
         try:
-            if unwatch is not None:
-                self._looked_at, listeners, self._listeners = 0.0, self._listeners, 0
-                await self.look()  # for what changed before it was heard
-                self._listeners = listeners
             while not self._closing.is_set():
                 watcher.clear()
                 if after != self.revision or time.monotonic() - last >= PING_SECONDS:
                     told, after = self._since(after), self.revision
                     last = time.monotonic()
                     yield told
-                await _first_of(watcher, self._closing, seconds=LOOK_SECONDS if unwatch is None else PING_SECONDS)
+                await _first_of(watcher, self._closing, seconds=LOOK_SECONDS if self._unwatch is None else PING_SECONDS)
                 rest = self._looked_at + self._look_took * REST_SHARE - time.monotonic()
                 if rest > 0:
                     await _first_of(self._closing, seconds=rest)
                 await self.look()
         finally:
             self._watchers.discard(watcher)
-            if unwatch is not None:
-                unwatch()
-                self._listeners -= 1
 
     def _hear(self, rollout_id: str) -> None:
-        self._told.add(rollout_id)
-        self._wake()
+        """Take note of a change. The store calls it, from any thread."""
+        with self._guard:
+            is_first = self._told is not None and not self._told
+            if self._told is not None:
+                self._told.add(rollout_id)
+                if len(self._told) > MAX_TOLD:
+                    self._told = None
+        if is_first:  # of others the watchers know already
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # the server's event loop is closed
+                self.stop_listening()
 
     def _wake(self) -> None:
         for watcher in self._watchers:

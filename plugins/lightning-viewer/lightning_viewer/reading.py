@@ -1,5 +1,6 @@
 """Reads the rollouts of a run page by page, and takes them into `Aggregates`."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 
 from lightning_core.adapter.usage import Usage, usage_in
@@ -94,7 +95,9 @@ class Follower:
             self.known.put_resources(await store.query_resources())
             self._versions = versions
         before = {each.rollout_id: self.known.row(each.rollout_id) for each in changed}
-        await _put(store, self.known, changed)
+        for start in range(0, len(changed), PAGE_SIZE):
+            await _put(store, self.known, changed[start : start + PAGE_SIZE])
+            await asyncio.sleep(0)  # others come in between: the store may be in this very event loop
         self._open.difference_update(each.rollout_id for each in changed if each.status in ENDED)
         self._open.update(each.rollout_id for each in changed if each.status not in ENDED)
         return {rollout_id for rollout_id, row in before.items() if self.known.row(rollout_id) != row}
@@ -113,3 +116,4 @@ class Follower:
             found += items
             self._seen += len(items)
             self._newest = items[-1].rollout_id
+            await asyncio.sleep(0)

@@ -101,10 +101,12 @@ def store_pages() -> list[BaseRoute]:
         key = (id(call.service), call.store.run_id)
         live = known.get(key)
         if live is None or not live.is_of(call.store):
+            if live is not None:
+                live.stop_listening()
             live = known[key] = Live(call.store, closing=call.service.closing)
         known.move_to_end(key)
         while len(known) > KEPT_LIVES:
-            known.popitem(last=False)
+            known.popitem(last=False)[1].stop_listening()
         return live
 
     return live_routes(find, lambda request: _require(request, "ALGORITHM"))
