@@ -51,7 +51,7 @@ function Verdict({ data }) {
     <p class="big">${before && html`<span class=${after ? "old" : ""}>${number(before.mean)}</span>`}${before && after && html`<span class="arrow" aria-label="to">→</span>`}${after && html`<span>${number(after.mean)}</span>`}</p>
     ${difference && html`<${Difference} found=${difference} />`}
     ${rows.length > 0 && html`<${Intervals} rows=${rows} />`}
-    ${found.mode === "val" && found.after && html`<p class="note">The best was chosen on these samples, which flatters it. Give a test_dataset to measure it on others.</p>`}
+    ${found.mode === "val" && found.after && html`<p class="note">The best was chosen on these samples, which flatters it.${data.run.outcome !== "running" && " Give a test_dataset to measure it on others."}</p>`}
   </section>`;
 }
 
