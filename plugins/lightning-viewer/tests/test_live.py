@@ -388,11 +388,10 @@ async def test_a_run_without_a_store_in_its_folder_says_so(tmp_path: Path) -> No
         await Live(folder=folder).look()
 
 
-async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
-    await trainer.fit_async(agent, [1, 0])
-    await trainer.store.aclose()
-    command = [sys.executable, "-m", "lightning_core", "ui", "--runs-dir", str(tmp_path)]
+@asynccontextmanager
+async def agl_ui(*arguments: str) -> AsyncIterator[str]:
+    """Run `agl ui` during the block, and end it as Ctrl-C does."""
+    command = [sys.executable, "-m", "lightning_core", "ui", *arguments]
     environment = {name: each for name, each in os.environ.items() if name != "AGL_KEY"}
     process = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
@@ -401,9 +400,7 @@ async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
         assert process.stdout is not None
         async with asyncio.timeout(60.0):
             line = (await process.stdout.readline()).decode()
-        url = line.partition(" at ")[2].partition(" ")[0]
-        async with aiohttp.ClientSession() as session, session.get(f"{url}ui/run") as answer:
-            assert (await answer.json())["counts"]["succeeded"] == 2
+        yield line.partition(" at ")[2].partition("/ (")[0]
         process.send_signal(signal.SIGINT)
         async with asyncio.timeout(SECONDS):
             _, errors = await process.communicate()
@@ -412,6 +409,34 @@ async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    await trainer.fit_async(agent, [1, 0])
+    await trainer.store.aclose()
+    async with (
+        agl_ui("--runs-dir", str(tmp_path)) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/ui/run") as answer,
+    ):
+        assert (await answer.json())["counts"]["succeeded"] == 2
+
+
+async def test_agl_ui_shows_a_served_store_and_acts_on_it(store: LightningStore) -> None:
+    [waiting] = await store.query_rollouts(status_in=["queuing"])
+    async with (
+        LightningStoreServer(store, key=KEY) as server,
+        agl_ui("--store", server.url, "--key", KEY) as url,
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/ui/events?after=1") as events,
+    ):
+        added = await store.enqueue_rollout({"question": "new"})
+        assert (await next_event(events))["rollouts"] == [added.rollout_id]
+        async with session.post(f"{url}/ui/rollouts/{waiting.rollout_id}/cancel") as answer:
+            assert (await answer.json())["status"] == "cancelled"
+    [cancelled] = await store.query_rollouts(status_in=["cancelled"])
+    assert cancelled.rollout_id == waiting.rollout_id
 
 
 def test_agl_ui_on_an_address_of_others_needs_a_key(tmp_path: Path) -> None:
