@@ -227,20 +227,35 @@ class Aggregates:
         Args:
             best: The resources that are marked as the best.
         """
-        best_key = None if best is None else sample_key(best)
+        best_number = self.number_of(best)
         found = []
-        for ids in self._versions:
+        for number, ids in enumerate(self._versions):
             first = self._updates[ids[0]]
             found.append(
                 {
                     "id": first.resources_id,
                     "created": first.create_time,
                     "texts": _texts(first.resources),
-                    "is_best": sample_key(first.resources) == best_key,
+                    "is_best": number == best_number,
                     "rewards": self._rewards(ids),
                 }
             )
         return found
+
+    def number_of(self, resources: NamedResources | None) -> int | None:
+        """Return the number of the version that these resources are; None where there is no such version."""
+        key = None if resources is None else sample_key(resources)
+        found = (n for n, ids in enumerate(self._versions) if sample_key(self._updates[ids[0]].resources) == key)
+        return next(found, None)
+
+    def versions_named(self, beginning: str) -> set[int]:
+        """Return the numbers of the versions with an id that begins so."""
+        return {number for each, number in self._numbers.items() if each.startswith(beginning)}
+
+    @property
+    def version_count(self) -> int:
+        """How many distinct versions of the resources there are."""
+        return len(self._versions)
 
     def compare(self, before: int, after: int, *, mode: str | None = None, limit: int = 100) -> dict[str, Any]:
         """Compare two versions sample by sample, on the samples that both were tried on.
@@ -337,6 +352,10 @@ class Aggregates:
     def version_of(self, row: Row) -> int | None:
         """Return the number of the version of the resources that a rollout used; None where that is not known."""
         return self._numbers.get(row.resources_id or "")
+
+    def sample_keys(self) -> list[bytes]:
+        """Return what tells each sample from others, in other runs, too; by its number."""
+        return list(self._samples)
 
     def inputs(self, samples: Iterable[int]) -> dict[int, Any]:
         """Return the inputs of samples, cut short where they are long."""

@@ -2,20 +2,18 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.cli.console import to_json
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources, ResourcesUpdate, Rollout
 from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row
-from lightning_viewer.reading import read_aggregates, reward_of
+from lightning_viewer.reading import read_aggregates
 from lightning_viewer.traces import read_trace
 
 FORMAT = 1
@@ -37,14 +35,6 @@ RunData = dict[str, Any]
 """What `collect` returns: JSON values."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardedRollout:
-    """A rollout and its reward, None where it gave none."""
-
-    rollout: Rollout
-    reward: float | None
-
-
 async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int = MAX_TRACES) -> RunData:
     """Read a run.
 
@@ -57,16 +47,15 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     Returns:
         JSON values, without secrets: `run`, `curve`, `counts`, `failures`, `resources`, ... of all rollouts;
         `rollouts` and `inputs`, as many as fit, the most telling first chosen; `traces`; `left_out`, how many of which
-        are not there. Where rollouts are not there, `compared` has what `Aggregates.compare` says of each version
-        against the first and the best.
+        are not there. Where rollouts are not there, `version_changes` has what `Aggregates.compare` says of each
+        version against the first and the best.
 
     Raises:
         RunFolderError: When a file of the run is damaged.
     """
     known = await read_aggregates(store)
     best = read_best(folder.best_file)
-    versions = known.versions(best)
-    best_number = next((number for number, each in enumerate(versions) if each["is_best"]), None)
+    versions, best_number = known.versions(best), known.number_of(best)
     told = _most_telling(known, best_number)
     rows, inputs = _within(known, told)
     places = {each["id"]: each["sample"] for each in rows}
@@ -90,7 +79,7 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         "rollouts": rows,
         "inputs": inputs,
         "resources": versions,
-        "compared": _compared(known, versions, best_number) if len(rows) < len(told) else None,
+        "version_changes": _version_changes(known, best_number) if len(rows) < len(told) else None,
         "traces": traces,
         "left_out": {"traces": len(told) - len(traces), "rollouts": len(told) - len(rows)},
     }
@@ -124,37 +113,6 @@ def about_run(folder: RunFolder) -> RunData:
         "budget": None if result is None or result.budget is None else asdict(result.budget),
         "curve": [{"step": each.step, "metrics": each.metrics} for each in read_metrics(folder.metrics_file)],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """The different resources of a run: the same prompt may be added again, as for the held-out samples."""
-
-    distinct: list[ResourcesUpdate]
-    numbers: dict[str, int]
-    """By the id of each version, its place in `distinct`."""
-
-    def number_of(self, resources: NamedResources | None) -> int | None:
-        """Return the place of these resources; None where the run has none such."""
-        return next((number for number, each in enumerate(self.distinct) if each.resources == resources), None)
-
-
-def distinct_versions(updates: Sequence[ResourcesUpdate]) -> Versions:
-    """Put equal versions together, the first of them in its place."""
-    found = Versions([], {})
-    for update in updates:
-        same = found.number_of(update.resources)
-        if same is None:
-            same = len(found.distinct)
-            found.distinct.append(update)
-        found.numbers[update.resources_id] = same
-    return found
-
-
-async def rewarded(store: LightningStore) -> list[RewardedRollout]:
-    """Return the rollouts of a run with their rewards, the oldest first, without those of the algorithm's own calls."""
-    found = await store.query_rollouts(sort_by="start_time")
-    return [RewardedRollout(each, await reward_of(store, each)) for each in found if not is_of_algorithm(each)]
 
 
 def _most_telling(known: Aggregates, best: int | None) -> list[Row]:
@@ -196,11 +154,11 @@ def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]
     return rows, inputs
 
 
-def _compared(known: Aggregates, versions: Sequence[Any], best: int | None) -> dict[str, Any]:
+def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
     """Return each version against the first and the best, by both numbers, as many as fit."""
     found: dict[str, Any] = {}
     characters = 0
-    for before, after in product(sorted({0, best or 0}), range(len(versions))):
+    for before, after in product(sorted({0, best or 0}), range(known.version_count)):
         if before == after:
             continue
         compared = known.compare(before, after, limit=20)

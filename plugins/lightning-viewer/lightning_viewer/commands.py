@@ -36,7 +36,6 @@ def report(run: str | None, other: str | None, output: Path | None, no_traces: b
     """
     import asyncio
 
-    from lightning_core.runs.recording import read_best
     from lightning_viewer import compare as comparing
     from lightning_viewer.collect import MAX_TRACES, collect
     from lightning_viewer.report import REPORT_FILE, write_report
@@ -49,9 +48,9 @@ def report(run: str | None, other: str | None, output: Path | None, no_traces: b
         async with opened(folder) as store:
             data = await collect(folder, store, max_traces=0 if no_traces else MAX_TRACES)
             if compared is not None:
-                after = await comparing.read_side(store, best=read_best(folder.best_file))
+                after = await comparing.read_side(folder, store)
                 async with opened(compared) as before:
-                    earlier = await comparing.read_side(before, best=read_best(compared.best_file))
+                    earlier = await comparing.read_side(compared, before)
                 data["compared"] = comparing.most_changed(comparing.compare(earlier, after))
         path = output or folder.path / REPORT_FILE
         write_report(data, path)
@@ -84,8 +83,9 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
     from lightning_core.cli.console import plain_console
     from lightning_core.cli.run_report import print_run
     from lightning_core.runs.recording import read_best
+    from lightning_viewer.reading import read_aggregates
     from lightning_viewer.stored import find, opened
-    from lightning_viewer.terminal import print_before_and_after, print_rollout, print_rollouts
+    from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
 
     folder = find(runs_root(runs_dir), run)
     manifest = folder.manifest()
@@ -105,10 +105,12 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
             if rollout is not None:
                 await print_rollout(console, store, rollout)
                 return
-            if not failed:
-                best = read_best(folder.best_file)
-                await print_before_and_after(console, store, best=best, limit=limit)
-            await print_rollouts(console, store, only_failed=failed, limit=limit)
+            known = await read_aggregates(store)
+        if failed:
+            print_failed(console, known, limit=limit)
+        else:
+            print_before_and_after(console, known, folder.run_id, best=read_best(folder.best_file), limit=limit)
+            print_rollouts(console, known, limit=limit)
 
     asyncio.run(print_it())
 
@@ -134,7 +136,6 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
     import json
 
     from lightning_core.cli.console import plain_console, to_json
-    from lightning_core.runs.recording import read_best
     from lightning_viewer import compare as comparing
     from lightning_viewer.stored import find, opened
     from lightning_viewer.terminal import print_comparison
@@ -144,7 +145,7 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
     async def side(run: str, version: str | None) -> "Side":
         folder = find(root, run)
         async with opened(folder) as store:
-            return await comparing.read_side(store, version, best=read_best(folder.best_file))
+            return await comparing.read_side(folder, store, version)
 
     async def both() -> dict[str, Any]:
         return comparing.compare(await side(*_run_and_version(before)), await side(*_run_and_version(after)))

@@ -7,23 +7,26 @@ from typing import Any
 
 from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.errors import NotFound
+from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.held_out import MODES
+from lightning_core.runs.recording import read_best
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources, RolloutMode, sample_key
-from lightning_viewer.collect import RewardedRollout, Versions, distinct_versions, rewarded
+from lightning_core.types import NamedResources, RolloutMode
+from lightning_viewer.aggregates import Aggregates, Filter, Row
+from lightning_viewer.reading import read_aggregates
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two that are compared."""
+    """One of the two that are compared: a run with one version of its resources."""
 
     run_id: str
+    known: Aggregates
+    """What is known of the run."""
     version: int | None
-    """The version of the resources, counted from 1; None where the run has none."""
+    """The version, counted from 1; None where the run has none."""
     is_best: bool
     """Whether its algorithm named this version as the best."""
-    rollouts: Sequence[RewardedRollout]
-    """Those with this version."""
 
     @property
     def label(self) -> str:
@@ -31,11 +34,17 @@ class Side:
         return self.run_id if self.version is None else f"{self.run_id}:v{self.version}"
 
 
-async def read_side(store: LightningStore, version: str | None = None, *, best: NamedResources | None = None) -> Side:
-    """Read the rollouts of a run with one version of its resources.
+async def read_side(folder: RunFolder, store: LightningStore, version: str | None = None) -> Side:
+    """Read a run, and choose a version of its resources; see `side_of`."""
+    return side_of(await read_aggregates(store), folder.run_id, version, best=read_best(folder.best_file))
+
+
+def side_of(known: Aggregates, run_id: str, version: str | None = None, *, best: NamedResources | None = None) -> Side:
+    """Choose a version of the resources of a run.
 
     Args:
-        store: Where the run is.
+        known: What is known of the run.
+        run_id: The run's id.
         version: `first`, `best`, `v2`, or the beginning of a resources id. None for the best version; where the run
             names none, or has not tried it, for the newest one that was tried.
         best: The best resources of the run, where it names any.
@@ -43,29 +52,25 @@ async def read_side(store: LightningStore, version: str | None = None, *, best: 
     Raises:
         NotFound: When the run has no such version.
     """
-    found = await rewarded(store)
-    versions = distinct_versions(await store.query_resources(sort_by="create_time"))
-    best_number = versions.number_of(best)
-    tried = [versions.numbers.get(each.rollout.resources_id or "") for each in found]
+    best_number = known.number_of(best)
     if version is None:
+        tried = [known.version_of(row) for row in sorted(known.find(Filter()), key=lambda row: row.start)]
         number = best_number if best_number in tried else next(reversed(tried), None)
-    elif version == "first" and versions.distinct:
+    elif version == "first" and known.version_count:
         number = 0
     elif version == "best" and best_number is not None:
         number = best_number
     else:
-        number = _numbered(version, versions, run_id=store.run_id)
-    of_it = [each for each, its in zip(found, tried, strict=True) if its == number]
-    return Side(
-        store.run_id, None if number is None else number + 1, number is not None and number == best_number, of_it
-    )
+        number = _numbered(version, known, run_id=run_id)
+    is_best = number is not None and number == best_number
+    return Side(run_id, known, None if number is None else number + 1, is_best)
 
 
-def _numbered(version: str, versions: Versions, *, run_id: str) -> int:
-    count = len(versions.distinct)
+def _numbered(version: str, known: Aggregates, *, run_id: str) -> int:
+    count = known.version_count
     if version.startswith("v") and version[1:].isdecimal() and 1 <= int(version[1:]) <= count:
         return int(version[1:]) - 1
-    found = {number for id, number in versions.numbers.items() if version and id.startswith(version)}
+    found = known.versions_named(version) if version else set()
     if len(found) == 1:
         return found.pop()
     has = "has no resources" if count == 0 else "has v1" if count == 1 else f"has v1 to v{count}"
@@ -87,23 +92,24 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
         - `mode`: the kind of samples
         - `difference`: the paired difference with its interval, None where no sample has a reward on both sides
         - `better`, `worse`, `same`: how many samples changed how; `unpaired`: how many have no reward on one side
-        - `samples`: each sample that both were tried on, the greatest loss first: its `input`, the means `before`
-          and `after` (None where each rollout failed), their `difference`, and the rollouts' ids of both sides,
-          `before_rollouts` and `after_rollouts`
+        - `samples`: each sample that both were tried on, the greatest loss first: its `input`, cut short where it is
+          long, the means `before` and `after` (None where each rollout failed), their `difference`, and the rollouts'
+          ids of both sides, `before_rollouts` and `after_rollouts`
     """
     mode = next((mode for mode in MODES if _by_sample(before, mode).keys() & _by_sample(after, mode).keys()), None)
     old, new = _by_sample(before, mode), _by_sample(after, mode)
+    inputs = before.known.inputs(old[key][0].sample for key in old.keys() & new.keys())
     samples = []
     for key in old.keys() & new.keys():
         was, now = _mean(old[key]), _mean(new[key])
         samples.append(
             {
-                "input": old[key][0].rollout.input,
+                "input": inputs[old[key][0].sample],
                 "before": was,
                 "after": now,
                 "difference": None if was is None or now is None else now - was,
-                "before_rollouts": [each.rollout.rollout_id for each in old[key]],
-                "after_rollouts": [each.rollout.rollout_id for each in new[key]],
+                "before_rollouts": [each.rollout_id for each in old[key]],
+                "after_rollouts": [each.rollout_id for each in new[key]],
             }
         )
     samples.sort(key=lambda each: (each["difference"] is None, each["difference"] or 0.0, str(each["input"])))
@@ -133,20 +139,25 @@ def most_changed(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "changed": len(changed), "samples": sorted(kept, key=lambda each: each["difference"])}
 
 
-def _by_sample(side: Side, mode: RolloutMode | None) -> dict[str, list[RewardedRollout]]:
-    found: dict[str, list[RewardedRollout]] = {}
-    for each in side.rollouts:
-        if each.rollout.mode == mode and each.rollout.status in ("succeeded", "failed"):
-            found.setdefault(sample_key(each.rollout.input), []).append(each)
+def _by_sample(side: Side, mode: RolloutMode | None) -> dict[bytes, list[Row]]:
+    keys = side.known.sample_keys()
+    found: dict[bytes, list[Row]] = {}
+    for row in sorted(side.known.find(Filter(mode=mode or "other")), key=lambda row: row.start):
+        version = side.known.version_of(row)
+        if (version is None if side.version is None else version == side.version - 1) and row.status in _COUNTED:
+            found.setdefault(keys[row.sample], []).append(row)
     return found
 
 
-def _mean(rollouts: Sequence[RewardedRollout]) -> float | None:
+_COUNTED = ("succeeded", "failed")
+
+
+def _mean(rollouts: Sequence[Row]) -> float | None:
     rewards = [each.reward for each in rollouts if each.reward is not None]
     return fmean(rewards) if rewards else None
 
 
-def _side_record(side: Side, samples: dict[str, list[RewardedRollout]]) -> dict[str, Any]:
+def _side_record(side: Side, samples: dict[bytes, list[Row]]) -> dict[str, Any]:
     measured = estimate(_mean(each) for each in samples.values())
     return {
         "label": side.label,

@@ -178,7 +178,7 @@ async def _compare(live: "Live", request: Request) -> Any:
     """Compare another run with this one."""
     from lightning_core.runs.folder import find_run
     from lightning_core.runs.recording import read_best
-    from lightning_viewer.compare import compare, most_changed, read_side
+    from lightning_viewer.compare import compare, most_changed, read_side, side_of
     from lightning_viewer.stored import copied
 
     asked = request.query_params
@@ -186,8 +186,9 @@ async def _compare(live: "Live", request: Request) -> Any:
         raise InvalidRequest("this server knows one run only; to compare two, start: agl ui RUN")
     other = find_run(live.root, asked.get("run", ""))
     async with copied(other) as store:
-        before = await read_side(store, asked.get("before"), best=read_best(other.best_file))
-    after = await read_side(await live.store(), asked.get("after"), best=read_best(live.folder.best_file))
+        before = await read_side(other, store, asked.get("before"))
+    best = read_best(live.folder.best_file)
+    after = side_of(await live.known(), live.run_id, asked.get("after"), best=best)
     return most_changed(compare(before, after))
 
 

@@ -18,17 +18,12 @@ from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
 from lightning_viewer.aggregates import Aggregates, Filter, Row
-from lightning_viewer.compare import compare, read_side
-from lightning_viewer.reading import read_aggregates
+from lightning_viewer.compare import compare, side_of
 
 
-async def print_rollouts(console: Console, store: LightningStore, *, only_failed: bool, limit: int) -> None:
-    """Print rollouts, one a line: those without a reward first, then the worst; or the failed ones by their cause."""
-    known = await read_aggregates(store)
+def print_rollouts(console: Console, known: Aggregates, *, limit: int) -> None:
+    """Print rollouts, one a line: those without a reward first, then the worst."""
     console.print()
-    if only_failed:
-        _print_failed(console, known, limit=limit)
-        return
     console.print(Text("rollouts, the worst first", style="bold"))
     for row in known.first("worst", limit):
         line = _rollout_line(known, row)
@@ -39,10 +34,12 @@ async def print_rollouts(console: Console, store: LightningStore, *, only_failed
         console.print(f"  and {len(known) - limit:,} more: --limit")
 
 
-def _print_failed(console: Console, known: Aggregates, *, limit: int) -> None:
+def print_failed(console: Console, known: Aggregates, *, limit: int) -> None:
+    """Print the rollouts that gave no reward, by their cause."""
     causes: dict[str, list[Row]] = {}
     for row in sorted(known.find(Filter(without_reward=True)), key=lambda row: row.start):
         causes.setdefault(pattern_of(row.failure or ""), []).append(row)
+    console.print()
     console.print(Text("rollouts without a reward, by their cause", style="bold"))
     left = limit
     for cause, group in sorted(causes.items(), key=lambda item: -len(item[1])):
@@ -61,13 +58,13 @@ def _rollout_line(known: Aggregates, row: Row) -> Text:
     return line.append(shortened(known.inputs([row.sample])[row.sample], MAX_CHARACTERS), style="dim")
 
 
-async def print_before_and_after(
-    console: Console, store: LightningStore, *, best: NamedResources | None, limit: int
+def print_before_and_after(
+    console: Console, known: Aggregates, run_id: str, *, best: NamedResources | None, limit: int
 ) -> None:
     """Print the samples whose reward changed from the first version of the resources to the best, if any did."""
-    if best is None:
+    if best is None or not known.version_count:
         return
-    before, after = await read_side(store, "first"), await read_side(store, best=best)
+    before, after = side_of(known, run_id, "first"), side_of(known, run_id, best=best)
     found = compare(before, after)
     if after.is_best and before.version != after.version and found["difference"] is not None:
         console.print()

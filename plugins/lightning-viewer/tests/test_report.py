@@ -170,7 +170,7 @@ async def test_a_report_without_room_for_all_rollouts_has_the_sums_of_all(
     assert {row["sample"] for row in data["rollouts"]} == set(range(len(data["inputs"])))
     assert (data["counts"]["succeeded"], data["counts"]["failed"]) == (9, 3)
     assert [each["rewards"][0]["n"] for each in data["resources"]] == [3, 3]
-    compared = data["compared"]["0-1"]
+    compared = data["version_changes"]["0-1"]
     assert (compared["better"], compared["worse"], compared["same"]) == (2, 0, 1)
 
 

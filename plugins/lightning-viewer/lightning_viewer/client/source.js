@@ -39,8 +39,8 @@ class FileSource {
   }
 
   samples(before, after) {
-    if (this.data.compared) {
-      const found = this.data.compared[`${before}-${after}`];
+    if (this.data.version_changes) {
+      const found = this.data.version_changes[`${before}-${after}`];
       if (!found) throw new Error("This file compares versions with the first and the best only. See others with agl compare or agl ui.");
       return found;
     }
