@@ -28,7 +28,10 @@ class LoopThread:
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="loop of the store")
+        running = threading.Event()
+        self.loop.call_soon(running.set)
         self._thread.start()
+        assert running.wait(timeout=30)
 
     async def run(self, call: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self.loop))
