@@ -4,6 +4,7 @@ A secret is recognised by the name of its field, by its looks, or because it was
 or in the environment. Prompts are what a run is for: only secrets of the config and of resources are hidden in them.
 """
 
+import functools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,6 +46,9 @@ _TYPE = "resource_type"
 """A mapping with this key is a resource, and its name is the user's own."""
 
 _REFERENCE = "os.environ/"
+_SHORT = 64
+"""How many characters a text may have that is remembered with what is hidden in it."""
+
 _SHORTEST = 8
 """What is shorter stands for no key, such as `EMPTY`, and may be a part of any text."""
 
@@ -86,17 +90,18 @@ class _Known:
 
     def __init__(self) -> None:
         self._values: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
+        self.pattern: re.Pattern[str] | None = None
+        """Matches each of them; None while there is none."""
 
     def add(self, found: Iterable[str]) -> None:
         new = {text for text in found if len(text) >= _SHORTEST} - self._values
         if new:
             self._values |= new
             longest_first = sorted(self._values, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+            self.pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def hide(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(_HIDDEN, text)
+        return text if self.pattern is None else self.pattern.sub(_HIDDEN, text)
 
 
 _given = _Known()
@@ -136,7 +141,15 @@ def hide_in_prompt(text: str) -> str:
 
 def hide_keys(text: str) -> str:
     """Replace secrets that are remembered, and what has the form of a key, in a text that is somebody's data."""
-    return _replace(_SHAPES, _known.hide(text))
+    if len(text) > _SHORT:
+        return _replace(_SHAPES, _known.hide(text))
+    return _without_keys(text, _known.pattern)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _without_keys(text: str, known: re.Pattern[str] | None) -> str:
+    """Do what `hide_keys` does. Most short texts are names that come again and again."""
+    return _replace(_SHAPES, text if known is None else known.sub(_HIDDEN, text))
 
 
 def hide_keys_in(value: Any) -> Any:
