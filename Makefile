@@ -45,7 +45,7 @@ quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a
 
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
-	$(VERL_BIN)/pytest -n 2 --dist loadgroup examples/rl_calculator plugins/lightning-verl/tests examples/gsm8k_grpo
+	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests examples/gsm8k_grpo
 
 test-fast: $(MADE_FOR) ## run the core's tests that need no other process, in less than a minute
 	$(BIN)/pytest -q -n 2 --dist loadscope -m 'not slow and not processes' tests

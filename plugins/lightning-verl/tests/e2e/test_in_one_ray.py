@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from watched import Ran, train
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.xdist_group("one Ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MAX_DIFFERENCE = 1e-5
 """Between the probabilities that tokens were sampled with and those that the actor computes."""
