@@ -39,17 +39,17 @@ def report(run: str | None, other: str | None, output: Path | None, no_traces: b
     from lightning_viewer import compare as comparing
     from lightning_viewer.collect import MAX_TRACES, collect
     from lightning_viewer.report import REPORT_FILE, write_report
-    from lightning_viewer.stored import find, opened
+    from lightning_viewer.stored import copied, find
 
     folder = find(runs_root(runs_dir), run)
     compared = None if other is None else find(runs_root(runs_dir), other)
 
     async def write() -> Path:
-        async with opened(folder) as store:
+        async with copied(folder) as store:
             data = await collect(folder, store, max_traces=0 if no_traces else MAX_TRACES)
             if compared is not None:
                 after = await comparing.read_side(folder, store)
-                async with opened(compared) as before:
+                async with copied(compared) as before:
                     earlier = await comparing.read_side(compared, before)
                 data["compared"] = comparing.most_changed(comparing.compare(earlier, after))
         path = output or folder.path / REPORT_FILE
@@ -84,7 +84,7 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
     from lightning_core.cli.run_report import print_run
     from lightning_core.runs.recording import read_best
     from lightning_viewer.reading import read_aggregates
-    from lightning_viewer.stored import find, opened
+    from lightning_viewer.stored import copied, find
     from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
 
     folder = find(runs_root(runs_dir), run)
@@ -101,7 +101,7 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
             return
 
     async def print_it() -> None:
-        async with opened(folder) as store:
+        async with copied(folder) as store:
             if rollout is not None:
                 await print_rollout(console, store, rollout)
                 return
@@ -137,14 +137,14 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
 
     from lightning_core.cli.console import plain_console, to_json
     from lightning_viewer import compare as comparing
-    from lightning_viewer.stored import find, opened
+    from lightning_viewer.stored import copied, find
     from lightning_viewer.terminal import print_comparison
 
     root = runs_root(runs_dir)
 
     async def side(run: str, version: str | None) -> "Side":
         folder = find(root, run)
-        async with opened(folder) as store:
+        async with copied(folder) as store:
             return await comparing.read_side(folder, store, version)
 
     async def both() -> dict[str, Any]:

@@ -29,30 +29,11 @@ def find(root: Path, run: str | None) -> RunFolder:
 
 
 @asynccontextmanager
-async def opened(folder: RunFolder) -> AsyncIterator[LightningStore]:
-    """Open the store of a run during the block; of a run that goes on, a copy of it as it is now.
-
-    The process that works on the run is not asked, and does not wait.
-
-    Raises:
-        RunFolderError: When the run has no store in its folder.
-        StoreError: When its store cannot be copied.
-    """
-    if folder.lock.owner() is not None:
-        async with copied(folder) as store:
-            yield store
-        return
-    _require_store(folder)
-    store = _open(folder, folder.store_file)
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
-@asynccontextmanager
 async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
-    """Open a copy of the store of a run during the block, whether the run goes on or not.
+    """Open a copy of the store of a run during the block, as it is now, whether the run goes on or not.
+
+    The process that works on the run is not asked, and does not wait; it may have the store open long after the run's
+    end. The run's own file stays as it is, also where it is an earlier version's: that version may go on with it.
 
     Raises:
         RunFolderError: When the run has no store in its folder.
@@ -64,7 +45,9 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
         back_up = default_registry().load("stores", DURABLE).back_up
         await asyncio.to_thread(back_up, folder.store_file, path)
         # Nothing is overdue in a copy: it is the store itself that takes attempts from silent workers.
-        store = _open(folder, path, check=False, lease_seconds=LEASE_SECONDS)
+        options: dict[str, Any] = {"name": DURABLE, "path": path, "run_id": folder.run_id}
+        options |= {"check": False, "lease_seconds": LEASE_SECONDS}
+        store = default_registry().build("stores", options, expected=LightningStore)
         try:
             yield store
         finally:
@@ -80,8 +63,3 @@ def _require_store(folder: RunFolder) -> None:
             f"run {folder.run_id} has no store in its folder, so its rollouts are not known; a run keeps one there "
             "where lightning-sqlite is installed and the config names no store"
         )
-
-
-def _open(folder: RunFolder, path: Path, **options: Any) -> LightningStore:
-    options |= {"name": DURABLE, "path": path, "run_id": folder.run_id}
-    return default_registry().build("stores", options, expected=LightningStore)

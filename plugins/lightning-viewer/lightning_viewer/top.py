@@ -23,7 +23,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import Worker
 from lightning_viewer.aggregates import Aggregates, Filter
 from lightning_viewer.reading import read_aggregates
-from lightning_viewer.stored import opened
+from lightning_viewer.stored import copied
 
 INTERVAL_SECONDS = 1.0
 """The least time between two looks. One that takes long is followed by a longer rest, so that it disturbs little."""
@@ -70,7 +70,7 @@ async def look_at_folder(folder: RunFolder) -> Look:
             break
     start = manifest.start.timestamp()
     end = time.time() if manifest.end is None else manifest.end.timestamp()
-    async with opened(folder) as store:
+    async with copied(folder) as store:
         return Look(
             folder.run_id,
             standing,

@@ -226,6 +226,20 @@ def test_show_of_an_unknown_rollout_says_what_to_do(folder: RunFolder) -> None:
     assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
 
 
+def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    result = trainer.fit(agent_of_length, ["x", "xx"])
+    file = tmp_path / result.run_id / "store.db"
+    before = file.read_bytes()
+    for name, *runs in (["show"], ["report"], ["top"], ["compare", result.run_id, result.run_id]):
+        command = [sys.executable, "-c", f"from lightning_viewer.commands import {name}; {name}()", *runs]
+        command += ["--runs-dir", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+    assert file.read_bytes() == before
+    asyncio.run(trainer.store.aclose())
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
