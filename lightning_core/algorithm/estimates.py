@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
+from typing import Literal
 
 _STEPS = 300
 """More than the continued fraction ever needs here: it converges in about sqrt(degrees of freedom) steps."""
@@ -93,6 +94,17 @@ ROUNDING = 1e-12
 floating-point numbers."""
 
 
+def number_text(value: float, *, sign: Literal["", "+"] = "") -> str:
+    """Return a reward, or a difference of two, as people read it: two decimals, as in `0.38`.
+
+    Where these would show nothing of it, or hundreds of digits, it is three significant ones: `0.0012`, `1e+30`.
+    What is closer to 0 than 1e-9 is a rounding error.
+    """
+    if abs(value) < 1e-9:
+        value = 0.0
+    return format(value, f"{sign}.2f" if value == 0 or 0.01 <= abs(value) < 1e6 else f"{sign}.3g")
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean, and how sure it is. Its text is `0.71 (95% 0.61..0.79, n=100)`."""
@@ -109,7 +121,7 @@ class Estimate:
     confidence: float = CONFIDENCE
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f} ({_details(self)})"
+        return f"{number_text(self.mean)} ({_details(self)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +150,8 @@ class PairedDifference:
         return self.low is not None and self.low > 0
 
     def __str__(self) -> str:
-        return f"{self.before:.2f} → {self.after:.2f} ({self.difference:+.2f}, {_details(self)})"
+        before, after = number_text(self.before), number_text(self.after)
+        return f"{before} → {after} ({number_text(self.difference, sign='+')}, {_details(self)})"
 
 
 def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) -> Estimate | None:
@@ -335,11 +348,7 @@ def _check_confidence(confidence: float) -> None:
 def _details(of: Estimate | PairedDifference) -> str:
     parts = [f"n={of.n}"]
     if of.low is not None and of.high is not None:
-        parts.insert(0, f"{of.confidence * 100:g}% {_rounded(of.low)}..{_rounded(of.high)}")
+        parts.insert(0, f"{of.confidence * 100:g}% {number_text(of.low)}..{number_text(of.high)}")
     if of.lost:
         parts.append(f"{of.lost} lost")
     return ", ".join(parts)
-
-
-def _rounded(value: float) -> str:
-    return f"{value:.2f}".replace("-0.00", "0.00")

@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from lightning_core.algorithm.estimates import number_text
 from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
 from lightning_core.display.texts import shortened, visible_prompt
 from lightning_core.display.words import seconds
@@ -182,7 +183,7 @@ def _row(run: LoadedRun) -> tuple[str, ...]:
 
 
 def _reward_words(before: float | None, after: float | None) -> str:
-    known = [f"{value:.2f}" for value in (before, after) if value is not None]
+    known = [number_text(value) for value in (before, after) if value is not None]
     return " → ".join(known) or "-"
 
 

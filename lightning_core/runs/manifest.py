@@ -20,6 +20,7 @@ from lightning_core.errors import RunFolderError
 from lightning_core.runs.held_out import Comparison
 from lightning_core.runs.result import BudgetUse, RunStatus, RunUsage
 from lightning_core.secrets import hide_keys_in
+from lightning_core.types.text import well_formed_value
 
 
 def private(path: str, flags: int) -> int:
@@ -203,7 +204,7 @@ def describe_origin(
         config_file=None if config_file is None else str(config_file.resolve()),
         folder=str(Path.cwd()),
         overrides=list(overrides),
-        config=hide_keys_in(config or {}),
+        config=hide_keys_in(well_formed_value(config or {})),
         defaults=dict(defaults or {}),
         seed=seed,
         python=platform.python_version(),

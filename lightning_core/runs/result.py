@@ -240,7 +240,10 @@ class FitResult:
             reward = compared.difference or compared.after or compared.before
             parts.append(f"{f'{compared.mode} ' if compared.mode else ''}reward {reward}")
         counts = self.rollouts
-        parts.append(f"{counts.succeeded:,} rollouts" + (f" and {counts.failed:,} failed" if counts.failed else ""))
+        parts.append(
+            f"{counts.succeeded:,} rollout{'s' * (counts.succeeded != 1)}"
+            + (f" and {counts.failed:,} failed" if counts.failed else "")
+        )
         used = self.usage.agent + self.usage.algorithm
         if used.cost is not None:
             parts.append(f"${used.cost:.4f}" if used.cost < 1 else f"${used.cost:,.2f}")

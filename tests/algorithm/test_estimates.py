@@ -194,6 +194,8 @@ def test_the_text_of_an_estimate_and_of_a_difference() -> None:
     after = [1.0] * 33 + [0.0] * 5 + [1.0] * 38 + [0.0] * 24
     assert str(paired_difference(before, after)) == "0.38 → 0.71 (+0.33, 95% 0.21..0.44, n=100)"
     assert str(paired_difference([0.0, 0.5], [0.0, 0.5])) == "0.25 → 0.25 (+0.00, n=2)"
+    assert str(paired_difference([0.0012, 0.0012], [0.0048, 0.0048])) == "0.0012 → 0.0048 (+0.0036, n=2)"
+    assert str(estimate([1e300])) == "1e+300 (n=1)"
 
 
 @pytest.mark.parametrize("confidence", [0, 1, 95, math.nan])

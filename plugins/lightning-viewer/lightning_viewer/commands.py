@@ -53,7 +53,10 @@ def report(run: str | None, other: str | None, output: Path | None, no_traces: b
                     earlier = await comparing.read_side(compared, before)
                 data["compared"] = comparing.most_changed(comparing.compare(earlier, after))
         path = output or folder.path / REPORT_FILE
-        write_report(data, path)
+        try:
+            write_report(data, path)
+        except OSError as exc:
+            raise click.ClickException(f"cannot write {path}: {exc.strerror}") from exc
         return path
 
     click.echo(asyncio.run(write()))

@@ -1,13 +1,13 @@
 """Rollouts and traces in the terminal."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm import describe_failure
-from lightning_core.algorithm.estimates import Estimate, PairedDifference
+from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.display.summary import SAMPLES
 from lightning_core.display.texts import shortened
@@ -52,7 +52,7 @@ def print_failed(console: Console, known: Aggregates, *, limit: int) -> None:
 
 
 def _rollout_line(known: Aggregates, row: Row) -> Text:
-    reward = "     -" if row.reward is None else f"{row.reward:6.2f}"
+    reward = _number(row.reward, 6)
     spent = "" if row.seconds is None else seconds(row.seconds)
     line = Text(f"  {row.rollout_id}  {row.mode or '-':<5}  {reward}  {spent:>7}  ")
     return line.append(shortened(known.inputs([row.sample])[row.sample], MAX_CHARACTERS), style="dim")
@@ -148,5 +148,5 @@ def _print_changes(console: Console, compared: Mapping[str, Any], *, limit: int)
         console.print(f"and {len(changed) - limit:,} more: --limit")
 
 
-def _number(value: float | None, width: int, *, sign: str = "") -> str:
-    return f"{'-' if value is None else format(value, f'{sign}.2f'):>{width}}"
+def _number(value: float | None, width: int, *, sign: Literal["", "+"] = "") -> str:
+    return f"{'-' if value is None else number_text(value, sign=sign):>{width}}"
