@@ -22,7 +22,7 @@ class Door:
 
     Args:
         live: The run.
-        keys: Who may look; without a key only this machine.
+        keys: Who may look and act; without a key everybody on this machine.
     """
 
     def __init__(self, live: Live, keys: Keys) -> None:

@@ -1,15 +1,11 @@
 """`agl ui`: the live page of a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -19,8 +15,8 @@ if TYPE_CHECKING:
 @click.option("--port", default=0, show_default=True, help="The port; 0 lets the system choose.")
 @click.option(
     "--key",
-    help="What the page asks for, and what a store at --store is told. The variable AGL_KEY is better: a command line "
-    "can be seen.",
+    help="What the page asks for, on this machine, too, and what a store at --store is told. The variable AGL_KEY is "
+    "better: a command line can be seen.",
 )
 @runs_dir_option
 @click.pass_context
@@ -83,8 +79,6 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
             f"host {host} can be reached from other machines, so the page needs a key: give --key or AGL_KEY, or serve "
             "on 127.0.0.1"
         )
-    # On this machine the page needs no key, though the store that it looks into may.
-    page_key = None if is_loopback(host) else key
     closing = asyncio.Event()
     store: LightningStore | None = None
     if url is None:
@@ -100,7 +94,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
             raise ConfigError(str(exc)) from exc
         bound = bind(host, port)
         number = bound.getsockname()[1]
-        listener = Listener(Door(live, Keys(page_key)), bound)
+        listener = Listener(Door(live, Keys(key)), bound)
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, closing.set)

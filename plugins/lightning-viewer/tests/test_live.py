@@ -428,7 +428,7 @@ async def test_agl_ui_shows_a_served_store_and_acts_on_it(store: LightningStore)
     async with (
         LightningStoreServer(store, key=KEY) as server,
         agl_ui("--store", server.url, "--key", KEY) as url,
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(headers={"authorization": f"Bearer {KEY}"}) as session,
         session.get(f"{url}/ui/events?after=1") as events,
     ):
         added = await store.enqueue_rollout({"question": "new"})
@@ -437,6 +437,23 @@ async def test_agl_ui_shows_a_served_store_and_acts_on_it(store: LightningStore)
             assert (await answer.json())["status"] == "cancelled"
     [cancelled] = await store.query_rollouts(status_in=["cancelled"])
     assert cancelled.rollout_id == waiting.rollout_id
+
+
+async def test_agl_ui_with_a_key_asks_for_it_on_this_machine_too(store: LightningStore) -> None:
+    [waiting] = await store.query_rollouts(status_in=["queuing"])
+    async with (
+        LightningStoreServer(store, key=KEY) as server,
+        agl_ui("--store", server.url, "--key", KEY) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        async with session.get(url) as answer:
+            assert answer.status == 200
+        for path in ("run", "rollouts", "events"):
+            async with session.get(f"{url}/ui/{path}") as answer:
+                assert (answer.status, (await answer.json())["error"]) == (401, "AccessDenied"), path
+        async with session.post(f"{url}/ui/rollouts/{waiting.rollout_id}/cancel") as answer:
+            assert answer.status == 401
+    assert list(await store.query_rollouts(status_in=["queuing"])) == [waiting]
 
 
 def test_agl_ui_on_an_address_of_others_needs_a_key(tmp_path: Path) -> None:
