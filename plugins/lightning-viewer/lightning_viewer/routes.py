@@ -176,7 +176,7 @@ async def _runs(live: "Live", request: Request) -> Any:
 
 async def _compare(live: "Live", request: Request) -> Any:
     """Compare another run with this one."""
-    from lightning_core.runs.folder import find_run
+    from lightning_core.runs.folder import runs_in
     from lightning_core.runs.recording import read_best
     from lightning_viewer.compare import compare, most_changed, read_side, side_of
     from lightning_viewer.stored import copied
@@ -184,7 +184,10 @@ async def _compare(live: "Live", request: Request) -> Any:
     asked = request.query_params
     if live.root is None or live.folder is None:
         raise InvalidRequest("this server knows one run only; to compare two, start: agl ui RUN")
-    other = find_run(live.root, asked.get("run", ""))
+    given = asked.get("run", "")
+    other = next((each for each in runs_in(live.root) if each.run_id == given), None)
+    if other is None:
+        raise NotFound(f"there is no run {given!r}; GET {PREFIX}/runs lists them")
     async with copied(other) as store:
         before = await read_side(other, store, asked.get("before"))
     best = read_best(live.folder.best_file)

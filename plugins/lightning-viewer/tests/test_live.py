@@ -368,6 +368,15 @@ async def test_two_runs_are_compared(tmp_path: Path) -> None:
             assert answer.status == 403
 
 
+async def test_only_runs_of_the_same_folder_are_compared(tmp_path: Path) -> None:
+    _, shown = await two_runs(tmp_path / "runs")
+    other, _ = await two_runs(tmp_path / "others")
+    async with served(Live(folder=shown, root=tmp_path / "runs")) as url, aiohttp.ClientSession() as session:
+        for given in (str(other.path), f"../others/{other.run_id}", "/etc", ""):
+            async with session.get(f"{url}/ui/compare", params={"run": given}) as answer:
+                assert (answer.status, (await answer.json())["error"]) == (404, "NotFound"), given
+
+
 async def test_a_report_of_two_runs_compares_them(tmp_path: Path) -> None:
     before, after = await two_runs(tmp_path)
     target = tmp_path / "both.html"
