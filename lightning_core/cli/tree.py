@@ -101,7 +101,11 @@ def trace_branches(spans: Sequence[Span]) -> Iterator[Branch]:
 def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
     label = Text(visible(span.name.removeprefix("agentlightning.")))
     branch = Branch(label, depth=depth)
-    rewards = get_rewards_from_span(span)
+    try:
+        rewards = get_rewards_from_span(span)
+    except ValueError as exc:
+        branch.lines.append(Text(shortened(str(exc), 3 * MAX_CHARACTERS), style=_ERROR))
+        return branch
     if rewards:
         words = ", ".join(f"{reward.name} {reward.value:g}" for reward in rewards)
         branch.label = Text(f"reward {visible(words).removeprefix('primary ')}", style=_GOOD)

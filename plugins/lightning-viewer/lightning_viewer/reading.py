@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
+from math import isfinite
 
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.emitter import find_final_reward
@@ -37,7 +38,7 @@ async def update_aggregates(store: LightningStore, aggregates: Aggregates, rollo
 
 
 async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
-    """Return the reward of a rollout; None where it gave none, or has not succeeded.
+    """Return the reward of a rollout; None where it gave none, a broken one, or has not succeeded.
 
     Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
     """
@@ -45,7 +46,11 @@ async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
         return None
     if (known := final_reward_in(rollout.attempt.metadata)) is not None:
         return known
-    return find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+    try:
+        found = find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+    except ValueError:  # its trace shows the broken one
+        return None
+    return found if found is not None and isfinite(found) else None
 
 
 async def _put(store: LightningStore, aggregates: Aggregates, rollouts: Sequence[Rollout]) -> None:

@@ -12,13 +12,13 @@ from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.display.summary import SAMPLES
 from lightning_core.display.texts import shortened
 from lightning_core.display.words import counted, seconds
-from lightning_core.emitter import find_final_reward
 from lightning_core.errors import NotFound
 from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
 from lightning_viewer.aggregates import Aggregates, Filter, Row
 from lightning_viewer.compare import compare, side_of
+from lightning_viewer.reading import reward_of
 
 
 def print_rollouts(console: Console, known: Aggregates, *, limit: int) -> None:
@@ -96,7 +96,7 @@ async def print_rollout(console: Console, store: LightningStore, given: str) -> 
     print_trace(
         console, Text(found.rollout_id, style="bold").append(f"  {shortened(found.input, MAX_CHARACTERS)}"), spans
     )
-    reward = find_final_reward(spans) if found.status == "succeeded" else None
+    reward = await reward_of(store, found)
     words = found.status if reward is None else f"{found.status}, reward {reward:g}"
     if isinstance(found, AttemptedRollout) and found.attempt.sequence_id > 1:
         words += f", at attempt {found.attempt.sequence_id}"

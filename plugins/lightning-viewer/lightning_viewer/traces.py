@@ -9,6 +9,7 @@ from lightning_core.adapter.calls import ModelCall, has_failed
 from lightning_core.adapter.usage import usage_of
 from lightning_core.emitter import get_message_value, get_rewards_from_span
 from lightning_core.reported import is_late
+from lightning_core.rewards import NamedReward
 from lightning_core.semconv import AGL_EXCEPTION, LightningSpanAttributes
 from lightning_core.store import LightningStore
 from lightning_core.types import Span
@@ -98,12 +99,14 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _span(span: Span, is_call: bool) -> dict[str, Any]:
-    rewards = get_rewards_from_span(span)
+    rewards, broken = _rewards_of(span)
     has_message = isinstance(span.attributes.get(LightningSpanAttributes.MESSAGE_BODY.value), str)
     kind = "call" if is_call else "reward" if rewards else "message" if has_message else "span"
     raised = [each.attributes for each in span.events if each.name == "exception"]
     if span.name == AGL_EXCEPTION:
         raised.append(span.attributes)
+    if broken is not None:
+        raised.append({"exception.type": "broken reward", "exception.message": broken})
     return {
         "id": span.span_id,
         "parent": span.parent_id,
@@ -129,6 +132,14 @@ def _span(span: Span, is_call: bool) -> dict[str, Any]:
             if not (is_call and name.startswith(_SAID)) and not name.startswith("exception.")
         },
     }
+
+
+def _rewards_of(span: Span) -> tuple[list[NamedReward], str | None]:
+    """Return the rewards of a span, and what is wrong with them: anybody with an attempt's key may have sent it."""
+    try:
+        return get_rewards_from_span(span), None
+    except ValueError as exc:
+        return [], str(exc)
 
 
 def _shortened(text: str) -> str:

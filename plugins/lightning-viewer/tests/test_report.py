@@ -18,7 +18,7 @@ from lightning_core import PromptTemplate, Trainer, emit_message, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.runs import RunFolder
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import Dataset, NamedResources
+from lightning_core.types import Dataset, NamedResources, Span, SpanCoreFields
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&amp;"
 KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -224,6 +224,28 @@ def test_show_of_an_unknown_rollout_says_what_to_do(folder: RunFolder) -> None:
     done = agl("show", folder.run_id, "ro-none", "--runs-dir", folder.path.parent)
     assert done.returncode != 0
     assert "no rollout whose id begins with 'ro-none'; list them with: agl show" in done.stderr
+
+
+async def test_a_broken_reward_is_shown_as_such(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    await trainer.fit_async(agent_of_length, ["x", "xx"])
+    store = trainer.store
+    broken = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": "high"}
+    of = await store.start_rollout("xxx")
+    ids = {"rollout_id": of.rollout_id, "attempt_id": of.attempt.attempt_id}
+    span = SpanCoreFields(name="judged", attributes=broken, start_time=1.0, end_time=1.0)
+    await store.add_span(Span.from_core_fields(span, **ids))
+    await store.update_attempt(of.rollout_id, "latest", status="succeeded")
+    assert trainer.recording is not None
+    data = await collect(trainer.recording.folder, store)
+    await store.aclose()
+    assert sorted(str(each["reward"]) for each in data["rollouts"]) == ["1.0", "2.0", "None"]
+    [shown] = data["traces"][of.rollout_id]["spans"]
+    assert shown["raised"][0]["type"] == "broken reward"
+    done = await asyncio.to_thread(agl, "show", data["run"]["id"], of.rollout_id, "--runs-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "judged" in done.stdout
+    assert "broken reward at 'agentlightning.reward.0'" in done.stdout
 
 
 def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> None:
