@@ -11,8 +11,8 @@ import pytest
 import torch
 from lightning_proxy.tokens import Generated
 from lightning_verl.hf.generator import Generator
+from lightning_verl.hf.http import HttpFront
 from lightning_verl.hf.sampling import Sampling
-from lightning_verl.hf.server import HttpFront
 from lightning_verl.testing import make_tiny_model
 
 
