@@ -230,7 +230,13 @@ def claim(
 
 
 def begin_attempt(
-    record: RolloutRecord, now: float, *, attempt_id: str, worker_id: str | None, lease_seconds: float | None = None
+    record: RolloutRecord,
+    now: float,
+    *,
+    attempt_id: str,
+    worker_id: str | None,
+    lease_seconds: float | None = None,
+    metadata: dict[str, Any] | None = None,
 ) -> RolloutRecord:
     """Begin another attempt, queued or not; an attempt that still runs is given up.
 
@@ -250,7 +256,7 @@ def begin_attempt(
         "status": "preparing",
         "worker_id": worker_id,
         "last_heartbeat_time": None,
-        "metadata": None,
+        "metadata": metadata,
     }
     attempts = (*record.attempts, construct(Attempt, fields, _ATTEMPT_FIELDS))
     rollout = evolve(record.rollout, status="preparing")

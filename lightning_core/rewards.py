@@ -2,6 +2,7 @@
 
 import json
 import math
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -57,7 +58,7 @@ def old_reward(span: SpanLike) -> Any:
         if isinstance(output, str) and '"reward"' in output:
             try:
                 output = json.loads(output)
-            except ValueError:
+            except (ValueError, RecursionError):
                 # Any function's output may be there; this is a text that has the word in it.
                 continue
         if isinstance(output, Mapping) and output.get("type") == "reward":
@@ -101,18 +102,25 @@ def get_rewards_from_span(span: SpanLike) -> list[NamedReward]:
         name, value = attributes.get(f"{entry}.{_NAME}"), attributes.get(f"{entry}.{_VALUE}")
         if not isinstance(name, str) or not isinstance(value, (int, float)):
             raise ValueError(
-                f"span {span.name!r} has a broken reward at {entry!r}: name {name!r}, value {value!r}; "
-                "a reward needs a str and a number"
+                f"span {span.name!r} has a broken reward at {entry!r}: name {reprlib.repr(name)}, "
+                f"value {reprlib.repr(value)}; a reward needs a str and a number"
             )
-        rewards.append(NamedReward(name, float(value)))
+        rewards.append(NamedReward(name, _number(span, value)))
     if rewards:
         return rewards
     value = old_reward(span)
     if value is None:
         return []
     if not isinstance(value, (int, float)):
-        raise ValueError(f"span {span.name!r} has a broken reward: {value!r}; a reward is a number")
-    return [NamedReward(SINGLE_REWARD_NAME, float(value))]
+        raise ValueError(f"span {span.name!r} has a broken reward: {reprlib.repr(value)}; a reward is a number")
+    return [NamedReward(SINGLE_REWARD_NAME, _number(span, value))]
+
+
+def _number(span: SpanLike, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError as exc:
+        raise ValueError(f"span {span.name!r} has a broken reward: a number too large for a float") from exc
 
 
 def may_have_reward(span: SpanLike) -> bool:
@@ -182,19 +190,31 @@ def _by_source(spans: Sequence[SpanT]) -> tuple[list[SpanT], list[SpanT]]:
     return own, [span for span in spans if is_reported(span.attributes) and not is_late(span.attributes)]
 
 
-FINAL_REWARD: Final = "final_reward"
+FINAL_REWARD: Final = "lightning_core.final_reward"
 """Under this name an attempt's metadata have what `find_final_reward` finds in its spans.
 
 It is a mapping with `value`, `sequence_id` (of the span) and `reported`. None says that only the spans tell. The store
 writes it as spans arrive, and nobody else can; there is none without a reward, and in attempts of earlier versions.
+Those are told by what the store itself keeps under this name from the beginning: an empty mapping.
 """
+
+
+def metadata_at_first() -> dict[str, Any]:
+    """Return the metadata of an attempt that begins, as the store keeps them: no reward has been there so far."""
+    return {FINAL_REWARD: {}}
+
+
+def shown_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return an attempt's metadata as others see them: without a final reward as long as there is none."""
+    if metadata is None or metadata.get(FINAL_REWARD) != {}:
+        return metadata
+    return {name: value for name, value in metadata.items() if name != FINAL_REWARD} or None
 
 
 def final_reward_in(metadata: Mapping[str, Any] | None) -> float | None:
     """Return the final reward that an attempt's metadata have; None where they do not tell, and the spans may."""
     kept = (metadata or {}).get(FINAL_REWARD)
-    value = kept.get("value") if isinstance(kept, Mapping) else None
-    return float(value) if isinstance(value, int | float) else None
+    return float(kept["value"]) if kept else None
 
 
 class Arrival(NamedTuple):
@@ -205,28 +225,21 @@ class Arrival(NamedTuple):
     """As it was kept; 0 where that is not known."""
     is_new: bool
     """Whether it was not there before."""
-    is_last: bool
-    """Whether the store has numbered it, so that it comes after all that were there."""
 
 
-def with_rewards_of(
-    metadata: Mapping[str, Any] | None, arrived: Iterable[Arrival], *, has_ended: bool
-) -> Mapping[str, Any] | None:
-    """Return an attempt's metadata with its final reward, after spans have arrived.
-
-    Args:
-        metadata: What they were.
-        arrived: The spans.
-        has_ended: Whether the attempt had ended. Then it may be of a version that did not keep final rewards, and have
-            others.
+def with_rewards_of(metadata: Mapping[str, Any] | None, arrived: Iterable[Arrival]) -> Mapping[str, Any] | None:
+    """Return an attempt's metadata, as the store keeps them, with its final reward after spans have arrived.
 
     Returns:
-        The same object where nothing changes.
+        The same object where nothing changes, as for every attempt that an earlier version began: spans of it that
+        have come before are not known here.
     """
-    before = kept = (metadata or {}).get(FINAL_REWARD, _UNTOLD)
+    if metadata is None or FINAL_REWARD not in metadata:
+        return metadata
+    before = kept = metadata[FINAL_REWARD]
     for each in arrived:
-        kept = _followed(kept, each, has_ended=has_ended)
-    return metadata if kept is before else {**(metadata or {}), FINAL_REWARD: kept}
+        kept = _followed(kept, each)
+    return metadata if kept is before else {**metadata, FINAL_REWARD: kept}
 
 
 def keep_final_reward(given: Mapping[str, Any] | None, kept: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -237,11 +250,8 @@ def keep_final_reward(given: Mapping[str, Any] | None, kept: Mapping[str, Any] |
     return None if given is None and not own else own
 
 
-_UNTOLD: Any = object()
-
-
-def _followed(kept: Any, arrival: Arrival, *, has_ended: bool) -> Any:
-    """Return what is known of the final reward after one more span: a mapping, None, or `_UNTOLD`."""
+def _followed(kept: Any, arrival: Arrival) -> Any:
+    """Return what is known of the final reward after one more span: a mapping, empty without a reward, or None."""
     attributes = arrival.span.attributes
     try:
         value = get_reward_value(arrival.span)
@@ -252,10 +262,7 @@ def _followed(kept: Any, arrival: Arrival, *, has_ended: bool) -> Any:
     if not math.isfinite(value) or arrival.sequence_id == 0:
         return None
     reported = is_reported(attributes)
-    if kept is _UNTOLD:
-        if has_ended and (reported or not arrival.is_last):
-            return kept
-    else:
+    if kept:
         rank, best = (not reported, arrival.sequence_id), (not kept["reported"], kept["sequence_id"])
         if rank < best or (rank == best and not arrival.is_new):
             return kept

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
+from lightning_core.rewards import shown_metadata
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
 from lightning_core.types.frozen import clone, construct
 from lightning_core.types.span import plain_attributes
@@ -53,8 +54,8 @@ def copy_config(config: RolloutConfig) -> RolloutConfig:
 
 
 def copy_attempt(attempt: Attempt) -> Attempt:
-    """Copy an attempt."""
-    return clone(attempt, metadata=copy_value(attempt.metadata))
+    """Copy an attempt, as others see it."""
+    return clone(attempt, metadata=copy_value(shown_metadata(attempt.metadata)))
 
 
 def copy_rollout(record: RolloutRecord) -> Rollout:

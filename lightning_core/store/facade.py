@@ -195,8 +195,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
                 alive.add(attempt)
             if may_have_reward(span):
                 known = span.sequence_id if number is None else number
-                arrival = Arrival(span, known, is_new, is_last=is_new and span.sequence_id == 0)
-                rewards.setdefault(attempt, []).append(arrival)
+                rewards.setdefault(attempt, []).append(Arrival(span, known, is_new))
         arrivals = [
             self._records.spans_arrived(record, attempt[1], any_new=attempt in alive, rewards=rewards.get(attempt, ()))
             for attempt, record in records.items()

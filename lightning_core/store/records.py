@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.lifecycle import Request, RolloutRecord
-from lightning_core.rewards import Arrival, with_rewards_of
+from lightning_core.rewards import Arrival, metadata_at_first, with_rewards_of
 from lightning_core.store.backend import Document, StoreBackend
 from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
@@ -344,7 +344,12 @@ class Records:
             if request_id is not None and any(attempt.attempt_id == attempt_id for attempt in record.attempts):
                 return record
             begun = lifecycle.begin_attempt(
-                record, self._clock.now(), attempt_id=attempt_id, worker_id=worker_id, lease_seconds=lease_seconds
+                record,
+                self._clock.now(),
+                attempt_id=attempt_id,
+                worker_id=worker_id,
+                lease_seconds=lease_seconds,
+                metadata=metadata_at_first(),
             )
             if request is not None:
                 begun = lifecycle.with_request(begun, request._replace(attempt_id=attempt_id))
@@ -442,10 +447,10 @@ class Records:
         def change(record: RolloutRecord) -> RolloutRecord:
             nonlocal before
             attempt = record.attempt(attempt_id)
-            before, has_ended = attempt.status, lifecycle.has_ended(record, attempt)
+            before = attempt.status
             if any_new or before == "preparing":
                 record = lifecycle.span_arrived(record, now, attempt_id)
-            metadata = with_rewards_of(attempt.metadata, rewards, has_ended=has_ended)
+            metadata = with_rewards_of(attempt.metadata, rewards)
             if metadata is attempt.metadata:
                 return record
             return lifecycle.with_attempt_fields(record, attempt_id, {"metadata": metadata})

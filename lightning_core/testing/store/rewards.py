@@ -77,3 +77,34 @@ class RewardBehaviour(StoreBehaviour):
         assert attempt is not None
         # Which number a span has that the store numbered earlier is not known here: then the spans tell.
         assert final_reward_in(attempt.metadata) == (0.5 if sequence_id else None)
+
+    @pytest.mark.parametrize("value", ["1" + "0" * 400, "NaN", "null", '"much"', "[" * 500 + "]" * 500])
+    async def test_a_reward_that_is_no_number_is_kept_and_fails_nothing(
+        self, store: LightningStore, value: str
+    ) -> None:
+        started = await begin(store)
+        broken = span_of(started, attributes={"agentops.entity.output": f'{{"type": "reward", "value": {value}}}'})
+        assert await store.add_many_spans([broken, reward_of(started, 0.25)])
+        attempt = await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        assert final_reward_in(attempt.metadata) == (0.25 if value == "null" else None)
+        assert len(await store.query_spans(started.rollout_id, "latest")) == 2
+
+    async def test_an_output_nested_too_deep_to_be_read_is_no_reward(self, store: LightningStore) -> None:
+        started = await begin(store)
+        deep = '{"reward": ' + "[" * 100_000 + "]" * 100_000 + "}"
+        await store.add_many_spans(
+            [reward_of(started, 0.25), span_of(started, attributes={"agentops.entity.output": deep})]
+        )
+        await check(store, started, 0.25)
+
+    @pytest.mark.parametrize("mine", [0.7, None, {}, {"value": 0.7}])
+    async def test_metadata_of_a_similar_name_are_the_users(self, store: LightningStore, mine: object) -> None:
+        started = await begin(store)
+        ids = started.rollout_id, started.attempt.attempt_id
+        await store.update_attempt(*ids, metadata={"final_reward": mine})
+        await check(store, started, None)
+        await store.add_span(reward_of(started, 0.25))
+        await check(store, started, 0.25)
+        attempt = await store.get_latest_attempt(started.rollout_id)
+        assert attempt is not None
+        assert (attempt.metadata or {})["final_reward"] == mine
