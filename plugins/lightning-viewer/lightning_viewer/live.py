@@ -4,8 +4,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +80,8 @@ class Live:
         self._copies = AsyncExitStack()
         self._follower = Follower()
         self._lock = asyncio.Lock()
+        """Of looks, and of those who read a copy: a look replaces it."""
+        self._looking: asyncio.Task[None] | None = None
         self._history: deque[_Change] = deque(maxlen=KEPT_CHANGES)
         self._watchers: set[asyncio.Event] = set()
         self._guard = threading.Lock()
@@ -106,7 +108,11 @@ class Live:
     async def aclose(self) -> None:
         """Remove the copy of the store, and listen to it no more."""
         self.stop_listening()
-        await self._copies.aclose()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        async with self._lock:
+            await self._copies.aclose()
 
     def stop_listening(self) -> None:
         """Listen to the store no more. Can be called again."""
@@ -115,11 +121,13 @@ class Live:
 
     # What is known
 
-    async def store(self) -> LightningStore:
-        """Return the store, or the newest copy of it."""
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[LightningStore]:
+        """Give the store, or the newest copy of it, which stays open during the block. Do not look in there."""
         await self.look()
-        assert self._store is not None
-        return self._store
+        async with nullcontext() if self.can_act else self._lock:
+            assert self._store is not None
+            yield self._store
 
     async def known(self) -> Aggregates:
         """Return what is known of all rollouts."""
@@ -177,8 +185,10 @@ class Live:
         Raises:
             NotFound: When the run has none of this id.
         """
-        store, known = await self.store(), self._follower.known
-        row, found = known.row(rollout_id), await store.get_rollout_by_id(rollout_id)
+        async with self.reading() as store:
+            known = self._follower.known
+            row, found = known.row(rollout_id), await store.get_rollout_by_id(rollout_id)
+            tried = await store.query_attempts(rollout_id) if found is not None else ()
         if row is None or found is None:
             raise NotFound(f"run {self.run_id} has no rollout {rollout_id!r}")
         attempts = [
@@ -190,16 +200,17 @@ class Live:
                 "start": each.start_time,
                 "end": each.end_time,
             }
-            for each in await store.query_attempts(rollout_id)
+            for each in tried
         ]
         times_run = len(known.find(Filter(sample=row["sample"])))
         return {**row, "input": found.input, "times_run": times_run, "tries": attempts}
 
     async def workers(self) -> list[dict[str, Any]]:
         """Return the workers of the run, and what each works on."""
-        store, known = await self.store(), self._follower.known
+        async with self.reading() as store:
+            known, workers = self._follower.known, await store.query_workers()
         found = []
-        for each in await store.query_workers():
+        for each in workers:
             row = None if each.current_rollout_id is None else known.row(each.current_rollout_id)
             about = {
                 "id": each.worker_id,
@@ -223,6 +234,8 @@ class Live:
         """
         assert self._store is not None
         await self._store.update_rollout(rollout_id, status=_STATUS_AFTER[action])
+        if self._looking is not None:  # it may have begun before
+            await asyncio.wait([self._looking])
         self._looked_at = 0.0
         await self.look()
 
@@ -235,6 +248,11 @@ class Live:
             RunFolderError: When the run has no store in its folder.
             StoreError: When the store cannot be read.
         """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="look at a store")
+        await asyncio.shield(self._looking)  # it goes on when a client leaves: others wait for it, too
+
+    async def _look(self) -> None:
         async with self._lock:
             began = time.monotonic()
             if began < self._looked_at + self._look_took * REST_SHARE:
@@ -242,24 +260,36 @@ class Live:
             files = self._read_files()
             if self._files == files and not self.can_act:
                 return
-            if self.folder is not None and not self.can_act:
-                await self._copies.aclose()
-                self._store = await self._copies.enter_async_context(copied(self.folder))
-            assert self._store is not None
-            if self.can_act and self._unwatch is None:
-                self._loop = asyncio.get_running_loop()
-                self._unwatch = self._store.watch(self._hear)
-            with self._guard:
-                told, self._told = self._told, None if self._unwatch is None else set()
-            changed = await self._follower.update(self._store, told)
+            is_first = not len(self._follower.known)
+            try:
+                changed = await self._read()
+            except BaseException:  # some of it may have been read: the next look reads everything again
+                self._follower, self._files = Follower(), None
+                with self._guard:
+                    self._told = None
+                raise
             is_of_folder, self._files = self._files != files, files
             self._looked_at = time.monotonic()
-            if self.revision:  # the first look reads everything, and is no measure of the others
+            if not is_first:  # the first look reads everything, and is no measure of the others
                 self._look_took = self._looked_at - began
             if changed or is_of_folder:
                 self.revision += 1
                 self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))
                 self._wake()
+
+    async def _read(self) -> set[str]:
+        if self.folder is not None and not self.can_act:
+            copies = AsyncExitStack()
+            self._store = await copies.enter_async_context(copied(self.folder))
+            earlier, self._copies = self._copies, copies
+            await earlier.aclose()
+        assert self._store is not None
+        if self.can_act and self._unwatch is None:
+            self._loop = asyncio.get_running_loop()
+            self._unwatch = self._store.watch(self._hear)
+        with self._guard:
+            told, self._told = self._told, None if self._unwatch is None else set()
+        return await self._follower.update(self._store, told)
 
     def _read_files(self) -> tuple[object, ...]:
         """Return something that changes when a file of the run does."""

@@ -149,11 +149,11 @@ async def _rollouts(live: "Live", request: Request) -> Any:
 async def _trace(live: "Live", request: Request) -> Any:
     from lightning_viewer.traces import read_trace
 
-    store = await live.store()
     rollout_id = request.path_params["rollout_id"]
-    if await store.get_rollout_by_id(rollout_id) is None:
-        raise NotFound(f"run {store.run_id} has no rollout {rollout_id!r}")
-    return await read_trace(store, rollout_id)
+    async with live.reading() as store:
+        if await store.get_rollout_by_id(rollout_id) is None:
+            raise NotFound(f"run {store.run_id} has no rollout {rollout_id!r}")
+        return await read_trace(store, rollout_id)
 
 
 async def _samples(live: "Live", request: Request) -> Any:

@@ -21,7 +21,7 @@ from lightning_viewer.door import Door
 from lightning_viewer.live import Live
 
 from lightning_core import PromptTemplate, Trainer, rollout
-from lightning_core.errors import RunFolderError
+from lightning_core.errors import RunFolderError, StoreUnavailable
 from lightning_core.runs.folder import RunFolder, runs_in
 from lightning_core.store import InMemoryLightningStore, LightningStore
 from lightning_core.types import Span
@@ -241,6 +241,61 @@ async def test_deleted_rollouts_are_gone_from_the_page(server: LightningStoreSer
     assert [each["reward"] for each in told["rollouts"]] == [1.0, 0.5, 1.0, 0.0, 0.5, None, None]
 
 
+async def test_a_client_that_leaves_during_a_look_loses_nothing(
+    store: LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, begun, may_go_on = Live(store), asyncio.Event(), asyncio.Event()
+    assert len(await live.known()) == 7
+    first = await work(store, 0.25)
+    await store.enqueue_rollout({"question": "new"})
+    read = store.query_resources
+
+    async def waits(*args: Any, **options: Any) -> Any:
+        begun.set()
+        await may_go_on.wait()
+        return await read(*args, **options)
+
+    monkeypatch.setattr(store, "query_resources", waits)
+
+    async def follow() -> None:
+        async for _ in live.changes(0):
+            pass
+
+    client = asyncio.create_task(follow())
+    async with asyncio.timeout(SECONDS):
+        await begun.wait()
+        client.cancel()
+        await asyncio.gather(client, return_exceptions=True)
+        may_go_on.set()
+        known = await live.known()
+    row = known.row(first)
+    assert row is not None
+    assert (len(known), row["status"], row["reward"]) == (8, "succeeded", 0.25)
+    await live.aclose()
+
+
+async def test_what_a_failed_look_did_not_read_is_read_by_the_next(
+    store: LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(store)
+    assert len(await live.known()) == 7
+    first = await work(store, 0.25)
+    await store.enqueue_rollout({"question": "new"})
+
+    async def fails(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("gone for a moment")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "query_resources", fails)
+        with pytest.raises(StoreUnavailable):
+            await live.look()
+    known = await live.known()
+    row = known.row(first)
+    assert row is not None
+    assert (len(known), row["status"], row["reward"]) == (8, "succeeded", 0.25)
+    await live.aclose()
+
+
 async def test_a_call_has_the_engines_tokens(server: LightningStoreServer, store: LightningStore) -> None:
     rollout_id, _ = await talk(store)
     _, trace = await ask(server, f"/ui/rollouts/{rollout_id}/trace")
@@ -324,6 +379,23 @@ async def test_a_run_that_goes_on_is_shown_from_copies(tmp_path: Path) -> None:
             await live.aclose()
         await run
         await trainer.store.aclose()
+
+
+async def test_a_copy_stays_open_while_it_is_read(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    await trainer.fit_async(agent, [1, 0])
+    await trainer.store.aclose()
+    [folder] = runs_in(tmp_path)
+    live = Live(folder=folder)
+    async with live.reading() as store:
+        os.utime(folder.store_file)
+        renewed = asyncio.create_task(live.look())
+        await asyncio.sleep(0.5)
+        assert len(await store.query_rollouts()) == 2
+    await renewed
+    async with live.reading() as newer:
+        assert len(await newer.query_rollouts()) == 2
+    await live.aclose()
 
 
 async def two_runs(root: Path) -> list[RunFolder]:
