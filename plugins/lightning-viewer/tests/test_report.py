@@ -308,3 +308,30 @@ def test_the_page_of_a_rollout_in_a_browser(folder: RunFolder, tmp_path: Path) -
     text = shown(path, f"rollout?id={row['id']}", tmp_path)
     assert f"asked {HOSTILE} with" in text
     assert "reward 0.00" in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+@pytest.mark.parametrize(
+    ("rewards", "words", "ticks"),
+    [
+        ((0.0012, 0.0048), "0.0012 → 0.0048", ["0.000", "0.002", "0.004"]),
+        ((1e20, 1e20), "1e20 → 1e20", ["9.5e19", "1e20", "1.05e20"]),
+        ((-1e300, 1e300), "-1e300 → 1e300", ["-1e300", "0", "1e300"]),
+        ((12.5, 250.0), "12.50 → 250.00", ["0", "100", "200"]),
+    ],
+)
+def test_rewards_of_any_size_are_told_apart(
+    tmp_path: Path, rewards: tuple[float, float], words: str, ticks: list[str]
+) -> None:
+    @rollout
+    async def gives(task: Any, prompt_template: PromptTemplate) -> float:
+        return rewards["think" in prompt_template.template]
+
+    first: NamedResources = {"main_prompt": PromptTemplate(template="first\n{task}")}
+    trainer = Trainer(algorithm=Improves(), initial_resources=first, run_dir=tmp_path)
+    trainer.fit(gives, val_dataset=TASKS[:2])
+    asyncio.run(trainer.store.aclose())
+    [path] = tmp_path.glob("*/report.html")
+    text = shown(path, "", tmp_path)
+    assert words in text
+    assert " ".join(ticks) in text

@@ -8,18 +8,27 @@ function ticks(low, high, wanted = 4) {
   const rough = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough) || rough;
-  const found = [];
-  for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step) found.push(value);
-  return found;
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-6);
+  const length = Math.min(last - first + 1, 4 * wanted); // above 2^53 they are not told apart
+  return Array.from({ length }, (_, i) => (first + i) * step);
 }
 
-/** Tell the range of rewards: 0 to 1 where all are within it. */
+/** Return what to write at the ticks of an axis: all with the same decimals. */
+function tickWords(values) {
+  const largest = values.reduce((most, each) => Math.max(most, Math.abs(each)), 0);
+  const step = values.length > 1 ? values[1] - values[0] : largest;
+  if (!step || largest >= 1e6 || largest < 1e-3) return values.map((each) => (each === 0 ? "0" : number(each)));
+  const digits = Math.max(0, Math.min(8, -Math.floor(Math.log10(step) + 1e-9)));
+  return values.map((each) => each.toFixed(digits));
+}
+
+/** Tell the range of rewards: 0 to 1 where all are within it, and some not far below 1. */
 function rangeOf(values) {
   const known = values.filter((each) => each !== null && each !== undefined);
   if (!known.length) return [0, 1];
-  const low = Math.min(...known), high = Math.max(...known);
-  if (low >= 0 && high <= 1) return [0, 1];
-  const margin = (high - low || 1) * 0.08;
+  const low = known.reduce((a, b) => Math.min(a, b)), high = known.reduce((a, b) => Math.max(a, b));
+  if (low >= 0 && high <= 1) return [0, high === 0 || high >= 0.1 ? 1 : high * 1.08];
+  const margin = (high - low || Math.abs(high)) * 0.08;
   return [low - margin, high + margin];
 }
 
@@ -28,8 +37,10 @@ function rangeOf(values) {
  * @param {{points: {x: number, y: number, low?: number | null, high?: number | null, title: string}[], label: string}} given
  */
 function Curve({ points, label }) {
-  const width = 1000, height = 250, left = 42, right = 12, top = 12, bottom = 30;
   const [low, high] = rangeOf(points.flatMap((each) => [each.y, each.low, each.high]));
+  const marks = ticks(low, high), words = tickWords(marks);
+  const longest = words.reduce((most, each) => Math.max(most, each.length), 0);
+  const width = 1000, height = 250, left = Math.max(42, 14 + 7 * longest), right = 12, top = 12, bottom = 30;
   const first = points[0].x, last = points[points.length - 1].x;
   const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);
@@ -37,12 +48,11 @@ function Curve({ points, label }) {
   const banded = points.filter((each) => each.low !== null && each.low !== undefined);
   const band = banded.length > 1 &&
     `M${banded.map((each) => `${x(each.x)},${y(each.high)}`).join("L")}L${[...banded].reverse().map((each) => `${x(each.x)},${y(each.low)}`).join("L")}Z`;
-  const digits = high - low > 4 ? 0 : high - low > 0.4 ? 1 : 2;
   const steps = ticks(first, last, Math.min(8, points.length)).filter((each) => Number.isInteger(each));
   return html`<svg class="chart" viewBox="0 0 ${width} ${height}" role="img" aria-label=${label}>
-    ${ticks(low, high).map((value) => html`<g class="tick">
+    ${marks.map((value, i) => html`<g class="tick">
       <line x1=${left} x2=${width - right} y1=${y(value)} y2=${y(value)} />
-      <text x=${left - 8} y=${y(value)} dy="0.32em" text-anchor="end">${value.toFixed(digits)}</text></g>`)}
+      <text x=${left - 8} y=${y(value)} dy="0.32em" text-anchor="end">${words[i]}</text></g>`)}
     ${steps.map((value) => html`<text class="tick" x=${x(value)} y=${height - 10} text-anchor="middle">${value}</text>`)}
     ${band && html`<path class="band" d=${band} />`}
     <path class="line" d=${path} />
@@ -53,6 +63,7 @@ function Curve({ points, label }) {
 /** Means with their intervals, one line each, over one axis. */
 function Intervals({ rows }) {
   const [low, high] = rangeOf(rows.flatMap((each) => [each.mean, each.low, each.high]));
+  const end = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? number(value, 0) : number(value));
   const place = (value) => `${((value - low) / (high - low || 1)) * 100}%`;
   return html`<div class="intervals">${rows.map((each) => html`<div class="interval ${each.kind}">
     <span class="name">${each.name}</span>
@@ -62,7 +73,7 @@ function Intervals({ rows }) {
     </span>
     <span class="value">${number(each.mean)}</span>
   </div>`)}
-  <div class="interval axis"><span class="name"></span><span class="track"><span>${number(low, low % 1 ? 2 : 0)}</span><span>${number(high, high % 1 ? 2 : 0)}</span></span><span class="value"></span></div>
+  <div class="interval axis"><span class="name"></span><span class="track"><span>${end(low)}</span><span>${end(high)}</span></span><span class="value"></span></div>
   </div>`;
 }
 

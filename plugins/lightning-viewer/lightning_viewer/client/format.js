@@ -1,10 +1,17 @@
 "use strict";
 /* Words and numbers, as people read them. */
 
-const number = (value, digits = 2) =>
-  value === null || value === undefined ? "–" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+/** Write a number: with as many decimals as are given, else with two, or with three digits where two decimals do not tell. */
+function number(value, digits) {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (digits === undefined && value !== 0 && (size < 1e-4 || size >= 1e6)) return Number(value.toPrecision(3)).toExponential().replace("e+", "e");
+  if (digits === undefined && value !== 0 && size < 0.01) return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+  return value.toLocaleString("en", { minimumFractionDigits: digits ?? 2, maximumFractionDigits: digits ?? 2 });
+}
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
-const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${number(Math.abs(value))}`;
+/** Write a difference. One below 1e-12 is what floats leave of none. */
+const signed = (value) => (Math.abs(value) < 1e-12 ? "±0.00" : `${value > 0 ? "+" : "−"}${number(Math.abs(value))}`);
 
 /** @param {number | null | undefined} value Seconds. */
 function duration(value) {
