@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     help="Where to write it; by default in the run's folder.",
 )
 @click.option("--no-traces", is_flag=True, help="Leave out what was said: no conversation, no span.")
+@click.option("--redact", is_flag=True, help="Replace each text by its length; numbers, names and ids stay.")
 @runs_dir_option
-def report(run: str | None, other: str | None, output: Path | None, no_traces: bool, runs_dir: Path | None) -> None:
+def report(
+    run: str | None, other: str | None, output: Path | None, no_traces: bool, redact: bool, runs_dir: Path | None
+) -> None:
     """Write the report of a RUN: one HTML file, which needs no network. Without RUN, of the latest one.
 
     With OTHER, an earlier run, it has a page that compares the two sample by sample.
@@ -32,12 +35,13 @@ def report(run: str | None, other: str | None, output: Path | None, no_traces: b
     \b
     Example:
       agl report
-      agl report run-3f2a --no-traces -o for-everyone.html
+      agl report run-3f2a --redact -o for-everyone.html
     """
     import asyncio
 
     from lightning_viewer import compare as comparing
     from lightning_viewer.collect import MAX_TRACES, collect
+    from lightning_viewer.redaction import redacted
     from lightning_viewer.report import REPORT_FILE, write_report
     from lightning_viewer.stored import copied, find
 
@@ -54,7 +58,7 @@ def report(run: str | None, other: str | None, output: Path | None, no_traces: b
                 data["compared"] = comparing.most_changed(comparing.compare(earlier, after))
         path = output or folder.path / REPORT_FILE
         try:
-            write_report(data, path)
+            write_report(redacted(data) if redact else data, path)
         except OSError as exc:
             raise click.ClickException(f"cannot write {path}: {exc.strerror}") from exc
         return path

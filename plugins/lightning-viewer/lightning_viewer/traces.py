@@ -127,11 +127,18 @@ def _span(span: Span, is_call: bool) -> dict[str, Any]:
             for each in raised
         ],
         "attributes": {
-            name: _shortened(value if isinstance(value, str) else json.dumps(value, default=str))
+            name: value
+            if _is_number(value)
+            else _shortened(value if isinstance(value, str) else json.dumps(value, default=str))
             for name, value in span.attributes.items()
             if not (is_call and name.startswith(_SAID)) and not name.startswith("exception.")
         },
     }
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a page can have a value as a number: JavaScript's are exact up to this one."""
+    return type(value) in (int, float) and abs(value) < 2**53
 
 
 def _rewards_of(span: Span) -> tuple[list[NamedReward], str | None]:

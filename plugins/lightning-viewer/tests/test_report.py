@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from lightning_viewer.collect import collect
+from lightning_viewer.redaction import redacted
 from lightning_viewer.report import render
 
 from lightning_core import PromptTemplate, Trainer, emit_message, rollout
@@ -199,6 +200,49 @@ def test_report_can_leave_out_what_was_said(folder: RunFolder, tmp_path: Path) -
     data = embedded(target.read_text())
     assert data["traces"] == {}
     assert data["left_out"] == {"traces": 12, "rollouts": 0}
+
+
+def test_a_redacted_report_has_numbers_and_names_but_no_texts(folder: RunFolder, tmp_path: Path) -> None:
+    target = tmp_path / "shared.html"
+    done = agl("report", folder.run_id, "--runs-dir", folder.path.parent, "--redact", "-o", target)
+    assert done.returncode == 0, done.stderr
+    whole, data = embedded((folder.path / "report.html").read_text()), embedded(target.read_text())
+    assert data["is_redacted"] is True
+    text = json.dumps(data)
+    for said in ("easy", "hard", "owned", "asked", "cannot add", "think", "{task}", "question"):
+        assert said in json.dumps(whole)
+        assert said not in text
+    assert data["curve"] == whole["curve"]
+    assert data["counts"] == whole["counts"]
+    told = ("id", "reward", "status", "seconds", "resources", "mode")
+    assert [[row[key] for key in told] for row in data["rollouts"]] == [
+        [row[key] for key in told] for row in whole["rollouts"]
+    ]
+    for rollout_id, trace in data["traces"].items():
+        for span, original in zip(trace["spans"], whole["traces"][rollout_id]["spans"], strict=True):
+            assert (span["name"], span["rewards"]) == (original["name"], original["rewards"])
+            assert span["attributes"].keys() == original["attributes"].keys()
+    assert data["resources"][0]["texts"] == {"main_prompt": "[12 characters]"}
+    raised = {each["type"] for trace in data["traces"].values() for span in trace["spans"] for each in span["raised"]}
+    assert raised == {"ValueError"}
+
+
+def test_redaction_replaces_what_a_model_was_asked_and_said() -> None:
+    call = {"model": "gpt-4.1", "error": "secret", "tokens": {"prompt": 1, "ids": [7]}, "output_tokens": 4}
+    call["messages"] = [{"role": "user", "text": "secret", "tools": [{"name": "add", "arguments": "secret"}]}]
+    span = {"name": "agent", "attributes": {"note": "secret", "size": 3, "gen_ai.request.model": "gpt-4.1"}}
+    config = {"name": "secret", "n": 2}
+    data = {"run": {"id": "run-1", "config": config, "error": "secret"}, "inputs": [{"name": "secret"}, 41]}
+    trace = {"calls": [call], "spans": [span]}
+    found = redacted({**data, "traces": {"ro-1": trace}, "failures": [{"task": {"id": "secret"}, "example": "ro-1"}]})
+    assert "secret" not in json.dumps(found)
+    assert found["run"] == {"id": "run-1", "config": {"name": "[6 characters]", "n": 2}, "error": "[6 characters]"}
+    assert found["inputs"] == ["[18 characters]", "[2 characters]"]
+    [told] = found["traces"]["ro-1"]["calls"]
+    assert (told["model"], told["output_tokens"], told["tokens"]) == ("gpt-4.1", 4, None)
+    [shown] = found["traces"]["ro-1"]["spans"]
+    assert shown["attributes"] == {"note": "[6 characters]", "size": 3, "gen_ai.request.model": "gpt-4.1"}
+    assert found["failures"][0]["example"] == "ro-1"
 
 
 def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: RunFolder) -> None:

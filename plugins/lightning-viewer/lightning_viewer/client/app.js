@@ -54,7 +54,7 @@ function Shell({ data, source, revision, connection }) {
   const shown = page === "rollout" ? "rollouts" : page;
   const Page = PAGES[page][1];
   const links = Object.entries(PAGES).filter(([key, [name]]) => name && isThere(key, data));
-  return html`<header><div class="bar"><div class="title"><h1>${data.run.id}</h1>${data.run.outcome && html`<span class="status ${data.run.outcome}">${data.run.outcome}</span>`}<span class="muted">${[data.run.algorithm, data.run.start !== null && moment(data.run.start)].filter(Boolean).join(" · ")}</span></div>
+  return html`<header><div class="bar"><div class="title"><h1>${data.run.id}</h1>${data.run.outcome && html`<span class="status ${data.run.outcome}">${data.run.outcome}</span>`}<span class="muted">${[data.run.algorithm, data.run.start !== null && moment(data.run.start), data.is_redacted && "redacted: texts are replaced by their lengths"].filter(Boolean).join(" · ")}</span></div>
       <nav aria-label="Pages">${links.map(([key, [name]]) => html`<a href=${link(key)} aria-current=${key === shown ? "page" : undefined}>${name}</a>`)}</nav></div>
       ${isLive && connection.isLost && html`<p class="lost" role="alert">The connection is lost. What is shown is from before; trying again…</p>`}</header>
     <main><${Page} key=${page === "rollout" ? parameters.id : page} data=${data} source=${source} revision=${revision} parameters=${parameters} go=${go} now=${now} settings=${settings} change=${change} /></main>
