@@ -258,11 +258,11 @@ class Live:
             if began < self._looked_at + self._look_took * REST_SHARE:
                 return
             files = self._read_files()
-            if self._files == files and not self.can_act:
+            if self._files == files and not self.can_act and not self._follower.is_checking:
                 return
             is_first = not len(self._follower.known)
             try:
-                changed = await self._read()
+                changed = await self._read(is_changed=self._files != files)
             except BaseException:  # some of it may have been read: the next look reads everything again
                 self._follower, self._files = Follower(), None
                 with self._guard:
@@ -277,12 +277,13 @@ class Live:
                 self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))
                 self._wake()
 
-    async def _read(self) -> set[str]:
-        if self.folder is not None and not self.can_act:
+    async def _read(self, *, is_changed: bool) -> set[str]:
+        if self.folder is not None and not self.can_act and is_changed:
             copies = AsyncExitStack()
             self._store = await copies.enter_async_context(copied(self.folder))
             earlier, self._copies = self._copies, copies
             await earlier.aclose()
+            self._follower.check_all()
         assert self._store is not None
         if self.can_act and self._unwatch is None:
             self._loop = asyncio.get_running_loop()

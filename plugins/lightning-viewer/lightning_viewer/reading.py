@@ -15,6 +15,9 @@ from lightning_viewer.aggregates import Aggregates
 PAGE_SIZE = 1_000
 """How many rollouts are read at once."""
 
+CHECKED_AT_ONCE = 250
+"""Of how many ended rollouts one look at a store that does not tell of changes asks whether the reward is another."""
+
 
 async def read_aggregates(store: LightningStore) -> Aggregates:
     """Read a run whole: its resources, and its rollouts page by page, so that few of them are held at once."""
@@ -76,6 +79,18 @@ class Follower:
         self._seen = 0
         self._newest: str | None = None
         self._versions = 0
+        self._checked = 0
+        """The place of the ended rollout that is checked next."""
+        self._unchecked = 0
+
+    @property
+    def is_checking(self) -> bool:
+        """Whether `check_all` is not through yet."""
+        return self._unchecked > 0
+
+    def check_all(self) -> None:
+        """Have the next updates check the rewards of all ended rollouts once: a judge may give one late."""
+        self._unchecked = self._seen + CHECKED_AT_ONCE
 
     async def update(self, store: LightningStore, told: Collection[str] | None = None) -> set[str]:
         """Read what is new, and what has changed.
@@ -83,7 +98,7 @@ class Follower:
         Args:
             store: Where the rollouts are.
             told: The ids of those that the store says have changed; None where it does not say, so that all are read
-                again that had not ended.
+                again that had not ended, and some others are checked, in turn.
 
         Returns:
             The ids of rollouts that are new or have changed, without those of the algorithm's own calls.
@@ -95,6 +110,8 @@ class Follower:
         if len(changed) < len(again) or not await self._read_new(store, changed):
             self.__init__()  # type: ignore[misc]  # some were deleted: the others have other places now
             return await self.update(store)
+        if told is None:
+            changed += await self._with_another_reward(store)
         versions = (await store.query_resources(limit=0)).total
         if versions != self._versions or not all(self.known.knows_resources(each.resources_id) for each in changed):
             self.known.put_resources(await store.query_resources())
@@ -106,6 +123,20 @@ class Follower:
         self._open.difference_update(each.rollout_id for each in changed if each.status in ENDED)
         self._open.update(each.rollout_id for each in changed if each.status not in ENDED)
         return {rollout_id for rollout_id, row in before.items() if self.known.row(rollout_id) != row}
+
+    async def _with_another_reward(self, store: LightningStore) -> list[AttemptedRollout]:
+        """Return those of the next ended rollouts to which a judge has given another reward."""
+        page = await store.query_rollouts(limit=CHECKED_AT_ONCE, offset=self._checked)
+        self._checked = self._checked + len(page) if len(page) == CHECKED_AT_ONCE else 0
+        self._unchecked -= CHECKED_AT_ONCE
+        found = []
+        for each in page:
+            row = self.known.row(each.rollout_id)
+            if row is None or row["status"] != "succeeded" or not isinstance(each, AttemptedRollout):
+                continue
+            if final_reward_in(each.attempt.metadata) not in (None, row["reward"]):
+                found.append(each)
+        return found
 
     def _knows(self, rollout_id: str) -> bool:
         return rollout_id in self._open or self.known.row(rollout_id) is not None

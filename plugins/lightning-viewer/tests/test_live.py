@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from chromium import browser, needs_chromium
+from lightning_http import LightningStoreClient
 from lightning_http.auth import Keys
 from lightning_http.listener import Listener, bind
 from lightning_http.server import LightningStoreServer
@@ -396,6 +397,47 @@ async def test_a_copy_stays_open_while_it_is_read(tmp_path: Path) -> None:
     async with live.reading() as newer:
         assert len(await newer.query_rollouts()) == 2
     await live.aclose()
+
+
+async def test_a_late_reward_shows_in_copies(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    await trainer.fit_async(agent, [1, 0])
+    [folder] = runs_in(tmp_path)
+    live = Live(folder=folder)
+    assert len(await live.known()) == 2
+    await judge_late(trainer.store, live)
+    await live.aclose()
+    await trainer.store.aclose()
+
+
+async def test_a_late_reward_shows_where_the_store_is_asked_over_http(
+    server: LightningStoreServer, store: LightningStore
+) -> None:
+    for number in range(300):
+        await store.enqueue_rollout(number)
+    await work(store, 0.5)
+    for _ in range(300):
+        await work(store, 0.5)
+    client = LightningStoreClient(server.url, key="")
+    live = Live(client)
+    assert len(await live.known()) == 307
+    await judge_late(store, live)
+    await live.aclose()
+    await client.aclose()
+
+
+async def judge_late(store: LightningStore, live: Live) -> None:
+    """Give the last rollout another reward after its end, and wait until it shows."""
+    *_, judged = await store.query_rollouts(status_in=["succeeded"])
+    attempt = await store.get_latest_attempt(judged.rollout_id)
+    assert attempt is not None
+    await store.add_span(reward_span(judged.rollout_id, attempt.attempt_id, 0.125))
+    changes = live.changes(live.revision)
+    async with asyncio.timeout(SECONDS):
+        async for _ in changes:
+            if (await live.rollout(judged.rollout_id))["reward"] == 0.125:
+                break
+    await changes.aclose()
 
 
 async def two_runs(root: Path) -> list[RunFolder]:
