@@ -285,7 +285,7 @@ class Live:
             await earlier.aclose()
             self._follower.check_all()
         assert self._store is not None
-        if self.can_act and self._unwatch is None:
+        if self.can_act and self._unwatch is None and not self._closing.is_set():
             self._loop = asyncio.get_running_loop()
             self._unwatch = self._store.watch(self._hear)
         with self._guard:

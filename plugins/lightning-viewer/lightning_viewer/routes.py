@@ -1,5 +1,6 @@
 """The live page, and what it asks for: small answers in JSON, and a stream of what changes."""
 
+import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -91,22 +92,32 @@ def live_routes(find: FindLive, require_owner: Callable[[Request], None]) -> lis
 
 def store_pages() -> list[BaseRoute]:
     """Return the routes for a store's server: the component of the kind `pages`."""
-    known: OrderedDict[tuple[int, str], Live] = OrderedDict()
+    known: OrderedDict[tuple[asyncio.Event, str], tuple[Live, asyncio.Task[None]]] = OrderedDict()
+
+    async def end(key: tuple[asyncio.Event, str], live: "Live") -> None:
+        """Forget it and its server when that stops."""
+        try:
+            await key[0].wait()
+        finally:
+            live.stop_listening()
+            if key in known and known[key][0] is live:
+                del known[key]
 
     def find(request: Request) -> "Live":
         from lightning_viewer.live import Live
 
         _require(request, "RUNNER")
         call = request.state.call
-        key = (id(call.service), call.store.run_id)
-        live = known.get(key)
-        if live is None or not live.is_of(call.store):
-            if live is not None:
-                live.stop_listening()
-            live = known[key] = Live(call.store, closing=call.service.closing)
-        known.move_to_end(key)
+        key = (call.service.closing, call.store.run_id)
+        live, ending = known.pop(key, (None, None))
+        if live is None or ending is None or not live.is_of(call.store):
+            if ending is not None:
+                ending.cancel()
+            live = Live(call.store, closing=call.service.closing)
+            ending = asyncio.create_task(end(key, live), name="end of a live page")
+        known[key] = live, ending
         while len(known) > KEPT_LIVES:
-            known.popitem(last=False)[1].stop_listening()
+            known.popitem(last=False)[1][1].cancel()
         return live
 
     return live_routes(find, lambda request: _require(request, "ALGORITHM"))

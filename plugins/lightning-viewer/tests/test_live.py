@@ -1,12 +1,13 @@
 """The live page: what it asks for, and how it shows that in a browser."""
 
 import asyncio
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,26 @@ async def test_a_server_that_stops_ends_the_streams(store: LightningStore) -> No
             await server.stop()
             while await answer.content.readline():
                 pass
+
+
+async def test_a_server_that_stopped_listens_to_its_store_no_more() -> None:
+    class Watched(InMemoryLightningStore):
+        listeners = 0
+
+        def watch(self, listener: Callable[[str], None]) -> Callable[[], None]:
+            self.listeners += 1
+            return functools.cache(self.leave)
+
+        def leave(self) -> None:
+            self.listeners -= 1
+
+    store = Watched()
+    async with LightningStoreServer(store, key="") as server:
+        await ask(server, "/ui/run")
+        await ask(server, "/ui/rollouts")
+        assert store.listeners == 1
+    assert store.listeners == 0
+    await store.aclose()
 
 
 async def test_deleted_rollouts_are_gone_from_the_page(server: LightningStoreServer, store: LightningStore) -> None:
