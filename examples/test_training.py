@@ -29,7 +29,7 @@ def train(example: str, *, seed: int, folder: Path) -> tuple[dict[str, float], s
         },
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=240,
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
