@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -705,6 +705,43 @@ async def test_a_lost_connection_is_shown_and_comes_back(store: LightningStore, 
         async with LightningStoreServer(store, key="", port=port):
             await page.wait_for("8 of 8 rollouts")
             await page.wait_for("The connection is lost.", gone=True)
+
+
+@needs_chromium
+async def test_a_hidden_tab_holds_no_connection(
+    store: LightningStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = asyncio.Event()
+    changes = Live.changes
+
+    async def watched(live: Live, after: int) -> AsyncGenerator[dict[str, Any]]:
+        told = changes(live, after)
+        try:
+            async for each in told:
+                yield each
+        finally:
+            await told.aclose()
+            ended.set()
+
+    monkeypatch.setattr(Live, "changes", watched)
+    turn = (
+        "Object.defineProperty(document, 'visibilityState', {{ value: '{}', configurable: true }}),"
+        " document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    async with LightningStoreServer(store, key="") as server, browser(tmp_path / "profile") as page:
+        await page.open(f"{server.url}/#/rollouts")
+        await store.enqueue_rollout({"question": "came while it was seen"})
+        await page.wait_for("came while it was seen")
+        await page.evaluate(turn.format("hidden"))
+        async with asyncio.timeout(SECONDS):
+            await ended.wait()
+        await store.enqueue_rollout({"question": "came meanwhile"})
+        assert "The connection is lost." not in await page.text()
+        await page.evaluate(turn.format("visible"))
+        await page.wait_for("came meanwhile")
+        await store.enqueue_rollout({"question": "came later"})
+        await page.wait_for("came later")
+        assert page.errors == []
 
 
 @needs_chromium

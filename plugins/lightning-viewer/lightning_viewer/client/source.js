@@ -67,6 +67,19 @@ const KEY = "agl-key";
 const SILENCE_SECONDS = 15; // the server says something every five
 const LONGEST_PAUSE_SECONDS = 5;
 
+/** Return when the tab is shown. */
+function untilShown() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.visibilityState === "hidden") return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
+}
+
 /** The server that the page comes from. */
 class LiveSource {
   key = sessionStorage.getItem(KEY) || "";
@@ -106,7 +119,8 @@ class LiveSource {
   act = (id, action) => this.fetch(`/ui/rollouts/${encodeURIComponent(id)}/${action}`, { method: "POST" });
 
   /**
-   * Tell what changes, until it is stopped. A lost connection is made again.
+   * Tell what changes, until it is stopped. A lost connection is made again. A hidden tab has none, as browsers open
+   * only six to one server; when it is shown again, everything may have changed.
    * @param {{changed: (news: object) => void, connected: () => void, lost: (error: Error) => void}} listener
    * @returns {() => void} Stops it.
    */
@@ -115,7 +129,9 @@ class LiveSource {
     let revision = 0, pause = 0.5;
     const listen = async () => {
       const ending = new AbortController(), end = () => ending.abort();
+      const hide = () => document.visibilityState === "hidden" && end();
       stop.signal.addEventListener("abort", end);
+      document.addEventListener("visibilitychange", hide);
       let silence = setTimeout(end, SILENCE_SECONDS * 1000);
       try {
         const answer = await this.fetch(`/ui/events?after=${revision}`, { signal: ending.signal });
@@ -139,10 +155,16 @@ class LiveSource {
       } finally {
         clearTimeout(silence);
         stop.signal.removeEventListener("abort", end);
+        document.removeEventListener("visibilitychange", hide);
       }
     };
     (async () => {
       while (!stop.signal.aborted) {
+        if (document.visibilityState === "hidden") {
+          await untilShown();
+          if (stop.signal.aborted) return;
+          listener.changed({});
+        }
         let error = new Error("The server ended the connection.");
         try {
           await listen();
@@ -150,6 +172,7 @@ class LiveSource {
           error = caught;
         }
         if (stop.signal.aborted) return;
+        if (document.visibilityState === "hidden") continue;
         listener.lost(error);
         if (error instanceof KeyWanted) return;
         await new Promise((wake) => setTimeout(wake, pause * 1000));
