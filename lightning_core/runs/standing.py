@@ -166,13 +166,16 @@ class Standing:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._began = clock()
+        self.budget: Callable[[], BudgetUse | None] = lambda: None
+        """Tells what the run has used of its budget."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._began = self._clock()
         self._ended: float | None = None
         self._run_id = ""
         self.expected_rollouts: int | None = None
         """How many rollouts the run will have at most, where that is known."""
-        self.budget: Callable[[], BudgetUse | None] = lambda: None
-        """Tells what the run has used of its budget."""
         self._kept = RolloutCounts()
         self._ends: deque[float] = deque()
         """When rollouts ended, in the last `RATE_SECONDS`."""
@@ -194,7 +197,7 @@ class Standing:
             return self._elapsed()
 
     def begin(self, run_id: str, kept: RolloutCounts | None = None) -> None:
-        """Start the clock.
+        """Start the clock; after another run, from nothing.
 
         Args:
             run_id: The run.
@@ -202,7 +205,9 @@ class Standing:
                 the rest will be.
         """
         with self._lock:
-            self._run_id, self._began, self._ended = run_id, self._clock(), None
+            if self._ended is not None:
+                self._reset()
+            self._run_id, self._began = run_id, self._clock()
             self._kept = RolloutCounts() if kept is None else kept
 
     def end(self) -> None:

@@ -158,6 +158,17 @@ def test_remaining_time_and_rate_are_known_when_five_rollouts_have_ended() -> No
     assert (now.elapsed_seconds, now.remaining_seconds, now.rollouts_per_second) == (36.0, None, None)
 
 
+def test_a_second_run_begins_from_nothing() -> None:
+    standing = Standing(Seconds())
+    for run_id, sample in (("run-1", 1), ("run-2", 2)):
+        standing.begin(run_id)
+        assert (standing.snapshot().done, standing.snapshot().expected, standing.snapshot().reward) == (0, None, None)
+        standing.expected_rollouts = 1
+        ended(standing, sample, 1.0)
+        standing.end()
+    assert (standing.snapshot().done, standing.snapshot().expected) == (1, 1)
+
+
 def test_remaining_time_is_not_known_where_the_number_of_rollouts_is_not() -> None:
     standing = Standing(Seconds())
     standing.begin("run-1")

@@ -50,7 +50,7 @@ def test_a_run_in_another_process_is_shown_and_goes_on(tmp_path: Path) -> None:
     [counts] = re.findall(r"^rollouts +(.*)$", shown, re.M)
     assert sorted(counts.strip().split(", ")) == ["1 failed", "1 preparing", "1 queuing", "1 succeeded"]
     assert "1x ValueError: cannot add 17 apples" in shown
-    assert re.search(r"^\S+ +busy +ro-\w+ +\S+ \S+ ago$", shown, re.M)
+    assert re.search(r"^\S+ +busy +ro-\w+ +\S+ \S+ ago *$", shown, re.M)
 
 
 def test_a_run_that_has_ended_is_shown_once(tmp_path: Path) -> None:

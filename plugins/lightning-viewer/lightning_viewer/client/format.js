@@ -56,11 +56,13 @@ function keep(settings) {
 /** Return the text of a sample: the first text that is in it, or its JSON. */
 function sampleText(input) {
   if (typeof input === "string") return input;
+  const whole = JSON.stringify(input);
   if (input && typeof input === "object" && !Array.isArray(input)) {
     const texts = Object.values(input).filter((each) => typeof each === "string");
-    if (texts.length) return texts.reduce((a, b) => (b.length > a.length ? b : a));
+    const longest = texts.reduce((a, b) => (b.length > a.length ? b : a), "");
+    if (longest.length * 2 > whole.length) return longest; // the rest, such as an id, says little beside it
   }
-  return JSON.stringify(input);
+  return whole;
 }
 
 const MODES = { train: "training", val: "validation", test: "held out" };

@@ -125,7 +125,7 @@ function Waterfall({ trace, id, chosen }) {
   return html`<div class="waterfall" role="list" ref=${element} style=${isLong ? { paddingTop: `${from * ROW_HEIGHT}px`, paddingBottom: `${(spans.length - to) * ROW_HEIGHT}px` } : {}}>
     ${rows.map((span) => html`<div role="listitem" key=${span.id} id="span-${span.id}" class=${span.id === chosen ? "chosen" : ""}>
     <button class="span ${span.kind} ${span.failed ? "failed" : ""}" aria-expanded=${open === span.id} onClick=${() => setOpen(open === span.id ? null : span.id)}>
-      <span class="name" style=${{ paddingLeft: `${Math.min(12, depths.get(span.id))}rem` }}>${span.name}</span>
+      <span class="name" title=${span.name} style=${{ paddingLeft: `calc(${Math.min(12, depths.get(span.id))} * var(--indent))` }}>${span.name.replace(/^agentlightning\./, "")}</span>
       <span class="lane"><span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, (((span.end ?? span.start) - span.start) / whole) * 100)}%` }}></span></span>
       <span class="time">${duration((span.end ?? span.start) - span.start)}</span></button>
     ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(trace.spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
