@@ -117,7 +117,7 @@ def test_traceback_is_a_field_of_json_and_follows_a_key_value_line() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Authorization: Bearer abc.def-123", "Authorization: *** ***"),
+        ("Authorization: Bearer zyx.wvu-987", "Authorization: *** ***"),
         ("{'authorization': 'Basic abcdef123456'}", "{'authorization': '*** ***'}"),
         ("a basic understanding of bearer instruments", "a basic understanding of bearer instruments"),
         ("key sk-proj-abcdefghijklmnop1234 refused", "key sk-*** refused"),
