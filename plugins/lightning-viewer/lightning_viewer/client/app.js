@@ -33,6 +33,7 @@ function Shell({ data, source, revision, connection }) {
   useEffect(() => {
     const follow = () => setPlace(whereabouts(data));
     addEventListener("hashchange", follow);
+    follow(); // it may have changed since the page was drawn
     return () => removeEventListener("hashchange", follow);
   }, []);
   useEffect(() => scrollTo(0, 0), [page, parameters.id]);
