@@ -42,6 +42,7 @@ PROCESSES = (
     "tests/trainer/test_budget_elsewhere.py",
     "tests/trainer/test_judges.py",
     "tests/trainer/test_llm_proxy.py",
+    "tests/trainer/test_progress.py",
     "tests/trainer/test_run_dir.py",
     "tests/trainer/test_signals.py",
 )
