@@ -148,7 +148,7 @@ async def test_hundreds_of_waits_need_no_threads() -> None:
         waiters = [asyncio.create_task(store.dequeue_rollout(wait_seconds=None)) for _ in range(300)]
         for number in range(300):
             await store.enqueue_rollout(number)
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads
         claimed = await soon(asyncio.gather(*waiters))
         assert sorted(item.input for item in claimed if item is not None) == list(range(300))
 
