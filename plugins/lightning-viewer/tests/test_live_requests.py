@@ -1,0 +1,181 @@
+"""What the live page asks its server for, and who may."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+
+import aiohttp
+import pytest
+from lightning_http.server import LightningStoreServer
+from live_stores import HOSTILE, KEY, RUNNER_KEY, SECONDS, ask, next_event, talk, work
+
+from lightning_core.store import InMemoryLightningStore, LightningStore
+
+
+async def test_the_page_needs_no_key_and_the_data_do(store: LightningStore) -> None:
+    async with LightningStoreServer(store, key=KEY, runner_key=RUNNER_KEY) as server:
+        status, page = await ask(server, "/")
+        assert status == 200
+        assert HOSTILE not in page
+        assert "waits" not in page
+        for path in ("run", "rollouts", "workers", "events", "samples?before=0&after=1"):
+            status, told = await ask(server, f"/ui/{path}")
+            assert (status, told["error"]) == (401, "AccessDenied"), path
+        status, _ = await ask(server, "/ui/rollouts", key=RUNNER_KEY)
+        assert status == 200
+
+
+async def test_only_the_algorithms_key_acts(store: LightningStore) -> None:
+    [waiting] = await store.query_rollouts(status_in=["queuing"])
+    async with LightningStoreServer(store, key=KEY, runner_key=RUNNER_KEY) as server:
+        path = f"/ui/rollouts/{waiting.rollout_id}/cancel"
+        status, told = await ask(server, path, key=RUNNER_KEY, method="POST")
+        assert (status, told["message"]) == (403, "this key cannot do that; it takes the key of algorithms")
+        status, told = await ask(server, path, key=KEY, method="POST")
+        assert (status, told["status"]) == (200, "cancelled")
+        status, told = await ask(server, path.replace("cancel", "requeue"), key=KEY, method="POST")
+        assert status == 409
+
+
+async def test_a_page_of_another_site_cannot_act(server: LightningStoreServer, store: LightningStore) -> None:
+    [waiting] = await store.query_rollouts(status_in=["queuing"])
+    headers = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    path = f"/ui/rollouts/{waiting.rollout_id}/cancel"
+    status, told = await ask(server, path, method="POST", headers=headers)
+    assert (status, told["error"]) == (403, "AccessDenied")
+    [waiting] = await store.query_rollouts(status_in=["queuing"])
+
+
+async def test_the_page_may_ask_its_own_server_and_nothing_else(server: LightningStoreServer) -> None:
+    async with aiohttp.ClientSession() as session, session.get(server.url) as answer:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "connect-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert (await answer.text()).count(policy.removesuffix("; frame-ancestors 'none'")) == 1
+
+
+async def test_the_run_is_told_without_its_rollouts(server: LightningStoreServer) -> None:
+    status, told = await ask(server, "/ui/run")
+    assert status == 200
+    assert told["counts"] == {"succeeded": 6, "failed": 0, "cancelled": 0, "unfinished": 1, "retried": 0}
+    assert [each["texts"]["main_prompt"] for each in told["resources"]] == ["first {task}", "second {task}"]
+    assert "rollouts" not in told
+
+
+@pytest.mark.parametrize(
+    ("query", "rewards"),
+    [
+        ("order=worst&status=succeeded&limit=2", [0.0, 0.0]),
+        ("order=best&limit=2", [1.0, 1.0]),
+        ("version=1&order=oldest", [1.0, 0.0, 0.5]),
+        ("from=0.4&to=0.6", [0.5, 0.5]),
+        ("text=HARD&order=oldest", [1.0, 0.0]),
+        ("mode=train", [None]),
+        ("order=oldest&limit=2&offset=5", [0.5, None]),
+        ("text=nothing", []),
+    ],
+)
+async def test_rollouts_are_filtered_sorted_and_paged(
+    server: LightningStoreServer, query: str, rewards: list[float | None]
+) -> None:
+    status, told = await ask(server, f"/ui/rollouts?{query}")
+    assert status == 200
+    assert [each["reward"] for each in told["rollouts"]] == rewards
+    assert told["all"] == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("rollouts?limit=-1", 422, "limit is '-1'; it is a whole number from 0 on"),
+        ("rollouts?order=odd", 422, "order is 'odd'; there are: worst, best, newest, oldest, slowest"),
+        ("rollouts?from=low", 422, "from is 'low'; it is a number"),
+        ("rollouts/ro-none", 404, "has no rollout 'ro-none'"),
+        ("rollouts/ro-none/trace", 404, "has no rollout 'ro-none'"),
+        ("samples?before=0", 422, "give the numbers of two versions, counted from 0: before and after"),
+    ],
+)
+async def test_what_cannot_be_answered_says_why(
+    server: LightningStoreServer, path: str, status: int, message: str
+) -> None:
+    found, told = await ask(server, f"/ui/{path}")
+    assert found == status
+    assert message in told["message"]
+
+
+async def test_two_versions_are_compared_sample_by_sample(server: LightningStoreServer) -> None:
+    _, told = await ask(server, "/ui/samples?before=0&after=1")
+    assert (told["better"], told["worse"], told["same"]) == (1, 1, 1)
+    assert told["difference"]["difference"] == 0.0
+    assert [told["inputs"][str(each["sample"])]["question"] for each in told["rows"]] == ["hard", "easy"]
+
+
+async def test_changes_are_told_as_they_come_and_once(server: LightningStoreServer, store: LightningStore) -> None:
+    _, run = await ask(server, "/ui/run")
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{server.url}/ui/events?after={run['revision']}") as answer,
+    ):
+        added = await store.enqueue_rollout({"question": "new"})
+        assert (await next_event(answer))["rollouts"] == [added.rollout_id]
+        first = await work(store, 1.0)
+        seen: set[str] = set()
+        while first not in seen:
+            told = await next_event(answer)
+            seen |= set(told["rollouts"])
+        assert added.rollout_id not in seen
+        _, page = await ask(server, "/ui/rollouts?order=oldest&offset=6")
+        assert [each["status"] for each in page["rollouts"]] == ["succeeded", "queuing"]
+
+
+async def test_a_server_that_stops_ends_the_streams(store: LightningStore) -> None:
+    server = LightningStoreServer(store, key="")
+    await server.start()
+    async with aiohttp.ClientSession() as session, session.get(f"{server.url}/ui/events") as answer:
+        await next_event(answer)
+        async with asyncio.timeout(SECONDS):
+            await server.stop()
+            while await answer.content.readline():
+                pass
+
+
+async def test_a_server_that_stopped_listens_to_its_store_no_more() -> None:
+    class Watched(InMemoryLightningStore):
+        listeners = 0
+
+        def watch(self, listener: Callable[[str], None]) -> Callable[[], None]:
+            self.listeners += 1
+            return functools.cache(self.leave)
+
+        def leave(self) -> None:
+            self.listeners -= 1
+
+    store = Watched()
+    async with LightningStoreServer(store, key="") as server:
+        await ask(server, "/ui/run")
+        await ask(server, "/ui/rollouts")
+        assert store.listeners == 1
+    assert store.listeners == 0
+    await store.aclose()
+
+
+async def test_deleted_rollouts_are_gone_from_the_page(server: LightningStoreServer, store: LightningStore) -> None:
+    _, told = await ask(server, "/ui/rollouts?order=oldest&limit=1")
+    gone = told["rollouts"][0]["id"]
+    await store.delete_rollouts([gone])
+    await store.enqueue_rollout({"question": "new"})
+    async with asyncio.timeout(SECONDS):
+        while True:  # looks that took long are not repeated at once
+            _, told = await ask(server, "/ui/rollouts?order=oldest")
+            if told["all"] == 7 and told["rollouts"][0]["id"] != gone:
+                break
+            await asyncio.sleep(0.05)
+    assert [each["reward"] for each in told["rollouts"]] == [1.0, 0.5, 1.0, 0.0, 0.5, None, None]
+
+
+async def test_a_call_has_the_engines_tokens(server: LightningStoreServer, store: LightningStore) -> None:
+    rollout_id, _ = await talk(store)
+    _, trace = await ask(server, f"/ui/rollouts/{rollout_id}/trace")
+    assert trace["calls"][0]["tokens"] == {"prompt": 3, "response": 2, "ids": [4, 5], "logprobs": [-0.1, -2.303]}
