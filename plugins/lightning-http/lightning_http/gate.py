@@ -15,6 +15,8 @@ from lightning_http.web_pages import require_local, require_same_site
 
 logger = logging.getLogger(__name__)
 
+EVENT_STREAM = b"text/event-stream"
+
 
 class Gate:
     """Lets only requests in that may come, with the `Call` in their state.
@@ -33,12 +35,23 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, status, added = time.perf_counter(), CLIENT_GONE, list[tuple[bytes, bytes]]()
+        is_counted = False
+
+        def count() -> None:
+            nonlocal is_counted
+            if not is_counted:
+                is_counted = True
+                route = getattr(scope.get("route"), "path_format", "unknown")
+                self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
 
         async def counted_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *added]
+                headers = list(message.get("headers", ()))
+                message["headers"] = [*headers, *added]
+                if any(name == b"content-type" and value.startswith(EVENT_STREAM) for name, value in headers):
+                    count()  # it is answered, and then stays open for as long as its client wants
             await send(message)
 
         self._service.metrics.begin()
@@ -53,8 +66,7 @@ class Gate:
         except Exception:  # it is answered, as far as it can be
             logger.exception("lightning.store_request_failed path=%s", scope["path"])
         finally:
-            route = getattr(scope.get("route"), "path_format", "unknown")
-            self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
+            count()
 
     def _admit(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Let the request in; return the headers of its answer."""

@@ -29,7 +29,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "agl_store_request_seconds",
-            "Time to the answer, waits included.",
+            "Time to the answer, waits included; of a stream of events, to its beginning.",
             ("method", "route"),
             buckets=_SECONDS,
             registry=self._registry,
@@ -49,7 +49,7 @@ class Metrics:
             method: Its method.
             route: The route's template, never a path with ids in it.
             status: The answer's status; 499 where the client was gone.
-            seconds: How long it took.
+            seconds: How long it took; of a stream of events, until it began.
         """
         self._in_flight.dec()
         children = self._children.get((method, route, status))

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from itertools import chain
 from typing import Any
 
+import aiohttp
 import psutil
 import pytest
 from lightning_http import (
@@ -366,6 +367,18 @@ async def test_metrics_count_requests_by_their_route(server, client, ask):
     assert 'agl_store_requests_total{method="GET",route="/v1/agl/rollouts/{rollout_id}",status="404"} 3.0' in text
     assert 'agl_store_records{kind="rollouts"} 1.0' in text
     assert "ro-none" not in text
+
+
+async def test_an_open_stream_of_events_counts_until_it_began(memory, ask):
+    async with LightningStoreServer(memory, key="") as server, aiohttp.ClientSession() as session:
+        async with session.get(server.url + "/ui/events") as answer:
+            await answer.content.readline()
+            _, page = await ask("GET", server.url + "/metrics")
+        _, after = await ask("GET", server.url + "/metrics")
+    for text in (page.decode(), after.decode()):
+        assert 'agl_store_requests_total{method="GET",route="/ui/events",status="200"} 1.0' in text
+        assert 'agl_store_request_seconds_count{method="GET",route="/ui/events"} 1.0' in text
+        assert "agl_store_requests_in_flight 1.0" in text
 
 
 async def test_a_peer_that_does_not_read_its_answer_holds_up_no_stop(memory, monkeypatch, nothing_left_running):

@@ -59,11 +59,8 @@ class Row:
     """Why it gave no reward; None while it may still give one."""
     where: str
     """Where in the user's code it failed; empty where that is not known."""
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took, with its time in the queue."""
-        return None if self.end is None else self.end - self.start
+    seconds: float | None
+    """How long its newest attempt took; None while it goes on, or without one. The time in the queue is not in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +145,7 @@ class Aggregates:
             calls=usage.calls,
             failure=_cut(describe_failure(rollout), MAX_FAILURE) if has_no_reward else None,
             where=failure_at(attempt) if has_no_reward and attempt is not None else "",
+            seconds=None if attempt is None or attempt.end_time is None else attempt.end_time - attempt.start_time,
         )
         self._rows[row.rollout_id] = row
         self._count(row, 1)

@@ -1,17 +1,26 @@
 """Opens the store of a run."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import functools
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning_core.errors import RunFolderError
 from lightning_core.registry import default_registry
-from lightning_core.runs.folder import RunFolder, find_run, runs_in
+from lightning_core.runs.folder import RunFolder, RunLock, find_run, runs_in
 from lightning_core.runs.recording import DURABLE
 from lightning_core.store import LightningStore
+
+COPIES = "agl-copy-"
+"""How the names of the folders of copies begin, in the system's temporary folder."""
+
+NEW_SECONDS = 60.0
+"""A folder of copies without a lock is left alone for so long: its process may be about to take it."""
 
 
 def find(root: Path, run: str | None) -> RunFolder:
@@ -40,7 +49,8 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
         StoreError: When its store cannot be copied.
     """
     _require_store(folder)
-    with TemporaryDirectory(prefix="agl-") as copies:
+    await asyncio.to_thread(_remove_abandoned)
+    with tempfile.TemporaryDirectory(prefix=COPIES) as copies, _locked(Path(copies)):
         path = Path(copies) / folder.store_file.name
         back_up = default_registry().load("stores", DURABLE).back_up
         await asyncio.to_thread(back_up, folder.store_file, path)
@@ -55,6 +65,28 @@ async def copied(folder: RunFolder) -> AsyncIterator[LightningStore]:
 
 
 LEASE_SECONDS = 1e9
+
+
+@contextmanager
+def _locked(copies: Path) -> Iterator[None]:
+    lock = RunLock(copies / "lock")
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@functools.cache  # once a process is enough
+def _remove_abandoned() -> None:
+    """Remove the copies of processes that were killed."""
+    before = time.time() - NEW_SECONDS
+    for each in Path(tempfile.gettempdir()).glob(f"{COPIES}*"):
+        try:
+            if each.stat().st_mtime < before and RunLock(each / "lock").owner() is None:
+                shutil.rmtree(each)
+        except (OSError, RunFolderError):  # it is another user's, or another process removes it at this moment
+            continue
 
 
 def _require_store(folder: RunFolder) -> None:

@@ -1,11 +1,15 @@
 """`agl ui`: the live page of a run."""
 
+import signal
 from pathlib import Path
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end `agl ui`, which then removes its copy of the store."""
 
 
 @click.command()
@@ -61,7 +65,6 @@ def ui(
 
 async def _serve(run: str | None, url: str | None, host: str, port: int, key: str | None, root: Path) -> None:
     import asyncio
-    import signal
 
     from lightning_http.auth import Keys
     from lightning_http.listener import Listener, bind
@@ -96,7 +99,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
         number = bound.getsockname()[1]
         listener = Listener(Door(live, Keys(key)), bound)
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
+        for each in ENDING:
             loop.add_signal_handler(each, closing.set)
         await listener.open()
         try:
@@ -106,7 +109,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
         finally:
             closing.set()
             await listener.close(seconds=1.0)
-            for each in (signal.SIGTERM, signal.SIGINT):
+            for each in ENDING:
                 loop.remove_signal_handler(each)
     finally:
         await live.aclose()

@@ -230,3 +230,19 @@ async def test_a_reward_that_a_judge_gives_after_the_end_is_followed() -> None:
     assert row is not None
     assert row["reward"] == 0.25
     await store.aclose()
+
+
+def test_the_time_of_a_rollout_is_its_attempts_without_the_queue() -> None:
+    known = Aggregates()
+    for name, queued, began, ended in (("ro-slow", 50.0, 60.0, 69.0), ("ro-waited", 0.0, 60.0, 61.0)):
+        attempt = Attempt(
+            rollout_id=name, attempt_id="at-1", sequence_id=1, start_time=began, end_time=ended, status="succeeded"
+        )
+        known.put(
+            AttemptedRollout(
+                rollout_id=name, input=1, start_time=queued, end_time=ended, status="succeeded", attempt=attempt
+            ),
+            1.0,
+        )
+    page = known.page(order="slowest")
+    assert [(each["id"], each["seconds"]) for each in page["rollouts"]] == [("ro-slow", 9.0), ("ro-waited", 1.0)]

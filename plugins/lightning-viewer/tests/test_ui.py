@@ -52,6 +52,32 @@ async def test_agl_ui_serves_a_run_until_ctrl_c(tmp_path: Path) -> None:
         assert (await answer.json())["counts"]["succeeded"] == 2
 
 
+async def test_copies_are_removed_when_the_terminal_is_closed_and_those_of_a_killed_process_by_the_next(
+    tmp_path: Path,
+) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path / "runs")
+    await trainer.fit_async(agent, [1, 0])
+    await trainer.store.aclose()
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    environment = {**os.environ, "TMPDIR": str(copies)}
+
+    async def look_until(ended_by: signal.Signals) -> None:
+        command = [sys.executable, "-m", "lightning_core", "ui", "--runs-dir", str(tmp_path / "runs")]
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout is not None
+        async with asyncio.timeout(60.0):
+            await process.stdout.readline()
+            process.send_signal(ended_by)
+            await process.wait()
+
+    await look_until(signal.SIGKILL)
+    [abandoned] = copies.iterdir()
+    os.utime(abandoned, (1.0, 1.0))
+    await look_until(signal.SIGHUP)
+    assert list(copies.iterdir()) == []
+
+
 async def test_agl_ui_shows_a_served_store_and_acts_on_it(store: LightningStore) -> None:
     [waiting] = await store.query_rollouts(status_in=["queuing"])
     async with (
