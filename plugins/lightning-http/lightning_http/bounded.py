@@ -1,18 +1,62 @@
 """uvicorn's protocol with limits on what a client sends, and on how long it takes."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lightning_http.connection_limits import ConnectionLimits
+
+_PERSISTENCE = (b"close", b"keep-alive")
+
+
+class _Parser(httptools.HttpRequestParser):
+    """Reads a request that asks for another protocol once more, as one that does not: httptools leaves out its body."""
+
+    def __init__(self, protocol: HttpToolsProtocol) -> None:
+        self._protocol = protocol
+        self._start()
+
+    def _start(self) -> None:
+        super().__init__(self._protocol)
+        with suppress(AttributeError):  # httptools < 0.6.3
+            self.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+
+    def feed_data(self, data: Any) -> None:
+        while True:
+            try:
+                super().feed_data(data)
+            except httptools.HttpParserUpgrade as exc:
+                if not self.asks_for_upgrade():
+                    raise
+                (end,) = exc.args
+                data = self._head_without_wish() + data[end:]
+                self._start()  # after `Connection: close` nothing is read otherwise
+            else:
+                return
+
+    def asks_for_upgrade(self) -> bool:
+        """Whether the request that is being read asks for another protocol; a tunnel is not one."""
+        return self.should_upgrade() and self.get_method() != b"CONNECT"
+
+    def _head_without_wish(self) -> bytes:
+        """Return the head without what makes it a wish; its header `Upgrade` still tells of that."""
+        lines = [b"%s %s HTTP/%s" % (self.get_method(), self._protocol.url, self.get_http_version().encode())]
+        for name, value in self._protocol.headers:
+            if name == b"connection":
+                value = b",".join(token for token in value.lower().split(b",") if token.strip() in _PERSISTENCE)
+            lines.append(b"%s: %s" % (name, value))
+        return b"\r\n".join([*lines, b"", b""])
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Closes connections whose requests are too large, or do not come whole.
 
-    uvicorn 0.54 itself limits a head with h11 only, waits for requests without end, and reads the whole body of one
-    that is answered already.
+    uvicorn 0.54 itself limits a head with h11 only, waits for requests without end, reads the whole body of one that is
+    answered already, and drops that of one that asks for another protocol (`Upgrade: h2c`, as Java's client does with
+    each). RFC 9110, section 7.8, lets a server answer it in this one.
 
     Args:
         limits: How much may come, and how long it may take.
@@ -21,6 +65,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.parser: _Parser = _Parser(self)
         self._limits = limits
         self.timeout_keep_alive = limits.idle_seconds  # type: ignore[assignment]  # uvicorn hands it to call_later
         self._look_seconds = min(limits.head_seconds, limits.body_seconds)
@@ -64,6 +109,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self._limits.max_head_bytes:
             self._refuse_head()
             raise ValueError("the head is too large")  # ends the parsing
+        if self.parser.asks_for_upgrade():  # it is read once more, as one that does not
+            return
         self._unwanted_bytes = 0
         self._expect("body", self._limits.body_seconds)
         super().on_headers_complete()
@@ -79,6 +126,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_complete(self) -> None:
+        if self.parser.asks_for_upgrade():
+            return
         super().on_message_complete()
         self._bare_bytes = 0
         self._deadline = None

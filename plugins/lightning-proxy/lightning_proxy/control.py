@@ -127,6 +127,7 @@ class Settings(ConnectionLimits):
     allow_unattributed: bool = False
     allow_paths: Sequence[str] = ()
     attribution_header: str | None = None
+    cors_allow_origins: Sequence[str] = ()
     num_retries: NonNegativeInt = 2
     first_retry_seconds: Wait = 0.25
     max_concurrent_calls: PositiveInt = 4096

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,7 @@ class Engine:
     local_only: bool
     """Whether only this machine may call, without a key: then a page in a browser must not be talked into calling
     under another name."""
+    cors_allow_origins: Collection[str]
     allow_unattributed: bool
     max_body_bytes: int
     stall_seconds: float
@@ -106,7 +107,8 @@ class Engine:
         try:
             if self.local_only:
                 require_local(request.headers)
-            require_same_site(request.method, request.headers)
+            hint = "; cors_allow_origins of the proxy allows others"
+            require_same_site(request.method, request.headers, self.cors_allow_origins, hint=hint)
         except OtherSite as exc:
             raise Refused(403, "other_site", str(exc)) from exc
         except AccessDenied as exc:
@@ -115,6 +117,8 @@ class Engine:
         if addressed.path == HEALTH_PATH and addressed.rollout_id is None:
             await request.respond_json(200, {"status": "ok"})
             return
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            raise Refused(426, "no_websocket", "the proxy has no WebSockets; make the call over HTTP, with POST")
         who = self.attribution.identify(request.headers)
         owner = self.attribution.owner(addressed, request.headers, who)
         if owner is not None:
@@ -130,7 +134,7 @@ class Engine:
         if await self.serve_control(call):
             return
         below, is_of_api = split_path(call.path)
-        if request.method == "GET" and (below == "/models" or below.startswith("/models/")):
+        if request.method in ("GET", "HEAD") and (below == "/models" or below.startswith("/models/")):
             await self._list_models(request, below.removeprefix("/models").removeprefix("/"))
         else:
             await self._admit(call, below, is_of_api=is_of_api)

@@ -124,6 +124,10 @@ class LLMProxy(AddressedProxy):
         plain |= {"allow_paths": allow_paths, "workers": workers}
         check_options("LLMProxy", {**plain, **settings}, LLMProxy, Settings)
         OpenPaths(allow_paths)
+        if "*" in settings.get("cors_allow_origins", ()):
+            raise ConfigError(
+                "cors_allow_origins has '*', which is every web page; name the origins, as in 'https://app.example.com'"
+            )
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         if key is None and not is_loopback(host):

@@ -10,7 +10,7 @@ from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Assembler, Dialect
 from lightning_proxy.dispatch import Response
-from lightning_proxy.jsons import dump, parse_object
+from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.model_list import Replica
 from lightning_proxy.request import Refused
 from lightning_proxy.sse import EventReader, NoEventStream, ServerEvent
@@ -19,6 +19,8 @@ _HIDDEN = b"***"
 _VARIABLE = "os.environ/"
 _SHORTEST_KEY = 8
 """What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
+_LONGEST_TEXT = 4096
+"""So many bytes of an error that is no JSON are handed on: it may be a page."""
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 KeepResponse = Callable[[str], Awaitable[None]]
@@ -76,9 +78,9 @@ async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> 
         message = str(error.get("message") if isinstance(error, dict) else error)
         call.error_code = _error_code(error)
     else:
-        message = f"{response.replica.backend.address} answered {status}: {body[:500].decode('utf-8', 'replace')}"
-        body = dump(dialect.error(Refused(status, "backend_error", message)))
-        headers = [header for header in headers if header[0] == b"retry-after"]
+        message = _words_of(fields, body) or f"{response.replica.backend.address} answered {status} without a word"
+        body = dump({**(fields or {}), **dialect.error(Refused(status, "backend_error", message))})
+        headers = [header for header in headers if header[0] != b"content-type"]
         headers.append((b"content-type", b"application/json"))
     call.fail(str(status), message)
     await call.request.respond(status, body, headers)
@@ -215,6 +217,15 @@ def _keys(entry: object) -> Iterator[str]:
     for given in (key, *(headers.values() if isinstance(headers, Mapping) else ())):
         if isinstance(given, str):
             yield os.environ.get(given.removeprefix(_VARIABLE), "") if given.startswith(_VARIABLE) else given
+
+
+def _words_of(fields: dict[str, Any] | None, body: bytes) -> str:
+    """Return what an error says that has no `error`: FastAPI's `detail`, the `message` of older engines, a text."""
+    for name in ("detail", "message"):
+        said = (fields or {}).get(name)
+        if said:
+            return said if isinstance(said, str) else text(said)
+    return body[:_LONGEST_TEXT].decode("utf-8", "replace").strip()
 
 
 def _error_code(error: Any) -> str | None:

@@ -66,6 +66,8 @@ class Refused(ProxyError):
             found.append((b"x-should-retry", b"false"))
         if self.status == 401:
             found.append((b"www-authenticate", b"Bearer"))
+        if self.status == 426:
+            found += [(b"upgrade", b"HTTP/1.1"), (b"connection", b"upgrade")]
         return found
 
 

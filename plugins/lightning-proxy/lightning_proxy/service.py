@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_http.auth import Keys
 from lightning_http.listener import Listener, bind
+from starlette.middleware.cors import CORSMiddleware
 
 from lightning_core.budget import Budget
 from lightning_core.registry import Registry
@@ -24,7 +25,7 @@ from lightning_proxy.outbox import Outbox
 from lightning_proxy.owner import Attribution, Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.replicas import Replicas
-from lightning_proxy.request import IncomingBodies
+from lightning_proxy.request import App, IncomingBodies
 from lightning_proxy.routes import ControlRoutes, Reports
 from lightning_proxy.spans import Capture
 
@@ -110,6 +111,7 @@ class ProxyService(ProxyServer):
             serve_control=routes.serve,
             run_id=None if store is None else store.run_id,
             local_only=not keys.required,
+            cors_allow_origins=settings.cors_allow_origins,
             allow_unattributed=settings.allow_unattributed,
             max_body_bytes=settings.max_body_bytes,
             stall_seconds=settings.stall_seconds,
@@ -123,7 +125,12 @@ class ProxyService(ProxyServer):
 
     async def listen(self, bound: socket.socket) -> None:
         """Answer what comes in on a socket, which is closed in the end."""
-        app = IncomingBodies(self.engine, self._settings.max_incoming_bytes)
+        app: App = IncomingBodies(self.engine, self._settings.max_incoming_bytes)
+        if origins := self._settings.cors_allow_origins:
+            every = ["*"]
+            app = CORSMiddleware(
+                app, allow_origins=origins, allow_methods=every, allow_headers=every, expose_headers=every
+            )
         self._listener = listener = Listener(
             app, bound, self._settings
         )  # known before it is open: a start may be cancelled

@@ -1,0 +1,128 @@
+"""Clients that speak HTTP in their own way: Java's, those that prefer WebSockets, and pages in browsers."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.errors import ConfigError
+
+ORIGIN = "https://app.example.com"
+
+
+async def exchange(proxy: LLMProxy, *sent: bytes) -> bytes:
+    """Send bytes, and return all that comes back until the proxy closes the connection."""
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        try:
+            for each in sent:
+                writer.write(each)
+                await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+def head(agent: Agent, *lines: str, path: str = "/chat/completions", method: str = "POST") -> bytes:
+    url = f"{agent.base}{path}".removeprefix(agent.proxy.url)
+    return "\r\n".join([f"{method} {url} HTTP/1.1", "Host: 127.0.0.1", *lines, "", ""]).encode()
+
+
+JAVA = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk")
+"""What Java's HttpClient sends with each request."""
+
+
+def said(text: str) -> bytes:
+    return json.dumps({"model": "small", "messages": [{"role": "user", "content": text}]}).encode()
+
+
+async def test_a_request_for_http2_is_answered_in_http1(agent: Agent, engine: FakeEngine) -> None:
+    body = said("one")
+    chunked = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (body[:9], body[9:], b""))
+    last = head(agent, "Connection: close, Upgrade", "Upgrade: h2c", path="/models", method="GET")
+    answered = await exchange(
+        agent.proxy,
+        head(agent, *JAVA, f"Content-Length: {len(body)}") + body,
+        head(agent, *JAVA, "Transfer-Encoding: chunked") + chunked + last,
+    )
+    assert answered.count(b"HTTP/1.1 200 OK") == 3
+    assert [each.fields["messages"][0]["content"] for each in engine.received] == ["one", "one"]
+    assert len(await agent.spans()) == 2
+
+
+async def test_its_body_may_come_in_parts(agent: Agent, engine: FakeEngine) -> None:
+    body = said("two" * 50_000)
+    java = ("Connection: close, Upgrade, HTTP2-Settings", *JAVA[1:])
+    begun = head(agent, *java, f"Content-Length: {len(body)}")
+    answered = await exchange(agent.proxy, begun[:50], begun[50:] + body[:1000], body[1000:70_000], body[70_000:])
+    assert answered.startswith(b"HTTP/1.1 200 OK")
+    assert engine.received[0].fields["messages"][0]["content"] == "two" * 50_000
+
+
+async def test_many_requests_at_once_for_another_protocol_are_all_answered(agent: Agent) -> None:
+    asked = head(agent, *JAVA, path="/models", method="GET")
+    last = head(agent, "Connection: close", path="/models", method="GET")
+    assert (await exchange(agent.proxy, asked * 1500 + last)).count(b"HTTP/1.1 200 OK") == 1501
+
+
+async def test_a_head_that_asks_for_another_protocol_has_the_same_limit(agent: Agent) -> None:
+    answered = await exchange(agent.proxy, head(agent, *JAVA, f"X-Long: {'a' * 66_000}"))
+    assert answered.startswith(b"HTTP/1.1 431")
+
+
+async def test_a_websocket_is_refused_so_that_the_client_goes_on_over_http(agent: Agent, engine: FakeEngine) -> None:
+    handshake = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: YQ==")
+    answered = await exchange(
+        agent.proxy,
+        head(agent, *handshake, path="/responses", method="GET")
+        + head(agent, "Connection: close", path="/models", method="GET"),
+    )
+    refused, _, after = answered.partition(b"HTTP/1.1 200 OK")
+    assert refused.startswith(b"HTTP/1.1 426 ")
+    assert b"upgrade: HTTP/1.1" in refused
+    assert b"make the call over HTTP" in refused
+    assert b'"small"' in after
+    assert not engine.received
+
+
+async def test_the_models_can_be_asked_for_without_a_body(agent: Agent, engine: FakeEngine) -> None:
+    for path, status in (("/models", 200), ("/models/small", 200), ("/models/none", 404)):
+        async with agent.http.head(f"{agent.base}{path}") as response:
+            assert (response.status, await response.read()) == (status, b"")
+    assert not engine.received
+
+
+async def test_pages_of_other_sites_are_refused_unless_their_origin_is_named(
+    make_proxy: MakeProxy, engine: FakeEngine, attempt: Any, http: aiohttp.ClientSession
+) -> None:
+    preflight = {"origin": ORIGIN, "access-control-request-method": "POST"}
+    preflight |= {"access-control-request-headers": "authorization,content-type,x-stainless-os"}
+    closed = Agent(http, await make_proxy(engine), attempt)
+    async with closed.chat(headers={"origin": ORIGIN}) as response:
+        assert response.status == 403
+        assert "cors_allow_origins" in (await response.json())["error"]["message"]
+        assert "access-control-allow-origin" not in response.headers
+
+    agent = Agent(http, await make_proxy(engine, cors_allow_origins=[ORIGIN]), attempt)
+    async with http.options(f"{agent.base}/chat/completions", headers=preflight) as response:
+        assert response.status == 200
+        assert response.headers["access-control-allow-origin"] == ORIGIN
+        assert "authorization" in response.headers["access-control-allow-headers"]
+    async with agent.chat(headers={"origin": ORIGIN}) as response:
+        assert (response.status, response.headers["access-control-allow-origin"]) == (200, ORIGIN)
+    async with agent.chat(headers={"origin": "https://elsewhere.example.com"}) as response:
+        assert response.status == 403
+        assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("origins", "message"), [(["*"], "name the origins"), (ORIGIN, "cors_allow_origins is .*; it has to be a list")]
+)
+def test_origins_are_a_list_of_names(origins: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(allow_unattributed=True, cors_allow_origins=origins)
