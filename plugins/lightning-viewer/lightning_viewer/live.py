@@ -1,6 +1,7 @@
 """A run as far as it is known by now: brought up to date when somebody asks, and when its store tells of changes."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_core.errors import NotFound
+from lightning_core.errors import LightningError, NotFound
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.recording import read_best
 from lightning_core.store import LightningStore
@@ -20,11 +21,19 @@ from lightning_viewer.collect import FORMAT, about_run
 from lightning_viewer.reading import Follower
 from lightning_viewer.stored import copied
 
+logger = logging.getLogger(__name__)
+
 LOOK_SECONDS = 0.25
 """The time between two looks at a store that cannot tell of changes: that of another process."""
 
 REST_SHARE = 3
 """After a look, so many times as long as it took passes before the next: a viewer takes little of the machine."""
+
+PATIENCE_SECONDS = 0.2
+"""How long an answer waits for a look at the store. After that it has what is known, which may be from before."""
+
+RETRY_SECONDS = 1.0
+"""The time between two looks at a store that could not be read."""
 
 PING_SECONDS = 5.0
 """After how long without a change a client is told that the connection stands."""
@@ -80,8 +89,14 @@ class Live:
         self._copies = AsyncExitStack()
         self._follower = Follower()
         self._lock = asyncio.Lock()
-        """Of looks, and of those who read a copy: a look replaces it."""
+        """Of those who read a copy, and of a look that replaces it."""
         self._looking: asyncio.Task[None] | None = None
+        self._is_whole = True
+        """Whether the last look read all that it was to read."""
+        self._failure: str | None = None
+        """Why it did not."""
+        self._as_of: float | None = None
+        """Until when all changes are known, a `time.monotonic` value; None before the first look."""
         self._history: deque[_Change] = deque(maxlen=KEPT_CHANGES)
         self._watchers: set[asyncio.Event] = set()
         self._guard = threading.Lock()
@@ -90,7 +105,7 @@ class Live:
         self._unwatch: Callable[[], None] | None = None
         """Stops the store's telling; None where it does not tell."""
         self._files: tuple[object, ...] | None = None
-        self._looked_at = self._look_took = 0.0
+        self._looked_at = self._look_took = self._checked_at = 0.0
         self._summary: tuple[int, dict[str, Any]] | None = None
 
     @property
@@ -124,14 +139,19 @@ class Live:
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[LightningStore]:
         """Give the store, or the newest copy of it, which stays open during the block. Do not look in there."""
-        await self.look()
+        await self._catch_up()
         async with nullcontext() if self.can_act else self._lock:
             assert self._store is not None
             yield self._store
 
     async def known(self) -> Aggregates:
-        """Return what is known of all rollouts."""
-        await self.look()
+        """Return what is known of all rollouts.
+
+        Raises:
+            RunFolderError: When nothing is known yet, since the run has no store in its folder.
+            StoreError: When nothing is known yet, since the store cannot be read.
+        """
+        await self._catch_up()
         return self._follower.known
 
     async def summary(self) -> dict[str, Any]:
@@ -248,49 +268,76 @@ class Live:
             RunFolderError: When the run has no store in its folder.
             StoreError: When the store cannot be read.
         """
+        await asyncio.shield(self._begin_look())  # it goes on when a client leaves: others wait for it, too
+
+    async def _catch_up(self) -> None:
+        """Look, and wait for the end of it: not for long where something is known already."""
+        if self._as_of is None:
+            await self.look()
+        else:
+            await asyncio.wait([self._begin_look()], timeout=PATIENCE_SECONDS)
+
+    def _begin_look(self) -> asyncio.Task[None]:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="look at a store")
-        await asyncio.shield(self._looking)  # it goes on when a client leaves: others wait for it, too
+            self._looking.add_done_callback(self._end_look)
+        return self._looking
+
+    def _end_look(self, looking: asyncio.Task[None]) -> None:
+        self._checked_at = time.monotonic()
+        failure = None if looking.cancelled() else looking.exception()
+        if failure is not None and self._failure is None:  # once, however many clients there are, and looks
+            is_known = isinstance(failure, (LightningError, OSError))
+            logger.warning(
+                "lightning.live_page_not_updated run_id=%s: %s",
+                self.run_id,
+                failure,
+                exc_info=None if is_known else failure,
+            )
+        before, self._failure = self._failure, None if failure is None else str(failure) or type(failure).__name__
+        if before != self._failure:
+            self._wake()
 
     async def _look(self) -> None:
-        async with self._lock:
-            began = time.monotonic()
-            if began < self._looked_at + self._look_took * REST_SHARE:
-                return
-            files = self._read_files()
-            if self._files == files and not self.can_act and not self._follower.is_checking:
-                return
-            is_first = not len(self._follower.known)
-            try:
-                changed = await self._read(is_changed=self._files != files)
-            except BaseException:  # some of it may have been read: the next look reads everything again
-                self._follower, self._files = Follower(), None
-                with self._guard:
-                    self._told = None
-                raise
-            is_of_folder, self._files = self._files != files, files
-            self._looked_at = time.monotonic()
-            if not is_first:  # the first look reads everything, and is no measure of the others
-                self._look_took = self._looked_at - began
-            if changed or is_of_folder:
-                self.revision += 1
-                self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))
-                self._wake()
+        began = time.monotonic()
+        if began < self._looked_at + self._look_took * REST_SHARE:
+            return
+        files = self._read_files()
+        if self._files == files and not self.can_act and not self._follower.is_checking:
+            self._as_of = began
+            return
+        is_first = self._as_of is None
+        follower = self._follower if self._is_whole else Follower()  # of the other some may have been read
+        self._is_whole = False
+        changed = await self._read(follower, is_changed=self._files != files)
+        is_of_folder, self._files = self._files != files, files
+        self._follower, self._is_whole, self._as_of = follower, True, began
+        self._looked_at = time.monotonic()
+        if not is_first:  # the first look reads everything, and is no measure of the others
+            self._look_took = self._looked_at - began
+        if changed or is_of_folder:
+            self.revision += 1
+            self._history.append(_Change(self.revision, frozenset(changed), is_of_folder))
+            self._wake()
 
-    async def _read(self, *, is_changed: bool) -> set[str]:
-        if self.folder is not None and not self.can_act and is_changed:
-            copies = AsyncExitStack()
-            self._store = await copies.enter_async_context(copied(self.folder))
-            earlier, self._copies = self._copies, copies
-            await earlier.aclose()
-            self._follower.check_all()
+    async def _read(self, follower: Follower, *, is_changed: bool) -> set[str]:
+        if self.folder is not None and not self.can_act and (is_changed or self._store is None):
+            async with AsyncExitStack() as copies:
+                newer = await copies.enter_async_context(copied(self.folder))
+                follower.check_all()
+                changed = await follower.update(newer)
+                async with self._lock:
+                    self._store = newer
+                    earlier, self._copies = self._copies, copies.pop_all()
+                    await earlier.aclose()
+            return changed
         assert self._store is not None
         if self.can_act and self._unwatch is None and not self._closing.is_set():
             self._loop = asyncio.get_running_loop()
             self._unwatch = self._store.watch(self._hear)
         with self._guard:
             told, self._told = self._told, None if self._unwatch is None else set()
-        return await self._follower.update(self._store, told)
+        return await follower.update(self._store, told)
 
     def _read_files(self) -> tuple[object, ...]:
         """Return something that changes when a file of the run does."""
@@ -308,32 +355,49 @@ class Live:
             after: The revision that the client has.
 
         Yields:
-            `revision`, `rollouts` (the ids of those that changed; None for many) and `run` (whether the folder's
-            files did). An empty one where nothing has changed for a while.
+            Where something has changed, `revision`, `rollouts` (the ids of those that changed; None for many) and `run`
+            (whether the folder's files did). Always, and at least every few seconds, `age`, for how many seconds
+            changes may not be known yet (None before the first look), and `failure`, why the store could not be read.
         """
         watcher = asyncio.Event()
-        await self.look()
         self._watchers.add(watcher)
-        last = time.monotonic()
+        told_at, failure = -PING_SECONDS, self._failure
         try:
             while not self._closing.is_set():
                 watcher.clear()
-                if after != self.revision or time.monotonic() - last >= PING_SECONDS:
-                    told, after = self._since(after), self.revision
-                    last = time.monotonic()
-                    yield told
-                await _first_of(watcher, self._closing, seconds=LOOK_SECONDS if self._unwatch is None else PING_SECONDS)
-                rest = self._looked_at + self._look_took * REST_SHARE - time.monotonic()
-                if rest > 0:
-                    await _first_of(self._closing, seconds=rest)
-                await self.look()
+                if (rest := self._until_look()) <= 0:
+                    self._begin_look()
+                    rest = PING_SECONDS
+                now = time.monotonic()
+                if after != self.revision or failure != self._failure or now - told_at >= PING_SECONDS:
+                    told, after, failure, told_at = self._since(after), self.revision, self._failure, now
+                    yield {**told, "age": self._age(), "failure": failure}
+                await _first_of(watcher, self._closing, seconds=min(rest, told_at + PING_SECONDS - time.monotonic()))
         finally:
             self._watchers.discard(watcher)
+
+    def _until_look(self) -> float:
+        """Return how many seconds the next look is away; a look that goes on tells when it ends."""
+        if self._looking is not None and not self._looking.done():
+            return PING_SECONDS
+        pause = LOOK_SECONDS if self._failure is None else RETRY_SECONDS
+        with self._guard:
+            if self._unwatch is not None and self._failure is None:
+                pause = 0.0 if self._told is None or self._told else PING_SECONDS
+        return max(self._looked_at + self._look_took * REST_SHARE, self._checked_at + pause) - time.monotonic()
+
+    def _age(self) -> float | None:
+        with self._guard:
+            if self._unwatch is not None and self._is_whole and self._told is not None and not self._told:
+                return 0.0
+        return None if self._as_of is None else round(time.monotonic() - self._as_of, 3)
 
     def _hear(self, rollout_id: str) -> None:
         """Take note of a change. The store calls it, from any thread."""
         with self._guard:
             is_first = self._told is not None and not self._told
+            if is_first and self._is_whole:  # all that was before it is known
+                self._as_of = time.monotonic()
             if self._told is not None:
                 self._told.add(rollout_id)
                 if len(self._told) > MAX_TOLD:

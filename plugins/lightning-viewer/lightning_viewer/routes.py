@@ -99,7 +99,7 @@ def store_pages() -> list[BaseRoute]:
         try:
             await key[0].wait()
         finally:
-            live.stop_listening()
+            await live.aclose()
             if key in known and known[key][0] is live:
                 del known[key]
 

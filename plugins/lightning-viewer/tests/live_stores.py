@@ -64,7 +64,7 @@ async def next_event(answer: aiohttp.ClientResponse) -> dict[str, Any]:
         while True:
             line = (await answer.content.readline()).decode()
             assert line, "the stream has ended"
-            if line.startswith("data: ") and (told := json.loads(line[6:])):
+            if line.startswith("data: ") and "revision" in (told := json.loads(line[6:])):
                 return dict(told)
 
 

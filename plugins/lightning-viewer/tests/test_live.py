@@ -43,6 +43,7 @@ async def test_a_client_that_leaves_during_a_look_loses_nothing(
         client.cancel()
         await asyncio.gather(client, return_exceptions=True)
         may_go_on.set()
+        await live.look()
         known = await live.known()
     row = known.row(first)
     assert row is not None
@@ -65,10 +66,70 @@ async def test_what_a_failed_look_did_not_read_is_read_by_the_next(
         broken.setattr(store, "query_resources", fails)
         with pytest.raises(StoreUnavailable):
             await live.look()
+    await live.look()
     known = await live.known()
     row = known.row(first)
     assert row is not None
     assert (len(known), row["status"], row["reward"]) == (8, "succeeded", 0.25)
+    await live.aclose()
+
+
+async def test_while_a_look_lasts_pages_show_what_is_known_and_how_old_it_is(
+    store: LightningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, may_go_on = Live(store), asyncio.Event()
+    assert len(await live.known()) == 7
+    read = store.query_resources
+
+    async def waits(*args: Any, **options: Any) -> Any:
+        await may_go_on.wait()
+        return await read(*args, **options)
+
+    monkeypatch.setattr(store, "query_resources", waits)
+    await store.enqueue_rollout({"question": "new"})
+    changes = live.changes(live.revision)
+    async with asyncio.timeout(SECONDS):
+        assert len(await live.known()) == 7
+        first = await anext(changes)
+        assert ("revision" in first, first["age"] > 0) == (False, True)
+        may_go_on.set()
+        async for told in changes:
+            if "revision" in told:
+                break
+        assert len(await live.known()) == 8
+    await changes.aclose()
+    await live.aclose()
+
+
+async def test_a_store_that_cannot_be_read_is_logged_once_and_told_to_every_page(
+    store: LightningStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = Live(store)
+    assert len(await live.known()) == 7
+    streams = [live.changes(live.revision) for _ in range(3)]
+
+    async def fails(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("gone for a moment")
+
+    async def until(failure: str | None) -> None:
+        for each in streams:
+            async for told in each:
+                if told["failure"] == failure:
+                    break
+
+    async with asyncio.timeout(SECONDS):
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "query_resources", fails)
+            await store.enqueue_rollout({"question": "new"})
+            await until("gone for a moment")
+            assert len(await live.known()) == 7
+        await until(None)
+    assert len(await live.known()) == 8
+    lines = [each.getMessage() for each in caplog.records if each.name == "lightning_viewer.live"]
+    assert lines == [f"lightning.live_page_not_updated run_id={store.run_id}: gone for a moment"]
+    assert all(each.exc_info is None for each in caplog.records)
+    for each in streams:
+        await each.aclose()
     await live.aclose()
 
 

@@ -8,6 +8,8 @@ const PAGES = {
 /** Whether a page has something to show: of the live door only, or of a report of two runs. */
 const isThere = (page, data) => (page === "workers" ? data.is_live : page === "compare" ? data.can_compare_runs || data.compared : page in PAGES);
 
+const OLD_SECONDS = 7; // the server says every five how old what it tells is
+
 function whereabouts(data) {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const page = isThere(path, data) ? path : "run";
@@ -53,13 +55,14 @@ function Shell({ data, source, revision, connection }) {
     setSettings(all);
   };
   const shown = page === "rollout" ? "rollouts" : page;
+  const isOld = connection.asOf !== null && now - connection.asOf > OLD_SECONDS;
   const Page = PAGES[page][1];
   const links = Object.entries(PAGES).filter(([key, [name]]) => name && isThere(key, data));
   return html`<header><div class="bar"><div class="title"><h1>${data.run.id}</h1>${data.run.outcome && html`<span class="status ${data.run.outcome}">${data.run.outcome}</span>`}<span class="muted">${[data.run.algorithm, data.run.start !== null && moment(data.run.start), data.is_redacted && "redacted: texts are replaced by their lengths"].filter(Boolean).join(" · ")}</span></div>
       <nav aria-label="Pages">${links.map(([key, [name]]) => html`<a href=${link(key)} aria-current=${key === shown ? "page" : undefined}>${name}</a>`)}</nav></div>
-      ${isLive && connection.isLost && html`<p class="lost" role="alert">The connection is lost. What is shown is from before; trying again…</p>`}</header>
+      ${isLive && connection.lost !== null && html`<p class="lost" role="alert">${connection.lost} What is shown is from before; trying again…</p>`}</header>
     <main><${Page} key=${page === "rollout" ? parameters.id : page} data=${data} source=${source} revision=${revision} parameters=${parameters} go=${go} now=${now} settings=${settings} change=${change} /></main>
-    <footer>${isLive ? html`<span class="dot ${connection.isLost ? "off" : "on"}"></span>${connection.isLost ? "not connected" : "live"}${data.is_copy && " · read only: the run is not disturbed"}` : "Made by Lightning Core. Nothing in this file is loaded from elsewhere."}</footer>`;
+    <footer>${isLive ? html`<span class="dot ${connection.lost !== null || isOld ? "off" : "on"}"></span>${connection.lost !== null ? "not connected" : isOld ? `live, as of ${clock(connection.asOf)}: a large store takes a while to read` : "live"}${data.is_copy && " · read only: the run is not disturbed"}` : "Made by Lightning Core. Nothing in this file is loaded from elsewhere."}</footer>`;
 }
 
 /** Asks for the key of the store. It is kept until the tab is closed. */
@@ -78,16 +81,17 @@ function KeyForm({ error, onKey }) {
 function LiveApp({ source }) {
   const [opened, setOpened] = useState(0);
   const [revision, setRevision] = useState(0);
-  const [connection, setConnection] = useState({ isLost: false });
+  const [connection, setConnection] = useState(/** @type {Connection} */ ({ lost: null, asOf: null }));
   const { value, error } = useAsked(() => source.run(), [opened], revision);
   const last = useRef(null);
   if (value) last.current = value;
   useEffect(() => source.follow({
     changed: () => setRevision((known) => known + 1),
-    connected: () => setConnection({ isLost: false }),
-    lost: () => setConnection({ isLost: true }),
+    connected: (age) => setConnection({ lost: null, asOf: Date.now() / 1000 - age }),
+    lost: (error) => setConnection(({ asOf }) => ({ lost: error.message, asOf })),
   }), [opened]);
-  useEffect(() => setRevision((known) => known + 1), [connection.isLost]);
+  const isLost = connection.lost !== null;
+  useEffect(() => setRevision((known) => known + 1), [isLost]);
   if (error instanceof KeyWanted) return html`<${KeyForm} error=${source.key ? error : null} onKey=${(key) => (source.setKey(key), setOpened(opened + 1))} />`;
   if (!last.current) return html`<main class="door">${error ? html`<${Problem} error=${error} />` : html`<${Loading} what="the run" />`}</main>`;
   return html`<${Shell} data=${last.current} source=${source} revision=${revision} connection=${connection} />`;
@@ -107,6 +111,6 @@ const embedded = JSON.parse(document.getElementById("data").textContent);
 render(
   embedded === null
     ? html`<${LiveApp} source=${new LiveSource()} />`
-    : html`<${Shell} data=${withChoices(embedded)} source=${new FileSource(embedded)} revision=${0} connection=${{ isLost: false }} />`,
+    : html`<${Shell} data=${withChoices(embedded)} source=${new FileSource(embedded)} revision=${0} connection=${{ lost: null, asOf: null }} />`,
   document.getElementById("app"),
 );

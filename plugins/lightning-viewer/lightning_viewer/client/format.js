@@ -29,6 +29,9 @@ function duration(value) {
 const moment = (seconds) =>
   seconds === null ? "–" : new Date(seconds * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: kept().zone || undefined });
 
+/** @param {number} seconds Since the epoch. */
+const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { timeZone: kept().zone || undefined });
+
 /** Tell how long ago something was, to the second. */
 const ago = (seconds, now) => {
   if (seconds === null) return "–";

@@ -64,6 +64,7 @@ class FileSource {
 class KeyWanted extends Error {}
 
 const KEY = "agl-key";
+const EVENTS = "agl-events"; // the lock of the tab that listens, and the channel to the others
 const SILENCE_SECONDS = 15; // the server says something every five
 const LONGEST_PAUSE_SECONDS = 5;
 
@@ -119,24 +120,34 @@ class LiveSource {
   act = (id, action) => this.fetch(`/ui/rollouts/${encodeURIComponent(id)}/${action}`, { method: "POST" });
 
   /**
-   * Tell what changes, until it is stopped. A lost connection is made again. A hidden tab has none, as browsers open
-   * only six to one server; when it is shown again, everything may have changed.
-   * @param {{changed: (news: object) => void, connected: () => void, lost: (error: Error) => void}} listener
+   * Tell what changes, until it is stopped. A lost connection is made again. Browsers open only six connections to one
+   * server, so of all tabs one that is shown listens, and tells the others; where the browser has no locks, as for a
+   * page over plain HTTP from another machine, each tab that is shown listens.
+   * @param {Listener} listener
    * @returns {() => void} Stops it.
    */
   follow(listener) {
-    const stop = new AbortController();
-    let revision = 0, pause = 0.5;
-    const listen = async () => {
+    const stop = new AbortController(), others = new BroadcastChannel(EVENTS);
+    let revision = 0;
+    /** @param {Said} said */
+    const hear = (said) => {
+      if (!said.news) return listener.lost(new Error("The connection is lost."));
+      revision = said.news.revision ?? revision;
+      if (said.news.failure) listener.lost(new Error(`The store cannot be read: ${said.news.failure.replace(/\.?$/, ".")}`));
+      else listener.connected(said.news.age ?? 0);
+      listener.changed();
+    };
+    /** @param {Said} said */
+    const tell = (said) => (hear(said), others.postMessage(said));
+    others.onmessage = ({ data }) => hear(data);
+
+    /** @param {AbortSignal} signal Ends it. */
+    const listen = async (signal) => {
       const ending = new AbortController(), end = () => ending.abort();
-      const hide = () => document.visibilityState === "hidden" && end();
-      stop.signal.addEventListener("abort", end);
-      document.addEventListener("visibilitychange", hide);
+      signal.addEventListener("abort", end);
       let silence = setTimeout(end, SILENCE_SECONDS * 1000);
       try {
         const answer = await this.fetch(`/ui/events?after=${revision}`, { signal: ending.signal });
-        listener.connected();
-        pause = 0.5;
         let text = "";
         const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
         for (;;) {
@@ -145,41 +156,54 @@ class LiveSource {
           clearTimeout(silence);
           silence = setTimeout(end, SILENCE_SECONDS * 1000);
           const parts = (text + value).split("\n\n");
-          text = parts.pop();
-          for (const part of parts) {
-            const news = JSON.parse(part.replace(/^data: /, ""));
-            revision = news.revision ?? revision;
-            listener.changed(news);
-          }
+          text = parts.pop() ?? "";
+          for (const part of parts) tell({ news: JSON.parse(part.replace(/^data: /, "")) });
         }
       } finally {
         clearTimeout(silence);
-        stop.signal.removeEventListener("abort", end);
-        document.removeEventListener("visibilitychange", hide);
+        signal.removeEventListener("abort", end);
       }
     };
-    (async () => {
-      while (!stop.signal.aborted) {
-        if (document.visibilityState === "hidden") {
-          await untilShown();
-          if (stop.signal.aborted) return;
-          listener.changed({});
-        }
-        let error = new Error("The server ended the connection.");
+    /** @param {AbortSignal} signal Ends it. */
+    const lead = async (signal) => {
+      for (let pause = 0.5; !signal.aborted; pause = Math.min(pause * 2, LONGEST_PAUSE_SECONDS)) {
+        const began = Date.now();
         try {
-          await listen();
-        } catch (caught) {
-          error = caught;
+          await listen(signal);
+        } catch (error) {
+          if (error instanceof KeyWanted) return;
         }
-        if (stop.signal.aborted) return;
-        if (document.visibilityState === "hidden") continue;
-        listener.lost(error);
-        if (error instanceof KeyWanted) return;
+        if (signal.aborted) return;
+        tell({ news: null });
+        if (Date.now() - began > SILENCE_SECONDS * 1000) pause = 0.5;
         await new Promise((wake) => setTimeout(wake, pause * 1000));
-        pause = Math.min(pause * 2, LONGEST_PAUSE_SECONDS);
       }
-    })();
-    return () => stop.abort();
+    };
+    const run = async () => {
+      for (let isFirst = true; !stop.signal.aborted; isFirst = false) {
+        await untilShown();
+        if (stop.signal.aborted) return;
+        if (!isFirst) listener.changed(); // much may have happened meanwhile
+        const hidden = new AbortController();
+        const hide = () => document.visibilityState === "hidden" && hidden.abort();
+        document.addEventListener("visibilitychange", hide);
+        const signal = AbortSignal.any([stop.signal, hidden.signal]);
+        try {
+          if (navigator.locks) await navigator.locks.request(EVENTS, { signal }, () => lead(signal));
+          else await lead(signal);
+          if (!signal.aborted) return; // it takes a key
+        } catch (error) {
+          if (!signal.aborted) throw error;
+        } finally {
+          document.removeEventListener("visibilitychange", hide);
+        }
+      }
+    };
+    run();
+    return () => {
+      stop.abort();
+      others.close();
+    };
   }
 }
 
