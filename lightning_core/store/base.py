@@ -1,5 +1,7 @@
 """The store's interface: what algorithms, runners and tracers may ask of it."""
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -88,6 +90,12 @@ class LightningStore(ABC):
     after `aclose`, and `InvalidRequest` for an argument out of its range. Those three, and `InvalidTransition`, are
     `StoreError`s; all but `StoreClosed` are also `ValueError`s.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("add_resources")
+        if own is not None and not _takes(own, "parent_id"):
+            cls.add_resources = _without_parent(own)  # type: ignore[method-assign]
 
     is_remote: ClassVar[bool] = False
     """Whether it is served by another process, whose runners may be alive when this process is not."""
@@ -486,14 +494,29 @@ class LightningStore(ABC):
     # Resources
 
     @abstractmethod
-    async def add_resources(self, resources: NamedResources, *, request_id: str | None = None) -> ResourcesUpdate:
-        """Add a new version of the resources, which becomes the latest one."""
+    async def add_resources(
+        self, resources: NamedResources, *, parent_id: str | None = None, request_id: str | None = None
+    ) -> ResourcesUpdate:
+        """Add a new version of the resources, which becomes the latest one.
+
+        Args:
+            resources: The bundle.
+            parent_id: The version that it was made from. A store class whose method lacks this parameter, as in
+                agentlightning 0.3, works all the same, and keeps no parents.
+            request_id: Makes a repetition of this request harmless. The parent stays as the first request gave it.
+
+        Raises:
+            NotFound: When there is no version `parent_id`.
+        """
 
     @abstractmethod
     async def update_resources(
         self, resources_id: str, resources: NamedResources, *, request_id: str | None = None
     ) -> ResourcesUpdate:
-        """Replace the bundle of a version, or add one under this id; it becomes the latest one."""
+        """Replace the bundle of a version, or add one under this id; it becomes the latest one.
+
+        The version keeps its parent; one that is added has none.
+        """
 
     @abstractmethod
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
@@ -609,3 +632,20 @@ class LightningStore(ABC):
     @abstractmethod
     async def delete_run(self) -> None:
         """Delete everything that belongs to this run, whatever its state. Callers that wait for it get `NotFound`."""
+
+
+def _takes(method: Callable[..., Any], name: str) -> bool:
+    parameters = inspect.signature(method).parameters
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _without_parent(add_resources: Callable[..., Any]) -> Any:
+    """Return the method of a store that knows no parents of versions, as one that takes a parent and forgets it."""
+
+    @functools.wraps(add_resources)
+    async def call(
+        self: LightningStore, resources: NamedResources, *args: Any, parent_id: str | None = None, **kwargs: Any
+    ) -> Any:
+        return await add_resources(self, resources, *args, **kwargs)
+
+    return call

@@ -235,14 +235,23 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     # Versions of the resources
 
-    async def add_resources(self, resources: NamedResources, *, request_id: str | None = None) -> ResourcesUpdate:
-        resources_id = make_id("rs", self._run_id, request_id)
-        return await self.update_resources(resources_id, resources, request_id=request_id)
+    async def add_resources(
+        self, resources: NamedResources, *, parent_id: str | None = None, request_id: str | None = None
+    ) -> ResourcesUpdate:
+        self._check_open()
+        check_str("parent_id", parent_id)
+        await self._check_resources({parent_id})
+        return await self._write_resources(make_id("rs", self._run_id, request_id), resources, request_id, parent_id)
 
     async def update_resources(
         self, resources_id: str, resources: NamedResources, *, request_id: str | None = None
     ) -> ResourcesUpdate:
         self._check_open()
+        return await self._write_resources(resources_id, resources, request_id)
+
+    async def _write_resources(
+        self, resources_id: str, resources: NamedResources, request_id: str | None, parent_id: str | None = None
+    ) -> ResourcesUpdate:
         try:
             bundle = _RESOURCES.validate_python(resources)
         except ValidationError as exc:
@@ -259,6 +268,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
                 update_time=now,
                 version=1 if present is None else present["version"] + 1,
                 resources=bundle,
+                parent_id=parent_id if present is None else present.get("parent_id"),
             )
             return cast("dict[str, Any]", copy_value(update.model_dump()))
 

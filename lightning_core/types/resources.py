@@ -184,3 +184,5 @@ class ResourcesUpdate(BaseModel):
     """Counts the changes of this version, from 1."""
     resources: NamedResources
     """The bundle."""
+    parent_id: str | None = None
+    """The version that it was made from; None where that is not known, or there was none."""

@@ -14,12 +14,19 @@ import pytest
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.store import LightningStore, StoreFacade
+from lightning_core.store import LightningStore, LightningStoreThreaded, StoreFacade
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
 from lightning_core.testing.store.base import span_of, turn
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, PromptTemplate, RolloutConfig
+from lightning_core.types import (
+    AttemptedRollout,
+    EnqueueRolloutRequest,
+    NamedResources,
+    PromptTemplate,
+    ResourcesUpdate,
+    RolloutConfig,
+)
 
 
 def _suspending(operation: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,3 +296,19 @@ async def test_claim_whose_answer_was_lost_ends_with_its_lease_where_heartbeats_
     again = await store.dequeue_rollout("w-1")
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (lost.rollout_id, 2)
+
+
+async def test_a_store_class_without_the_parameter_of_parents_works_and_keeps_none() -> None:
+    class Earlier(StoreFacade):
+        async def add_resources(  # type: ignore[override]  # as stores were written before versions had parents
+            self, resources: NamedResources, *, request_id: str | None = None
+        ) -> ResourcesUpdate:
+            return await super().add_resources(resources, request_id=request_id)
+
+    store: LightningStore = LightningStoreThreaded(Earlier(MemoryBackend()))
+    first = await store.add_resources({"p": PromptTemplate(template="a")})
+    second = await store.add_resources(
+        {"p": PromptTemplate(template="b")}, parent_id=first.resources_id, request_id="b"
+    )
+    assert second.parent_id is None
+    assert await store.get_latest_resources() == second

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_core.errors import InvalidRequest
+from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, claim
@@ -54,6 +54,27 @@ class ResourceBehaviour(StoreBehaviour):
         assert updated.resources == prompt("c")
         assert await store.get_latest_resources() == updated
         assert (await store.query_resources()).total == 2
+
+    async def test_a_version_names_the_one_that_it_was_made_from(self, store: LightningStore) -> None:
+        first = await store.add_resources(prompt("a"))
+        second = await store.add_resources(prompt("b"), parent_id=first.resources_id)
+        assert (first.parent_id, second.parent_id) == (None, first.resources_id)
+        assert await store.get_resources_by_id(second.resources_id) == second
+        updated = await store.update_resources(second.resources_id, prompt("c"))
+        assert (updated.parent_id, updated.version) == (first.resources_id, 2)
+        assert [each.parent_id for each in await store.query_resources()] == [None, first.resources_id]
+
+    async def test_a_parent_that_is_not_there_is_refused(self, store: LightningStore) -> None:
+        with pytest.raises(NotFound, match="has no resources 'rs-none'"):
+            await store.add_resources(prompt("a"), parent_id="rs-none")
+        assert await store.get_latest_resources() is None
+
+    async def test_a_repeated_addition_keeps_the_parent_of_the_first(self, store: LightningStore) -> None:
+        one, other = await store.add_resources(prompt("a")), await store.add_resources(prompt("b"))
+        child = await store.add_resources(prompt("c"), parent_id=one.resources_id, request_id="c")
+        again = await store.add_resources(prompt("c"), parent_id=other.resources_id, request_id="c")
+        assert (again, again.parent_id) == (child, one.resources_id)
+        assert (await store.query_resources()).total == 3
 
     async def test_an_update_adds_what_is_not_there(self, store: LightningStore) -> None:
         added = await store.update_resources("rs-mine", prompt("a"))

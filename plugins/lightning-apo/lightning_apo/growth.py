@@ -127,7 +127,7 @@ class Growth:
         edits: dict[int, Edit] = {}
 
         async def try_parent_out() -> None:
-            await self._try_out(parent.texts)
+            await self._try_out(parent.texts, parent)
 
         async def follow(branch: int) -> None:
             edits[branch] = await self._branch(parent, branch, training)
@@ -150,7 +150,7 @@ class Growth:
             if reason := why_unusable(texts[name], self._tools.prompt(name, parent)):
                 logger.info("lightning.apo_edit_rejected parent=%d prompt=%s: %s", parent.number, name, reason)
                 return Rejected(reason)
-        return await self._try_out(texts)
+        return await self._try_out(texts, parent)
 
     async def _edit(self, parent: Candidate, experiments: Sequence[Experiment], branch: int) -> Texts:
         """Have a critique made, and each prompt that it is about edited accordingly."""
@@ -183,12 +183,15 @@ class Growth:
         answers = await concurrently(edited(name) for name in self._edited)
         return {**parent.texts, **dict(zip(self._edited, answers, strict=True))}
 
-    async def _try_out(self, texts: Texts) -> Candidate:
-        """Return the candidate with these texts, tried on the validation samples of the round."""
+    async def _try_out(self, texts: Texts, parent: Candidate) -> Candidate:
+        """Return the candidate with these texts, tried on the validation samples of the round.
+
+        Where several parents come to the same texts, the store has the first of them as its parent.
+        """
         key = key_of(texts)
 
         async def try_out() -> Candidate:
-            candidate = self._known.get(key) or await self._tools.trials.enter(texts)
+            candidate = self._known.get(key) or await self._tools.trials.enter(texts, parent)
             self._val_batches[key] = await self._tools.trials.validate(
                 candidate, self._tools.val, self._samples, step=f"{self._round}"
             )

@@ -57,10 +57,12 @@ class Trials:
             changed[name] = prompt.model_copy(update={"template": text})
         return {**self._resources, **changed}
 
-    async def enter(self, texts: Texts) -> Candidate:
-        """Put prompts into the store, as a new version of the resources."""
+    async def enter(self, texts: Texts, parent: Candidate | None = None) -> Candidate:
+        """Put prompts into the store, as a new version of the resources that was made from the parent's."""
         resources = self.bundle(texts)
-        added = await self._store.add_resources(resources, request_id=self._name("resources", texts))
+        parent_id = None if parent is None else parent.resources_id
+        name = self._name("resources", texts)
+        added = await self._store.add_resources(resources, parent_id=parent_id, request_id=name)
         return Candidate(texts=texts, resources=resources, resources_id=added.resources_id)
 
     async def publish(self, candidate: Candidate) -> None:

@@ -277,3 +277,17 @@ async def test_at_the_end_the_best_prompt_is_the_latest_in_the_store(models: Toy
     latest = await store.get_latest_resources()
     assert latest is not None
     assert latest.resources == result.best_resources
+
+
+async def test_the_store_knows_of_each_version_which_one_it_is_an_edit_of(models: ToyModels) -> None:
+    store, run = InMemoryLightningStore(), ToyRun()
+    run.store = store
+    await fit(run, models)
+    first, *edits = await store.query_resources()
+    ids = {first.resources_id}
+    assert first.parent_id is None
+    assert len(edits) > 5
+    for edit in edits:
+        assert edit.parent_id in ids
+        ids.add(edit.resources_id)
+    assert len({edit.parent_id for edit in edits}) > 1

@@ -310,14 +310,15 @@ class LightningStoreClient(_Complete):
             return await self._find(operation, path + "/search", given)
         body: Any = {operation.renamed.get(name, name): value for name, value in given.items()}
         if operation.body is not None:
-            body = dict(body[operation.body])
+            query = {name: value for name, value in body.items() if name != operation.body and value is not None}
+            path, body = f"{path}?{urlencode(query)}" if query else path, dict(body[operation.body])
         if operation.waits is not None and given[operation.waits] != 0.0:
             data = await self._await(path, body, operation.waits, request_id)
         elif operation.method == "GET" and body:
             data = (await self._ask("GET", f"{path}?{urlencode(body)}")).data()
         else:
             try:
-                sent = body if operation.fields else None
+                sent = body if operation.fields or operation.body is not None else None
                 data = (await self._ask(operation.method, path, sent, request_id=request_id)).data()
             except NotFound:
                 if operation.missing is None:

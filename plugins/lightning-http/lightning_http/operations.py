@@ -40,7 +40,7 @@ class Operation:
         answer: The type of the answer, where the wire has more than the method's annotation says.
         wrapped_in: The only field of an answer that is an object around the value. A method that returns None answers
             with the parameter of this name, or with the run's id.
-        body: The parameter that is the whole body.
+        body: The parameter that is the whole body; the others are the query.
         renamed: The names on the wire of parameters that have another one there.
         deprecated: Parameters that are older names of others, which win; only the client knows them.
         missing: What None is in the answer's 404, such as `rollout`; without it, None is `null`.
@@ -87,7 +87,7 @@ class Operation:
     @cached_property
     def fields(self) -> Mapping[str, inspect.Parameter]:
         """The parameters that are in the query or the body."""
-        elsewhere = ("self", "request_id", *self.path_names, *self.deprecated)
+        elsewhere = ("self", "request_id", self.body, *self.path_names, *self.deprecated)
         return {name: each for name, each in self.signature.parameters.items() if name not in elsewhere}
 
     @cached_property

@@ -65,10 +65,10 @@ def _add_routes(operation: Operation) -> None:
 
 def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
     async def endpoint(call: Call, request: Request, **given: Any) -> Response:
-        fields = given.pop("body" if method != "GET" else "query", None)
+        body, query = given.pop("body", None), given.pop("query", None)
         if operation.takes_request_id:
             given["request_id"] = request_id_of(request)
-        given |= {operation.body: fields} if operation.body else given_in(fields)
+        given |= given_in(query) | ({operation.body: body} if operation.body else given_in(body))
         headers: dict[str, str] = {}
         result = await perform(call, operation, given, request, headers)
         return StoreAnswer(result, operation.status, headers)
@@ -78,7 +78,7 @@ def _endpoint(operation: Operation, method: str) -> Callable[..., Any]:
     defaults: dict[str, Any] = {}
     if operation.body is not None:
         annotations["body"] = Bundle
-    elif operation.request is not None and method == "GET":
+    if operation.request is not None and (method == "GET" or operation.body is not None):
         annotations["query"] = Annotated[operation.request, Query()]
     elif operation.request is not None:
         annotations["body"] = operation.request
