@@ -1,13 +1,16 @@
 """OpenTelemetry's instrumentors of model clients and of threads: on while any tracer needs them, once a process.
 
 An instrumentor is an installed distribution's entry point. It patches a client library, so that each call becomes a
-span. Several distributions may offer one for the same library, under the same name; one of them is used.
+span. Several distributions may offer one for the same library, under the same name; one of them is used. To load an
+instrumentor imports its client, which takes a second for some; so that of a client in `CLIENTS` which was not asked for
+by its name is loaded when the program imports the client.
 
 OpenTelemetry's instrumentation of `threading` carries the context into the threads and executors that agents start. It
 covers `Thread` and `Timer`, and `ThreadPoolExecutor` (so `asyncio.to_thread` and `run_in_executor` too). It does not
 reach a subclass of `Thread` with a `run` of its own that does not call `super().run()`.
 """
 
+import functools
 import importlib.metadata
 import logging
 import os
@@ -19,10 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from types import ModuleType
 from typing import Any
 
 from opentelemetry.instrumentation.dependencies import DependencyConflictError
 from opentelemetry.instrumentation.threading import ThreadingInstrumentor
+from wrapt import register_post_import_hook  # type: ignore[import-untyped]
 
 from lightning_core.errors import TracerError
 from lightning_core.registry import did_you_mean
@@ -82,6 +87,9 @@ CLIENTS: Mapping[str, tuple[str, frozenset[str]]] = {
 }
 """By the module of a model client: the distribution that records its calls, and the instrumentors that do."""
 
+_CLIENT_OF: Mapping[str, str] = {name: module for module, (_, names) in [*CLIENTS.items()][::-1] for name in names}
+"""By instrumentor, the module whose import it waits for."""
+
 _RECORD_MESSAGES: Mapping[str, str] = {
     "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY",
@@ -114,17 +122,23 @@ class _Once(logging.Filter):
 
 
 _MAX_TEXTS = 1000
+_LATE_SECONDS = 10.0
 
 _once = _Once()
 """For warnings that OpenTelemetry has for each call, as of an option that a client was given no value for."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # an instrumentor may import the client of another one
 _users: dict[str, int] = defaultdict(int)
 _running: dict[str, _Running] = {}
 _idle: dict[str, _Running] = {}
 """Those without a user. They stay in place, and make no spans: not every instrumentor takes all of its patches
 back, so that one which is taken out and put in again would wrap the client's functions once more each time."""
+_awaited: set[str] = set()
+"""Those that start when their client is imported."""
 _variables_set: list[str] = []
+
+_Loaded = tuple[list[tuple[EntryPoint, Any]], list[tuple[EntryPoint, Exception]]]
+"""The instrumentors of one name, and those that could not be loaded."""
 
 
 def unrecorded_clients() -> dict[str, str]:
@@ -142,7 +156,7 @@ def unrecorded_clients() -> dict[str, str]:
 
 
 def start_instrumenting(names: Iterable[str]) -> list[str]:
-    """Turn instrumentors on, unless they are on already.
+    """Turn instrumentors on, unless they are on already; some wait for their client's import.
 
     While any is on, the environment asks them to record messages, unless it says otherwise.
 
@@ -166,16 +180,26 @@ def start_instrumenting(names: Iterable[str]) -> list[str]:
             f"{did_you_mean(name, offers)}"
         )
     optional = (GENAI_INSTRUMENTORS & offers.keys()) - required if GENAI in wanted else set()
+    later = {name for name in optional if name in _CLIENT_OF and _CLIENT_OF[name] not in sys.modules}
+    # Before the lock: another thread may import the same client, and then wait for the lock.
+    loaded = {name: _load(offers[name]) for name in (required | optional) - later}
     held: list[str] = []
     with _lock:
         try:
             for name in sorted(required | optional):
-                if name in _running or _start(name, offers[name], required=name in required):
-                    _users[name] += 1
-                    held.append(name)
+                if name in later:
+                    _ask_for_messages()
+                elif name not in _running and not _start(name, loaded[name], required=name in required):
+                    continue
+                _users[name] += 1
+                held.append(name)
         except BaseException:
             _release(held)
             raise
+        new = later - _awaited
+        _awaited.update(new)
+    for name in new:
+        register_post_import_hook(functools.partial(_start_late, name), _CLIENT_OF[name])
     return held
 
 
@@ -188,7 +212,22 @@ def stop_instrumenting(held: Iterable[str]) -> None:
         _release(held)
 
 
-def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
+def _start_late(name: str, client: ModuleType) -> None:
+    """Turn on what has waited for this client, which was imported just now."""
+    loaded = _load(_offers().get(name, ()))
+    # The caller holds the lock of an import, for which a holder of this lock may wait.
+    if not _lock.acquire(timeout=_LATE_SECONDS):
+        logger.warning("lightning.instrumentor_left_out name=%s cause=others start for too long", name)
+        return
+    try:
+        _awaited.discard(name)
+        if _users.get(name) and name not in _running:
+            _start(name, loaded, required=False)
+    finally:
+        _lock.release()
+
+
+def _load(offers: Iterable[EntryPoint]) -> _Loaded:
     instrumentors: list[tuple[EntryPoint, Any]] = []
     failures: list[tuple[EntryPoint, Exception]] = []
     for offer in offers:
@@ -197,6 +236,11 @@ def _start(name: str, offers: Sequence[EntryPoint], *, required: bool) -> bool:
                 instrumentors.append((offer, offer.load()()))
         except Exception as exc:
             failures.append((offer, exc))
+    return instrumentors, failures
+
+
+def _start(name: str, loaded: _Loaded, *, required: bool) -> bool:
+    instrumentors, failures = loaded[0], list(loaded[1])
     if _resumed(name, instrumentors):
         return True
     if any(getattr(instrumentor, "is_instrumented_by_opentelemetry", False) for _, instrumentor in instrumentors):
@@ -268,10 +312,11 @@ def _release(held: Iterable[str]) -> None:
     for name in held:
         _users[name] -= 1
         if _users[name] == 0:
-            running = _running.pop(name)
-            running.provider.close()
-            if running.instrumentor is not None:
-                _idle[name] = running
+            running = _running.pop(name, None)
+            if running is not None:
+                running.provider.close()
+                if running.instrumentor is not None:
+                    _idle[name] = running
     _restore_environment()
 
 
@@ -283,7 +328,7 @@ def _ask_for_messages() -> None:
 
 
 def _restore_environment() -> None:
-    if _running:
+    if any(_users.values()):
         return
     while _variables_set:
         variable = _variables_set.pop()

@@ -1,6 +1,8 @@
 import asyncio
 import importlib
 import os
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -78,6 +80,8 @@ def only_what_the_test_installs(monkeypatch: pytest.MonkeyPatch, install: "Insta
         return [each for each in found if each.dist is not None and each.dist.name.startswith("fake-")]
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    for client in ("cohere", "groq", "openai"):
+        monkeypatch.setitem(sys.modules, client, ModuleType(client))
 
 
 @pytest.fixture
@@ -158,6 +162,43 @@ async def test_instrumentor_that_somebody_else_turned_on_is_left_alone() -> None
     assert trace.spans == []
     assert importlib.import_module("fake_client").ask is patched
     theirs.uninstrument()
+
+
+@pytest.mark.usefixtures("openai")
+async def test_calls_are_recorded_from_the_import_of_their_client_on(
+    install: "Install", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "openai")
+    install("a-client", {}, openai="")
+    with OtelTracer().lifespan():
+        pass
+    first, second = OtelTracer(), OtelTracer()
+    with first.lifespan(), second.lifespan():
+        async with first.trace_context() as trace:
+            ask("before")
+            assert "fake_openai" not in sys.modules
+            importlib.import_module("openai")
+            ask("after")
+        async with second.trace_context() as another:
+            ask("of the second")
+    assert (questions(trace), questions(another)) == (["after"], ["of the second"])
+    with first.lifespan():
+        async with first.trace_context() as later:
+            ask("later")
+    assert questions(later) == ["later"]
+
+
+@pytest.mark.usefixtures("openai")
+def test_a_client_that_is_imported_after_the_last_tracer_is_left_alone(
+    install: "Install", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "openai")
+    install("a-client", {}, openai="")
+    unpatched = importlib.import_module("fake_client").ask
+    with OtelTracer().lifespan():
+        pass
+    importlib.import_module("openai")
+    assert importlib.import_module("fake_client").ask is unpatched
 
 
 async def test_broken_instrumentor_is_logged_and_the_others_work(
