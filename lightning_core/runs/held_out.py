@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
@@ -97,6 +98,22 @@ def _modes_of_both_first(befores: Sequence[Rollout], afters: Sequence[Rollout]) 
     return sorted(MODES, key=lambda mode: (not (mode in before and mode in after), mode not in after))
 
 
+async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
+    """Return the reward of a rollout; None where it gave none, a broken one, or has not succeeded.
+
+    Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
+    """
+    if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
+        return None
+    if (known := final_reward_in(rollout.attempt.metadata)) is not None:
+        return known
+    try:
+        found = find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+    except ValueError:  # its trace shows the broken one
+        return None
+    return found if found is not None and isfinite(found) else None
+
+
 async def _rewards(
     store: LightningStore, rollouts: Sequence[Rollout], mode: RolloutMode | None
 ) -> dict[str, float | None]:
@@ -106,11 +123,8 @@ async def _rewards(
         if rollout.mode != mode:
             continue
         given = rewards.setdefault(sample_key(rollout.input), [])
-        if rollout.status == "succeeded":
-            reward = final_reward_in(rollout.attempt.metadata) if isinstance(rollout, AttemptedRollout) else None
-            if reward is None:  # none, or one that only the spans tell
-                reward = find_final_reward(await store.query_spans(rollout.rollout_id, "latest"))
-            given += [] if reward is None else [reward]
+        reward = await reward_of(store, rollout)
+        given += [] if reward is None else [reward]
     return {sample: fmean(given) if given else None for sample, given in rewards.items()}
 
 

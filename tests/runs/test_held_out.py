@@ -9,10 +9,10 @@ import pytest
 from lightning_core import rollout
 from lightning_core.errors import NoRewards
 from lightning_core.runner import LitAgentRunner
-from lightning_core.runs.held_out import measure_held_out
+from lightning_core.runs.held_out import compare, measure_held_out
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer
-from lightning_core.types import NamedResources, PromptTemplate, Resource
+from lightning_core.types import NamedResources, PromptTemplate, Resource, Span
 
 
 def prompt(template: str) -> NamedResources:
@@ -113,3 +113,22 @@ async def test_measurement_that_was_killed_is_continued_and_the_latest_resources
     newest = await store.get_latest_resources()
     assert newest is not None
     assert newest.resources_id == latest.resources_id
+
+
+async def test_a_broken_reward_counts_as_none_when_a_run_is_compared() -> None:
+    store = InMemoryLightningStore()
+    for task, reward in (("easy", 0.5), ("hard", "much"), ("odd", float("nan"))):
+        started = await store.start_rollout(task, mode="test")
+        span = Span.from_attributes(
+            rollout_id=started.rollout_id,
+            attempt_id=started.attempt.attempt_id,
+            sequence_id=0,
+            name="agentlightning.annotation",
+            attributes={"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": reward},
+        )
+        await store.add_span(span)
+        await store.update_attempt(started.rollout_id, started.attempt.attempt_id, "succeeded")
+    found = await compare(store, initial=None, best=None)
+    assert found is not None
+    assert found.before is not None
+    assert (found.mode, found.before.mean, found.before.n) == ("test", 0.5, 1)

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from math import isfinite
 
 from lightning_core.adapter.usage import Usage, usage_in
-from lightning_core.emitter import find_final_reward
 from lightning_core.lifecycle import ENDED
 from lightning_core.rewards import final_reward_in
+from lightning_core.runs.held_out import reward_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_viewer.aggregates import Aggregates
@@ -38,22 +37,6 @@ async def update_aggregates(store: LightningStore, aggregates: Aggregates, rollo
     if not all(aggregates.knows_resources(each.resources_id) for each in found):
         aggregates.put_resources(await store.query_resources())
     await _put(store, aggregates, found)
-
-
-async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
-    """Return the reward of a rollout; None where it gave none, a broken one, or has not succeeded.
-
-    Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
-    """
-    if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
-        return None
-    if (known := final_reward_in(rollout.attempt.metadata)) is not None:
-        return known
-    try:
-        found = find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
-    except ValueError:  # its trace shows the broken one
-        return None
-    return found if found is not None and isfinite(found) else None
 
 
 async def _put(store: LightningStore, aggregates: Aggregates, rollouts: Sequence[Rollout]) -> None:

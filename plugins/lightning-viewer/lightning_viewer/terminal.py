@@ -13,12 +13,12 @@ from lightning_core.display.summary import SAMPLES
 from lightning_core.display.texts import shortened
 from lightning_core.display.words import counted, seconds
 from lightning_core.errors import NotFound
+from lightning_core.runs.held_out import reward_of
 from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
 from lightning_viewer.aggregates import Aggregates, Filter, Row
 from lightning_viewer.compare import compare, side_of
-from lightning_viewer.reading import reward_of
 
 
 def print_rollouts(console: Console, known: Aggregates, *, limit: int) -> None:
