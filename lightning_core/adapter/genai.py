@@ -31,8 +31,9 @@ TOOL_DEFINITIONS = "gen_ai.tool.definitions"
 ERROR_TYPE = "error.type"
 BUDGET_EXHAUSTED = "budget_exhausted"
 """The value of `ERROR_TYPE` for a call that a budget kept from starting."""
-BACKEND_FAILED = frozenset({"backend_unavailable", "backend_broke"})
-"""The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model is out of reach, or broke off."""
+BACKEND_FAILED = frozenset({"backend_unavailable", "backend_broke", "backend_garbage"})
+"""The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model's server is out of reach, broke off,
+or answered something else."""
 PURPOSE = "agentlightning.call.purpose"
 """What a call was for, where it is not one of the agent's own. Such a call counts, but is not training data."""
 PROXY_SERVICE = "lightning-proxy"

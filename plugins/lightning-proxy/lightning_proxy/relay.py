@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from lightning_proxy.answer import failure_of
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Assembler, Dialect
@@ -13,7 +14,7 @@ from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.model_list import Replica
 from lightning_proxy.request import Refused
-from lightning_proxy.sse import EventReader, NoEventStream, ServerEvent
+from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 
 _HIDDEN = b"***"
 _VARIABLE = "os.environ/"
@@ -21,6 +22,7 @@ _SHORTEST_KEY = 8
 """What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
 _LONGEST_TEXT = 4096
 """So many bytes of an error that is no JSON are handed on: it may be a page."""
+_SHOWN_BYTES = 200
 _NAME = re.compile(r"[\w.-]{1,64}")
 
 KeepResponse = Callable[[str], Awaitable[None]]
@@ -92,11 +94,16 @@ async def _hand_back_whole(
     body = await response.answer.read()
     call.status, call.size = response.answer.status, call.size + len(body)
     fields = parse_object(body)
-    if fields is None:
-        shown = without_keys_of(response.replica, body)[:200].decode("utf-8", "replace")
-        address = response.replica.backend.address
-        raise Refused(502, "backend_garbage", f"{address} answered no JSON object: {shown!r}")
+    if fields is None or not (dialect.has_answer(fields) or failure_of(fields.get("error"))):
+        what = "no JSON object" if fields is None else "an object without an answer"
+        message = f"{response.replica.backend.address} answered {what}: {_shown(response.replica, body)}"
+        raise Refused(502, "backend_garbage", message)
     call.answer = dialect.read(fields)
+    if not dialect.has_answer(fields):  # an error, with the status of an answer
+        call.status = _error_status(fields["error"])
+        body = without_keys_of(response.replica, body)
+        await call.request.respond(call.status, body, [(b"content-type", b"application/json")])
+        return
     if keep_response is not None and call.answer.id is not None:
         await keep_response(call.answer.id)
     if response.added:
@@ -120,6 +127,8 @@ class _StreamRelay:
         self._reader = EventReader()
         self._assembler = Assembler(dialect, dialect.choices(call.fields or {}))
         self._is_sending = False
+        self._error: BackendBroke | Refused | None = None
+        """What is wrong with the event after those that were read."""
 
     async def run(self) -> None:
         call = self._call
@@ -136,28 +145,26 @@ class _StreamRelay:
         added, request = self._response.added, self._call.request
         async for piece in self._response.answer.pieces():
             self._call.size += len(piece)
-            if added:
-                events = self._events(piece)
-                # The first one goes out before the others are read, however many came with it.
-                parts = [events[:1], events[1:]] if self._call.first_chunk_seconds is None else [events]
-                for part in parts:
-                    await self._send(self._read(part))
-            elif self._keep_response is not None:
-                self._read(self._events(piece))
-                if (response_id := self._assembler.id) is not None:
+            has_rest = not self._reader.is_between_events
+            events = self._events(piece)
+            # The first one goes out before the others are read, however many came with it.
+            is_first = added and self._call.first_chunk_seconds is None
+            for part in [events[:1], events[1:]] if is_first else [events]:
+                left = self._read(part)
+                if self._keep_response is not None and (response_id := self._assembler.id) is not None:
                     keep_response, self._keep_response = self._keep_response, None
                     await keep_response(response_id)
-                await self._send(piece)
-            else:
-                await self._send(piece)
-                self._read(self._events(piece))
+                is_as_it_came = not (added or has_rest or self._error) and self._reader.is_between_events
+                await self._send(piece if is_as_it_came else left)
+                if self._error is not None:
+                    raise self._error
         last = self._read(self._reader.finish())
         answer = self._assembler.answer()
+        if self._error is not None:
+            raise self._error
         if not (self._assembler.is_ended or answer.failure is not None or self._assembler.is_complete(answer)):
-            address = self._response.replica.backend.address
-            raise BackendBroke(f"{address} ended its stream before the answer was complete")
-        if added:
-            await self._send(last)
+            raise BackendBroke(f"{self._address} ended its stream before the answer was complete")
+        await self._send(last)
         if self._call.first_chunk_seconds is None:
             await request.start_stream(self._response.answer.status, _headers_of(self._response))
         await request.end_stream()
@@ -180,19 +187,39 @@ class _StreamRelay:
         try:
             return self._reader.feed(piece)
         except NoEventStream as exc:
-            raise BackendBroke(f"{self._response.replica.backend.address} sent no event stream: {exc}") from exc
+            raise BackendBroke(f"{self._address} sent no event stream: {exc}") from exc
 
     def _read(self, events: list[ServerEvent]) -> bytes:
-        """Read events, and return what is left of them for the agent."""
-        left = []
+        """Read events up to one with which something is wrong, and return what is left of them for the agent."""
+        left, added = [], self._response.added
         for event in events:
             fields = event.fields()
+            had_ended = self._assembler.is_ended
             self._assembler.feed(event, fields)
-            if fields is None:
+            self._error = None if had_ended else self._error_in(event, fields)
+            if self._error is not None:
+                break
+            if fields is None or not added:
                 left.append(event.raw)
-            elif self._dialect.strip_event(fields, self._response.added):
+            elif self._dialect.strip_event(fields, added):
                 left.append(event.with_fields(fields))
         return b"".join(left)
+
+    def _error_in(self, event: ServerEvent, fields: dict[str, Any] | None) -> BackendBroke | Refused | None:
+        replica = self._response.replica
+        if fields is None and event.data and event.data != DONE:
+            shown = _shown(replica, event.data)
+            return BackendBroke(f"{self._address} sent an event that is not a JSON object: {shown}")
+        if self._assembler.is_ended and self._assembler.is_empty:
+            return BackendBroke(f"{self._address} ended its stream without an answer")
+        said = None if fields is None else self._dialect.unraised_error(event, fields)
+        if said is None:
+            return None
+        return Refused(502, "backend_error", without_keys_of(replica, said.encode("utf-8", "replace")).decode())
+
+    @property
+    def _address(self) -> str:
+        return self._response.replica.backend.address
 
 
 def without_keys_of(replica: Replica, text: bytes) -> bytes:
@@ -201,6 +228,16 @@ def without_keys_of(replica: Replica, text: bytes) -> bytes:
         if len(key) >= _SHORTEST_KEY:
             text = text.replace(key.encode(), _HIDDEN)
     return text
+
+
+def _shown(replica: Replica, body: bytes) -> str:
+    return repr(without_keys_of(replica, body)[:_SHOWN_BYTES].decode("utf-8", "replace"))
+
+
+def _error_status(error: object) -> int:
+    """Return the HTTP status that an error names, as OpenRouter's do."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 502
 
 
 def _keys(entry: object) -> Iterator[str]:

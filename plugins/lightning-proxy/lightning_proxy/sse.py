@@ -50,6 +50,11 @@ class EventReader:
         self._has_return = False
         """Whether the last piece ended with a carriage return: its line feed may be in the next one."""
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether all that came is in events that have been returned."""
+        return not self._parts and not self._has_return
+
     def feed(self, piece: bytes) -> list[ServerEvent]:
         """Return the events that are complete by now.
 

@@ -38,16 +38,20 @@ async def test_a_backend_that_fails_is_told_of_once(
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions", "/messages", "/responses", "/embeddings"])
-@pytest.mark.parametrize("error", [{"message": "no provider is left", "code": 502}, "no provider is left"], ids=type)
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [({"message": "no provider is left", "code": 429}, 429), ("no provider is left", 502)],
+    ids=["with a status", "a text"],
+)
 async def test_an_error_of_status_200_is_a_call_that_failed(
-    agent: Agent, engine: FakeEngine, path: str, error: Any
+    agent: Agent, engine: FakeEngine, path: str, error: Any, status: int
 ) -> None:
     async def refuse(*_: Any) -> Any:
         return web.json_response({"error": error})
 
     engine._fail = refuse  # type: ignore[method-assign]
     async with agent.post(path, messages=[{"role": "user", "content": "hi"}]) as response:
-        assert (response.status, await response.json()) == (200, {"error": error})
+        assert (response.status, await response.json()) == (status, {"error": error})
     span = await agent.span()
     assert span.attributes["error.type"] == "backend_error"
     assert span.status.description == "no provider is left"

@@ -48,6 +48,7 @@ class AnthropicDialect(Dialect):
         if kind == "message_start":
             message = mapping(event.get("message"))
             answer.update(id=message.get("id"), model=message.get("model"))
+            answer.setdefault("content", [])
             merge_usage(answer, message.get("usage"))
         elif kind == "content_block_start":
             item_at(answer.setdefault("content", []), _index(event)).update(mapping(event.get("content_block")))
@@ -62,6 +63,14 @@ class AnthropicDialect(Dialect):
             merge_usage(answer, event.get("usage"))
         elif kind == "error":
             answer["error"] = event.get("error") or "the backend reports an error"
+
+    def has_answer(self, answer: Fields) -> bool:
+        return isinstance(answer.get("content"), list)
+
+    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
+        if fields.get("type") != "error" or event.name == "error":
+            return None
+        return failure_of(fields.get("error")) or str(fields)
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         return fields is not None and fields.get("type") == "message_stop"

@@ -50,6 +50,14 @@ class Dialect(ABC):
         Texts may be `Text`, which collects pieces.
         """
 
+    @abstractmethod
+    def has_answer(self, answer: Fields) -> bool:
+        """Whether an answer, in one piece or merged, has what holds the model's words, if only an empty list."""
+
+    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
+        """Return what an event says went wrong, where the API's clients would pass over it; None for all others."""
+        return None
+
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         """Whether this is the event that ends a stream; its fields are None where it has none."""
         return event.data == DONE
@@ -112,6 +120,11 @@ class Assembler:
         self.is_ended = self.is_ended or self._dialect.is_end(event, fields)
         if fields is not None:
             self._dialect.merge(self._merged, fields)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether neither an answer has come nor an error."""
+        return not self._dialect.has_answer(self._merged) and not self._merged.get("error")
 
     def answer(self) -> Answer:
         """Read the answer, as far as it came."""

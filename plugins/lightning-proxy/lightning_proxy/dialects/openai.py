@@ -16,6 +16,7 @@ from lightning_proxy.answer import (
     text_of,
 )
 from lightning_proxy.dialects.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
+from lightning_proxy.sse import ServerEvent
 
 RETURN_TOKEN_IDS = "return_token_ids"
 LOGPROBS = "logprobs"
@@ -86,6 +87,14 @@ class _TokensDialect(Dialect):
                 known.setdefault("token_ids", []).extend(ids)
             if (logprobs := _logprobs(choice.get("logprobs"))) is not None:  # all else of them is not read
                 known.setdefault("logprobs", {"token_logprobs": []})["token_logprobs"].extend(logprobs)
+
+    def has_answer(self, answer: Fields) -> bool:
+        return bool(objects(answer.get("choices")))
+
+    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
+        if fields.get("error") or not (event.name == "error" or fields.get("object") == "error"):
+            return None
+        return str(fields.get("message") or fields)
 
     def strip(self, answer: Fields, added: Added) -> None:
         if RETURN_TOKEN_IDS in added:
@@ -190,6 +199,9 @@ class EmbeddingsDialect(Dialect):
         found.output_tokens = 0
         found.failure = failure_of(answer.get("error"))
         return found
+
+    def has_answer(self, answer: Fields) -> bool:
+        return isinstance(answer.get("data"), list)
 
     def merge(self, answer: Fields, event: Fields) -> None:
         """Keep nothing: this API does not stream."""

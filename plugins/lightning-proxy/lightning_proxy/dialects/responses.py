@@ -71,7 +71,16 @@ class ResponsesDialect(Dialect):
             message = answer.setdefault("output", [begun])[0]
             append_text(message["content"][0], "text", str(event.get("delta") or ""))
         elif kind == "error":
-            answer["error"] = {"message": event.get("message") or "the backend reports an error"}
+            said = event.get("error") or {"message": event.get("message")}
+            answer["error"] = said if failure_of(said) else "the backend reports an error"
+
+    def has_answer(self, answer: Fields) -> bool:
+        return isinstance(answer.get("output"), list)
+
+    def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
+        if fields.get("type") != "error" or fields.get("error"):
+            return None
+        return str(fields.get("message") or fields)
 
     def is_end(self, event: ServerEvent, fields: Fields | None) -> bool:
         return fields is not None and text_of(fields.get("type")) in _LAST_EVENTS
@@ -94,7 +103,9 @@ class ResponsesDialect(Dialect):
         ]
 
     def error_event(self, refused: Refused) -> bytes:
+        # OpenAI's clients raise an error where there is `error`; its documentation has the fields beside it.
         event = {"type": "error", "code": refused.kind, "message": refused.message, "param": None}
+        event.update(self.error(refused))
         return b"event: error\ndata: " + dump(event) + b"\n\n"
 
 

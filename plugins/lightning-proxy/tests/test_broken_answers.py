@@ -1,0 +1,170 @@
+"""An answer that is none is an error: one that clients raise, and one of the call's record."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent
+
+PATHS = ["/chat/completions", "/completions", "/messages", "/responses"]
+SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi", "max_tokens": 9}
+
+GOOD: dict[str, bytes] = {
+    "/chat/completions": b'data: {"id": "c", "choices": [{"index": 0, "delta": {"content": "Par"}}]}\n\n',
+    "/completions": b'data: {"id": "c", "choices": [{"index": 0, "text": "Par"}]}\n\n',
+    "/messages": b'event: message_start\ndata: {"type": "message_start", "message": {"id": "m", "model": "small", '
+    b'"role": "assistant", "type": "message", "content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}}\n\n',
+    "/responses": b'event: response.created\ndata: {"type": "response.created", "sequence_number": 0, '
+    b'"response": {"id": "r", "model": "small", "output": []}}\n\n',
+}
+"""The first event of a stream."""
+
+BROKEN = [
+    b"data: <html>busy</html>\n\n",
+    b'data: {"id": "c", "choi\n\ndata: ces": []}\n\n',
+    b"data: [1, 2]\n\n",
+    b'data: {"id": "c", "choi',
+    b"",
+]
+"""What may come after it."""
+
+
+def answer_with(engine: FakeEngine, *pieces: bytes | None, kind: str = "text/event-stream") -> None:
+    """Let the next answers be these pieces; None cuts the connection."""
+
+    async def answer(request: web.Request, *_: Any) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": kind})
+        await response.prepare(request)
+        for piece in pieces:
+            if piece is None:
+                assert request.transport is not None
+                request.transport.close()
+            elif piece:
+                await response.write(piece)
+        return response
+
+    engine._fail = answer  # type: ignore[method-assign]
+
+
+async def assert_broke(agent: Agent, error: str = "backend_broke") -> None:
+    span = (await agent.spans())[-1]
+    assert span.status.status_code == "ERROR"
+    assert span.attributes["error.type"] == error
+
+
+def last_event(text: str) -> tuple[str, dict[str, Any]]:
+    """The name and the fields of the last event; all events before it are whole."""
+    events = [event for event in text.split("\n\n") if event]
+    fields = [json.loads(event.partition("data: ")[2]) for event in events]
+    return events[-1].partition("data: ")[0].strip(), fields[-1]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("asks_tokens", [False, True])
+async def test_garbage_in_a_stream_is_an_error_in_the_form_of_the_api(
+    agent: Agent, engine: FakeEngine, path: str, asks_tokens: bool
+) -> None:
+    first = GOOD[path]
+    own = {"return_token_ids": True, "logprobs": 1, "stream_options": {"include_usage": True}} if asks_tokens else {}
+    for broken in BROKEN:
+        answer_with(engine, first[:30], first[30:] + broken[:9], broken[9:])
+        async with agent.post(path, stream=True, **SAID, **own) as response:
+            text = await response.text()
+        name, fields = last_event(text)
+        assert text.count("\n\n") == 2
+        assert fields["error"]["message"]
+        if path == "/messages":
+            assert (name, fields["type"], fields["error"]["type"]) == ("event: error", "error", "api_error")
+        await assert_broke(agent)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_connection_that_is_cut_is_an_error_after_whole_events(
+    agent: Agent, engine: FakeEngine, path: str
+) -> None:
+    answer_with(engine, GOOD[path], GOOD[path][:-9], None)
+    async with agent.post(path, stream=True, **SAID) as response:
+        _, fields = last_event(await response.text())
+    assert "broke off its answer" in fields["error"]["message"]
+    await assert_broke(agent)
+
+
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [
+        ("/chat/completions", b'event: error\ndata: {"message": "out of memory"}\n\n'),
+        ("/chat/completions", b'data: {"object": "error", "message": "out of memory", "code": 400}\n\n'),
+        ("/chat/completions", b'data: {"error": {"message": "out of memory"}}\n\n'),
+        ("/messages", b'data: {"type": "error", "error": {"type": "api_error", "message": "out of memory"}}\n\n'),
+        ("/messages", b'event: error\ndata: {"type": "error", "error": {"message": "out of memory"}}\n\n'),
+        ("/responses", b'event: error\ndata: {"type": "error", "message": "out of memory", "code": "x"}\n\n'),
+        ("/responses", b'event: error\ndata: {"type": "error", "error": {"message": "out of memory"}}\n\n'),
+    ],
+)
+async def test_an_error_in_a_stream_has_the_form_that_clients_raise(
+    agent: Agent, engine: FakeEngine, path: str, event: bytes
+) -> None:
+    answer_with(engine, GOOD[path], event)
+    async with agent.post(path, stream=True, **SAID) as response:
+        name, fields = last_event(await response.text())
+    assert "out of memory" in fields["error"]["message"]
+    assert name == ("event: error" if path == "/messages" else name)
+    await assert_broke(agent, "backend_error")
+    assert "out of memory" in ((await agent.span()).status.description or "")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stream_that_ends_without_an_answer_is_an_error(agent: Agent, engine: FakeEngine, path: str) -> None:
+    last = b'data: {"choices": null}\n\ndata: [DONE]\n\n'
+    if path == "/messages":
+        last = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
+    if path == "/responses":
+        last = b'event: response.completed\ndata: {"type": "response.completed", "response": null}\n\n'
+    answer_with(engine, last)
+    async with agent.post(path, stream=True, **SAID) as response:
+        text = await response.text()
+    assert "without an answer" in text
+    await assert_broke(agent)
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/embeddings"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_none_is_an_error(agent: Agent, engine: FakeEngine, path: str, stream: bool) -> None:
+    for body in (b"", b"<html>busy</html>", b'{"choices": null, "output": null}', b"{}", b"null", b'{"choices": []}'):
+        answer_with(engine, body, kind="application/json")
+        async with agent.post(path, stream=stream, **SAID) as response:
+            assert response.status == 502
+            assert response.headers["x-should-retry"] == "false"
+            assert "backend_garbage" in str((await response.json())["error"])
+        await assert_broke(agent, "backend_garbage")
+
+
+@pytest.fixture
+async def client(agent: Agent) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none") as client:
+        yield client
+
+
+async def test_openais_client_raises_what_is_wrong_with_an_answer(
+    client: openai.AsyncOpenAI, engine: FakeEngine
+) -> None:
+    user: Any = [{"role": "user", "content": "hi"}]
+    for broken in BROKEN:
+        answer_with(engine, GOOD["/chat/completions"], broken)
+        with pytest.raises(openai.APIError):
+            _ = [
+                chunk async for chunk in await client.chat.completions.create(model="small", messages=user, stream=True)
+            ]
+        answer_with(engine, GOOD["/responses"], broken)
+        with pytest.raises(openai.APIError):
+            _ = [event async for event in await client.responses.create(model="small", input="hi", stream=True)]
+    answer_with(engine, b'{"choices": null}', kind="application/json")
+    with pytest.raises(openai.InternalServerError, match="an object without an answer"):
+        await client.chat.completions.create(model="small", messages=user)
+    answer_with(engine, b'{"output": null}', kind="application/json")
+    with pytest.raises(openai.InternalServerError, match="an object without an answer"):
+        await client.responses.create(model="small", input="hi")
