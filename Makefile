@@ -21,6 +21,10 @@ LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer 
 	$(addprefix http/tests/test_,otlp.py server.py) \
 	$(addprefix proxy/tests/test_,capture.py faults.py openai_client.py replicas.py serving.py))
 
+# Checks the JSDoc types of the viewer's pages. Nothing else of Node is used, and users need none of it.
+TSC_VERSION := 5.9.3
+TSC := npx --yes --loglevel=error --package typescript@$(TSC_VERSION) -- tsc
+
 # On a terminal pip says what it does while it lasts.
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 
@@ -55,6 +59,8 @@ check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compile
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PYTHONPATH=plugins/lightning-verl $(BIN)/lint-imports
+	@if command -v npx >/dev/null; then echo "tsc $(TSC_VERSION)"; $(TSC) -p plugins/lightning-viewer; \
+		else echo "There is no npx here, so the types of the viewer's pages are not checked."; fi
 	$(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -W error -m compileall -q -f .ci benchmarks examples lightning_core plugins tests
 

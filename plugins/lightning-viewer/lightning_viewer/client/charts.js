@@ -3,7 +3,11 @@
 
 const { html, render, useState, useMemo, useEffect, useRef } = htmPreact;
 
-/** Return round numbers from `low` to `high`, about `wanted` of them. */
+/**
+ * Return round numbers from `low` to `high`, about `wanted` of them.
+ * @param {number} low
+ * @param {number} high
+ */
 function ticks(low, high, wanted = 4) {
   const rough = (high - low) / wanted || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -13,7 +17,10 @@ function ticks(low, high, wanted = 4) {
   return Array.from({ length }, (_, i) => (first + i) * step);
 }
 
-/** Return what to write at the ticks of an axis: all with the same decimals. */
+/**
+ * Return what to write at the ticks of an axis: all with the same decimals.
+ * @param {number[]} values
+ */
 function tickWords(values) {
   const largest = values.reduce((most, each) => Math.max(most, Math.abs(each)), 0);
   const step = values.length > 1 ? values[1] - values[0] : largest;
@@ -22,7 +29,11 @@ function tickWords(values) {
   return values.map((each) => each.toFixed(digits));
 }
 
-/** Tell the range of rewards: 0 to 1 where all are within it, and some not far below 1. */
+/**
+ * Tell the range of rewards: 0 to 1 where all are within it, and some not far below 1.
+ * @param {(number | null | undefined)[]} values
+ * @returns {[number, number]}
+ */
 function rangeOf(values) {
   const known = values.filter((each) => each !== null && each !== undefined);
   if (!known.length) return [0, 1];
@@ -42,12 +53,12 @@ function Curve({ points, label }) {
   const longest = words.reduce((most, each) => Math.max(most, each.length), 0);
   const width = 1000, height = 250, left = Math.max(42, 14 + 7 * longest), right = 12, top = 12, bottom = 30;
   const first = points[0].x, last = points[points.length - 1].x;
-  const x = (value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
-  const y = (value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);
+  const x = (/** @type {number} */ value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
+  const y = (/** @type {number} */ value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);
   const path = points.map((each, i) => `${i ? "L" : "M"}${x(each.x)},${y(each.y)}`).join("");
   const banded = points.filter((each) => each.low !== null && each.low !== undefined);
   const band = banded.length > 1 &&
-    `M${banded.map((each) => `${x(each.x)},${y(each.high)}`).join("L")}L${[...banded].reverse().map((each) => `${x(each.x)},${y(each.low)}`).join("L")}Z`;
+    `M${banded.map((each) => `${x(each.x)},${y(each.high ?? each.y)}`).join("L")}L${[...banded].reverse().map((each) => `${x(each.x)},${y(each.low ?? each.y)}`).join("L")}Z`;
   const steps = ticks(first, last, Math.min(8, points.length)).filter((each) => Number.isInteger(each));
   return html`<svg class="chart" viewBox="0 0 ${width} ${height}" role="img" aria-label=${label}>
     ${marks.map((value, i) => html`<g class="tick">
@@ -60,15 +71,18 @@ function Curve({ points, label }) {
   </svg>`;
 }
 
-/** Means with their intervals, one line each, over one axis. */
+/**
+ * Means with their intervals, one line each, over one axis.
+ * @param {{rows: Measured[]}} given
+ */
 function Intervals({ rows }) {
   const [low, high] = rangeOf(rows.flatMap((each) => [each.mean, each.low, each.high]));
-  const end = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? number(value, 0) : number(value));
-  const place = (value) => `${((value - low) / (high - low || 1)) * 100}%`;
+  const end = (/** @type {number} */ value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? number(value, 0) : number(value));
+  const place = (/** @type {number} */ value) => `${((value - low) / (high - low || 1)) * 100}%`;
   return html`<div class="intervals">${rows.map((each) => html`<div class="interval ${each.kind}">
     <span class="name">${each.name}</span>
     <span class="track">
-      ${each.low !== null && html`<span class="reach" style=${{ left: place(each.low), width: `calc(${place(each.high)} - ${place(each.low)})` }}></span>`}
+      ${each.low !== null && each.high !== null && html`<span class="reach" style=${{ left: place(each.low), width: `calc(${place(each.high)} - ${place(each.low)})` }}></span>`}
       <span class="mean" style=${{ left: place(each.mean) }}></span>
     </span>
     <span class="value">${number(each.mean)}</span>
@@ -77,7 +91,10 @@ function Intervals({ rows }) {
   </div>`;
 }
 
-/** A bar of parts. */
+/**
+ * A bar of parts.
+ * @param {{parts: {name: string, count: number}[]}} given
+ */
 function Parts({ parts }) {
   const whole = parts.reduce((sum, each) => sum + each.count, 0) || 1;
   return html`<div class="parts" role="img" aria-label=${parts.map((each) => `${each.count} ${each.name}`).join(", ")}>
@@ -85,7 +102,10 @@ function Parts({ parts }) {
   </div>`;
 }
 
-/** A reward within its range, as a short bar. */
+/**
+ * A reward within its range, as a short bar.
+ * @param {{value: number, range: [number, number]}} given
+ */
 function RewardBar({ value, range }) {
   const share = (value - range[0]) / (range[1] - range[0] || 1);
   return html`<span class="reward-bar"><span style=${{ width: `${Math.max(0, Math.min(1, share)) * 100}%` }}></span></span>`;

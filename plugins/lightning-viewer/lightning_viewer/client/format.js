@@ -1,7 +1,12 @@
 "use strict";
 /* Words and numbers, as people read them. */
 
-/** Write a number: with as many decimals as are given, else with two, or with three digits where two decimals do not tell. */
+/**
+ * Write a number: with as many decimals as are given, else with two, or with three digits where two decimals do not tell.
+ * @param {number | null | undefined} value
+ * @param {number} [digits]
+ * @returns {string}
+ */
 function number(value, digits) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -9,8 +14,12 @@ function number(value, digits) {
   if (digits === undefined && value !== 0 && size < 0.01) return value.toLocaleString("en", { maximumSignificantDigits: 3 });
   return value.toLocaleString("en", { minimumFractionDigits: digits ?? 2, maximumFractionDigits: digits ?? 2 });
 }
+/** @param {number | null | undefined} value */
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en"));
-/** Write a difference. One below 1e-12 is what floats leave of none. */
+/**
+ * Write a difference. One below 1e-12 is what floats leave of none.
+ * @param {number} value
+ */
 const signed = (value) => (Math.abs(value) < 1e-12 ? "±0.00" : `${value > 0 ? "+" : "−"}${number(Math.abs(value))}`);
 
 /** @param {number | null | undefined} value Seconds. */
@@ -32,14 +41,21 @@ const moment = (seconds) =>
 /** @param {number} seconds Since the epoch. */
 const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { timeZone: kept().zone || undefined });
 
-/** Tell how long ago something was, to the second. */
+/**
+ * Tell how long ago something was, to the second.
+ * @param {number | null} seconds Since the epoch.
+ * @param {number} now Since the epoch.
+ */
 const ago = (seconds, now) => {
   if (seconds === null) return "–";
   const whole = Math.max(0, Math.round(now - seconds));
   return whole < 60 ? `${whole} s` : duration(whole);
 };
 
-/** What a person has set for this page, in this browser. */
+/**
+ * What a person has set for this page, in this browser.
+ * @returns {Settings}
+ */
 function kept() {
   try {
     return { theme: "", zone: "", ...JSON.parse(localStorage.getItem("agl-settings") || "{}") };
@@ -48,6 +64,7 @@ function kept() {
   }
 }
 
+/** @param {Settings} settings */
 function keep(settings) {
   try {
     localStorage.setItem("agl-settings", JSON.stringify(settings));
@@ -56,7 +73,11 @@ function keep(settings) {
   }
 }
 
-/** Return the text of a sample: the first text that is in it, or its JSON. */
+/**
+ * Return the text of a sample: the first text that is in it, or its JSON.
+ * @param {Json | undefined} input
+ * @returns {string}
+ */
 function sampleText(input) {
   if (typeof input === "string") return input;
   const whole = JSON.stringify(input);
@@ -68,10 +89,16 @@ function sampleText(input) {
   return whole;
 }
 
+/** @type {Record<string, string>} */
 const MODES = { train: "training", val: "validation", test: "held out" };
-const modeName = (mode) => MODES[mode] || "other";
+/** @param {Mode} mode */
+const modeName = (mode) => MODES[mode ?? ""] || "other";
 
-/** Compare two texts line by line: a longest common subsequence. */
+/**
+ * Compare two texts line by line: a longest common subsequence.
+ * @param {string} before
+ * @param {string} after
+ */
 function lineDiff(before, after) {
   const a = before.split("\n"), b = after.split("\n");
   if (a.length * b.length > 4_000_000) return [...a.map((text) => ({ sign: "-", text })), ...b.map((text) => ({ sign: "+", text }))];
@@ -89,8 +116,12 @@ function lineDiff(before, after) {
   return lines;
 }
 
+/**
+ * @param {string} text
+ * @param {HTMLButtonElement} button Says that it is done.
+ */
 function copy(text, button) {
-  const before = button.textContent, said = (words) => { button.textContent = words; setTimeout(() => (button.textContent = before), 1500); };
+  const before = button.textContent, said = (/** @type {string} */ words) => { button.textContent = words; setTimeout(() => (button.textContent = before), 1500); };
   if (!navigator.clipboard) return said("This browser does not let a file copy");
   navigator.clipboard.writeText(text).then(() => said("Copied"), () => said("Not allowed"));
 }

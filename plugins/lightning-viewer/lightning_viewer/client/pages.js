@@ -1,16 +1,27 @@
 "use strict";
 /* The pages, but for that of one rollout. */
 
+/**
+ * @param {string} page
+ * @param {Record<string, string | number | null | undefined>} parameters
+ */
 const link = (page, parameters = {}) => {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined)).toString();
+  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const query = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
   return `#/${page}${query ? `?${query}` : ""}`;
 };
 const PAGE_SIZE = 100;
+/** @param {string} version */
 const place = (version) => Number(version.slice(1)) - 1;
+/** @param {number | null | undefined} index */
 const version = (index) => (index === null || index === undefined ? "–" : `v${index + 1}`);
 
 // The run
 
+/**
+ * @param {Shown} data
+ * @returns {{name: string, points: Point[]} | null}
+ */
 function curvePoints(data) {
   const reports = data.curve.filter((each) => each.step !== null);
   const names = ["val_reward", "train_reward", "reward"];
@@ -29,7 +40,10 @@ function curvePoints(data) {
   return { name, points };
 }
 
-/** The curve of an algorithm that reports no steps, from its rollouts. */
+/**
+ * The curve of an algorithm that reports no steps, from its rollouts.
+ * @param {Shown} data
+ */
 function stepPoints(data) {
   for (const mode of ["val", "train"]) {
     const steps = (data.steps || []).filter((each) => each.mode === mode);
@@ -38,6 +52,7 @@ function stepPoints(data) {
   return null;
 }
 
+/** @param {{data: Shown}} given */
 function Verdict({ data }) {
   const found = data.comparison;
   if (!found) return html`<section class="card verdict"><h2>Reward</h2><p class="muted">${data.is_live && data.run.end === null ? "No rollout has given a reward yet." : "No rollout of this run gave a reward."}</p></section>`;
@@ -55,13 +70,18 @@ function Verdict({ data }) {
   </section>`;
 }
 
+/** @type {("succeeded" | "failed" | "cancelled" | "unfinished")[]} */
+const STATUSES = ["succeeded", "failed", "cancelled", "unfinished"];
+
+/** @param {{data: Shown, now: number}} given */
 function Tiles({ data, now }) {
   const { counts, usage, budget, run } = data;
   const until = run.end ?? (run.outcome === "running" ? now : null);
-  const used = usage ? ["agent", "algorithm"].map((each) => usage[each]) : [];
+  const used = usage ? [usage.agent, usage.algorithm] : [];
+  /** @param {keyof Used} field */
   const sum = (field) => (used.some((each) => typeof each[field] === "number") ? used.reduce((total, each) => total + (each[field] || 0), 0) : null);
   const tiles = [
-    ["duration", until === null ? null : duration(Math.max(0, until - run.start))],
+    ["duration", until === null ? null : duration(Math.max(0, until - (run.start ?? until)))],
     ["model calls", usage ? count(sum("calls")) : "–"],
     ["tokens", sum("input_tokens") === null ? null : `${count(sum("input_tokens"))} in, ${count(sum("output_tokens"))} out`],
     ["cost", sum("cost") === null ? null : `$${number(sum("cost"), 4)}`],
@@ -70,14 +90,15 @@ function Tiles({ data, now }) {
   return html`<section class="card">
     <h2>Rollouts</h2>
     <p class="big">${count(total)}</p>
-    <${Parts} parts=${["succeeded", "failed", "cancelled", "unfinished"].map((name) => ({ name, count: counts[name] }))} />
-    <ul class="legend">${["succeeded", "failed", "cancelled", "unfinished"].filter((name) => counts[name]).map((name) => html`<li class=${name}><a href=${link("rollouts", name === "unfinished" ? { order: "newest" } : { status: name })}>${count(counts[name])} ${name}</a></li>`)}
+    <${Parts} parts=${STATUSES.map((name) => ({ name, count: counts[name] }))} />
+    <ul class="legend">${STATUSES.filter((name) => counts[name]).map((name) => html`<li class=${name}><a href=${link("rollouts", name === "unfinished" ? { order: "newest" } : { status: name })}>${count(counts[name])} ${name}</a></li>`)}
       ${counts.retried > 0 && html`<li>${count(counts.retried)} took several attempts</li>`}</ul>
     <dl class="facts">${tiles.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     ${budget && Object.entries(budget.limits).map(([name, limit]) => html`<div><dt>budget, ${name}</dt><dd>${number(budget.used[name] || 0, name === "usd" ? 4 : 0)} of ${number(limit, name === "usd" ? 2 : 0)}${budget.ended_by === name ? ", used up" : ""}</dd></div>`)}</dl>
   </section>`;
 }
 
+/** @param {{data: Shown}} given */
 function Failures({ data }) {
   if (!data.failures.length) return null;
   return html`<section class="card wide"><h2>Why rollouts failed</h2><table class="plain"><tbody>
@@ -85,6 +106,7 @@ function Failures({ data }) {
   </tbody></table></section>`;
 }
 
+/** @param {{data: Shown}} given */
 function Best({ data }) {
   const index = data.resources.findIndex((each) => each.is_best);
   if (index < 0) return null;
@@ -94,10 +116,12 @@ function Best({ data }) {
     <p class="end"><a href=${link("prompts")}>All ${count(data.resources.length)} versions</a></p></section>`;
 }
 
+/** @param {{before: string, after: string}} given */
 function Diff({ before, after }) {
   return html`<pre class="diff">${lineDiff(before, after).map(({ sign, text }) => html`<div class=${sign === "+" ? "added" : sign === "-" ? "removed" : ""}><span class="sign">${sign}</span>${text || " "}</div>`)}</pre>`;
 }
 
+/** @param {PageGiven} given */
 function RunPage({ data, now }) {
   const curve = useMemo(() => curvePoints(data), [data]);
   return html`${data.run.error && html`<p class="alert">${data.run.error}</p>`}
@@ -118,18 +142,23 @@ function RunPage({ data, now }) {
 
 // Rollouts
 
+
 const ORDERS = { worst: "worst first", best: "best first", newest: "newest first", oldest: "oldest first", slowest: "slowest first" };
 
+/** @param {{label: string, value: string, options: [string, string][], onChange: (value: string) => void}} given */
 function Choice({ label, value, options, onChange }) {
   return html`<label>${label} <select value=${value} onChange=${(event) => onChange(event.target.value)}>
     ${options.map(([key, name]) => html`<option value=${key} selected=${key === value}>${name}</option>`)}</select></label>`;
 }
 
-/** A field whose value is told when the typing pauses. */
+/**
+ * A field whose value is told when the typing pauses.
+ * @param {{label: string, value: string, onChange: (value: string) => void, [attribute: string]: unknown}} given
+ */
 function Field({ label, value, onChange, ...rest }) {
   const [typed, setTyped] = useState(value), timer = useRef(0);
   useEffect(() => setTyped(value), [value]);
-  const type = (event) => {
+  const type = (/** @type {any} */ event) => {
     const now = event.target.value;
     setTyped(now);
     clearTimeout(timer.current);
@@ -138,21 +167,22 @@ function Field({ label, value, onChange, ...rest }) {
   return html`<input aria-label=${label} placeholder=${label} value=${typed} onInput=${type} ...${rest} />`;
 }
 
+/** @param {PageGiven} given */
 function RolloutsPage({ data, source, revision, parameters, go }) {
   const { mode = "", status = "", version: chosen = "", text = "", order = "worst", traced = "", from = "", to = "", step = "", sample = "" } = parameters;
-  const set = (change) => go("rollouts", { ...parameters, page: "", ...change });
-  const page = Number(parameters.page) || 0;
+  const set = (/** @type {Record<string, string | number>} */ change) => go("rollouts", { ...parameters, page: "", ...change });
+  const page = Number(parameters.page) || 0, steps = data.training_steps ?? [];
   const { value, error } = useAsked(
     () => source.rollouts({ mode, status, version: chosen && String(place(chosen)), text, order, traced, from, to, step, sample, limit: PAGE_SIZE, offset: page * PAGE_SIZE }),
     [mode, status, chosen, text, order, traced, from, to, step, sample, page], revision);
   const range = rangeOf(data.reward_range);
-  const hasTraces = data.is_live || data.left_out.traces === 0;
+  const leftOut = data.left_out ?? { traces: 0, rollouts: 0 }, hasTraces = leftOut.traces === 0;
   const isFiltered = [mode, status, chosen, text, traced, from, to, step, sample].some(Boolean);
   return html`<div class="filters" role="search">
       ${data.modes.length > 1 && html`<${Choice} label="Samples" value=${mode} options=${[["", "all"], ...data.modes.map((each) => [each, modeName(each)])]} onChange=${(mode) => set({ mode })} />`}
       <${Choice} label="Status" value=${status} options=${[["", "all"], ...data.statuses.map((each) => [each, each])]} onChange=${(status) => set({ status })} />
       ${data.resources.length > 1 && html`<${Choice} label="Version" value=${chosen} options=${[["", "all"], ...data.resources.map((each, i) => [version(i), `${version(i)}${each.is_best ? ", the best" : ""}`])]} onChange=${(version) => set({ version })} />`}
-      ${(data.training_steps || []).length > 1 && html`<${Choice} label="Step" value=${step} options=${[["", "all"], ...data.training_steps.map((each) => [String(each), String(each)])]} onChange=${(step) => set({ step })} />`}
+      ${steps.length > 1 && html`<${Choice} label="Step" value=${step} options=${[["", "all"], ...steps.map((each) => [String(each), String(each)])]} onChange=${(step) => set({ step })} />`}
       <span class="range">Reward <${Field} label="from" type="number" step="any" value=${from} onChange=${(from) => set({ from })} /> <${Field} label="to" type="number" step="any" value=${to} onChange=${(to) => set({ to })} /></span>
       <${Choice} label="Order" value=${order} options=${Object.entries(ORDERS)} onChange=${(order) => set({ order })} />
       ${!hasTraces && html`<label><input type="checkbox" checked=${!!traced} onChange=${(event) => set({ traced: event.target.checked ? "1" : "" })} /> with a trace here</label>`}
@@ -161,7 +191,7 @@ function RolloutsPage({ data, source, revision, parameters, go }) {
     ${error && html`<${Problem} error=${error} />`}
     ${!value && !error && html`<${Loading} what="the rollouts" />`}
     ${value && sample && value.rollouts.length > 0 && html`<p class="note">Only this sample: <q>${sampleText(value.inputs[value.rollouts[0].sample])}</q> <a href=${link("rollouts", { ...parameters, sample: "" })}>All samples</a></p>`}
-    ${value && html`<p class="muted" role="status">${count(value.total)} of ${count(value.all)} rollouts${data.left_out?.rollouts > 0 && `; this file has ${count(data.rollouts.length)} of them one by one, and all in its sums`}${!hasTraces && `; this file holds the traces of ${count(Object.keys(data.traces).length)}`}${isFiltered && html` · <a href=${link("rollouts", { order: order === "worst" ? "" : order })}>Clear filters</a>`}</p>
+    ${value && html`<p class="muted" role="status">${count(value.total)} of ${count(value.all)} rollouts${leftOut.rollouts > 0 && `; this file has ${count(data.rollouts?.length)} of them one by one, and all in its sums`}${!hasTraces && `; this file holds the traces of ${count(Object.keys(data.traces ?? {}).length)}`}${isFiltered && html` · <a href=${link("rollouts", { order: order === "worst" ? "" : order })}>Clear filters</a>`}</p>
     ${value.rollouts.length === 0 ? html`<p class="empty card">${value.all === 0 ? data.is_live ? "There are no rollouts yet. They appear here as the algorithm makes them." : "The run made no rollouts." : "No rollout matches."}</p>` : html`<div class="card scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col">Reward</th><th scope="col">Samples</th><th scope="col">Version</th><th scope="col">Status</th><th scope="col" class="number">Time</th><th scope="col" class="number">Calls</th></tr></thead><tbody>
     ${value.rollouts.map((each) => html`<tr class=${each.status} key=${each.id}>
       <td class="sample"><a href=${link("rollout", { id: each.id })}>${sampleText(value.inputs[each.sample])}</a>${each.failure && html`<div class="cause">${each.failure}</div>`}</td>
@@ -178,6 +208,7 @@ function RolloutsPage({ data, source, revision, parameters, go }) {
 
 // Prompts
 
+/** @param {PageGiven} given */
 function PromptsPage({ data, source, revision, parameters, go }) {
   if (!data.resources.length) return html`<p class="empty">There are no resources: the agent is measured as it is.</p>`;
   const best = data.resources.findIndex((each) => each.is_best);
@@ -185,7 +216,7 @@ function PromptsPage({ data, source, revision, parameters, go }) {
   const against = parameters.against ? place(parameters.against) : 0;
   const resources = data.resources[chosen];
   if (!resources || !data.resources[against]) return html`<p class="empty">This run has no version ${parameters.version}.</p>`;
-  const mean = (each) => ["test", "val", "train", null].map((mode) => each.rewards.find((reward) => reward.mode === mode)).find(Boolean);
+  const mean = (/** @type {Version} */ each) => ["test", "val", "train", null].map((mode) => each.rewards.find((reward) => reward.mode === mode)).find(Boolean);
   const ranked = data.resources.map((each, index) => ({ each, index, found: each.rewards.find((reward) => reward.mode === "val") || mean(each) }));
   const range = rangeOf(ranked.flatMap(({ found }) => (found ? [found.mean] : [])));
   return html`<div class="columns"><nav class="card versions" aria-label="Versions"><h2>Versions</h2><ul>
@@ -200,7 +231,10 @@ function PromptsPage({ data, source, revision, parameters, go }) {
     ${chosen !== against && html`<${Samples} source=${source} revision=${revision} before=${against} after=${chosen} />`}</div></div>`;
 }
 
-/** Compare two versions sample by sample, on the samples that both were tried on. */
+/**
+ * Compare two versions sample by sample, on the samples that both were tried on.
+ * @param {{source: Source, revision: number, before: number, after: number}} given
+ */
 function Samples({ source, revision, before, after }) {
   const { value, error } = useAsked(() => source.samples(before, after), [before, after], revision);
   if (error) return html`<${Problem} error=${error} />`;
@@ -217,17 +251,21 @@ function Samples({ source, revision, before, after }) {
     ${value.better + value.worse > value.rows.length && html`<p class="muted">and ${count(value.better + value.worse - value.rows.length)} more</p>`}</section>`;
 }
 
-/** A paired difference with its interval. */
+/**
+ * A paired difference with its interval.
+ * @param {{found: Difference}} given
+ */
 function Difference({ found }) {
-  const isSure = found.low !== null && (found.low > 0 || found.high < 0);
+  const isSure = found.low !== null && found.high !== null && (found.low > 0 || found.high < 0);
   return html`<p class="difference ${found.difference > 0 ? "good" : found.difference < 0 ? "bad" : ""}">
-    <strong>${signed(found.difference)}</strong>${found.low !== null && html` <span class="muted">95% ${signed(found.low)} to ${signed(found.high)}, ${count(found.n)} samples${isSure ? "" : "; this may be chance"}</span>`}</p>`;
+    <strong>${signed(found.difference)}</strong>${found.low !== null && found.high !== null && html` <span class="muted">95% ${signed(found.low)} to ${signed(found.high)}, ${count(found.n)} samples${isSure ? "" : "; this may be chance"}</span>`}</p>`;
 }
 
 // Compare
 
 const SIDES = [["", "best"], ["first", "first"]];
 
+/** @param {PageGiven} given */
 function ComparePage({ data, source, revision, parameters, go }) {
   if (!data.is_live) return html`<${Compared} found=${data.compared} run=${data.run.id} />`;
   const { value: runs, error } = useAsked(() => source.runs(), [], 0);
@@ -235,7 +273,7 @@ function ComparePage({ data, source, revision, parameters, go }) {
   if (!runs) return html`<${Loading} what="the runs" />`;
   if (!runs.length) return html`<p class="empty card">There is no other run beside this one. Two versions of this run are compared under <a href=${link("prompts")}>Prompts</a>.</p>`;
   const { run = runs[0].id, before = "", after = "" } = parameters;
-  const set = (change) => go("compare", { run, before, after, ...change });
+  const set = (/** @type {Record<string, string>} */ change) => go("compare", { run, before, after, ...change });
   return html`<div class="filters">
       <${Choice} label="Before" value=${run} options=${runs.map((each) => [each.id, `${each.id} · ${each.algorithm} · ${moment(each.start)}`])} onChange=${(run) => set({ run })} />
       <${Choice} label="its version" value=${before} options=${SIDES} onChange=${(before) => set({ before })} />
@@ -243,17 +281,23 @@ function ComparePage({ data, source, revision, parameters, go }) {
     </div><${Comparing} key=${run} source=${source} revision=${revision} query=${{ run, before, after }} run=${data.run.id} />`;
 }
 
+/** @param {{source: Source, revision: number, query: Record<string, string>, run: string}} given */
 function Comparing({ source, revision, query, run }) {
   const { value, error } = useAsked(() => source.compare(query), Object.values(query), revision);
   if (error) return html`<${Problem} error=${error} />`;
   return value ? html`<${Compared} found=${value} run=${run} />` : html`<${Loading} what="the comparison" />`;
 }
 
+/** @param {{found: RunComparison, run: string}} given */
 function Compared({ found, run }) {
   const { before, after, difference } = found;
   const whole = found.better + found.worse + found.same;
   const rows = [before, after].map((each, i) => each.estimate && { name: i ? "after" : "before", kind: i ? "after" : "before", ...each.estimate }).filter(Boolean);
-  const cell = (each, side) => { const [id] = each[`${side}_rollouts`]; const words = number(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
+  /**
+   * @param {RunComparison["samples"][number]} each
+   * @param {"before" | "after"} side
+   */
+  const cell = (each, side) => { const [id] = side === "before" ? each.before_rollouts : each.after_rollouts; const words = number(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
   if (!whole) return html`<section class="card"><h2>Nothing to compare</h2><p class="muted">No sample has a reward on both sides.</p></section>`;
   return html`<section class="card verdict"><h2>Reward on ${`${modeName(found.mode)} samples`.replace("held out", "held-out")} that both ran</h2>
       <p class="big">${difference && html`<span class="old">${number(difference.before)}</span><span class="arrow" aria-label="to">→</span><span>${number(difference.after)}</span>`}</p>
@@ -272,6 +316,7 @@ function Compared({ found, run }) {
 
 const LOADS = { host: ["Machine", false], cpu_usage_pct: ["CPU", true], mem_pct: ["Memory", true] };
 
+/** @param {PageGiven} given */
 function WorkersPage({ source, revision, now }) {
   const { value, error } = useAsked(() => source.workers(), [], revision);
   if (error) return html`<${Problem} error=${error} />`;
@@ -293,6 +338,7 @@ function WorkersPage({ source, revision, now }) {
 
 // Settings
 
+/** @param {PageGiven} given */
 function SettingsPage({ data, settings, change }) {
   const config = JSON.stringify(data.run.config, null, 2);
   const none = data.run.algorithm === null ? "A store does not know the config of its run. The run's folder does: agl ui RUN." : "The run was started from Python, without a config file.";
@@ -306,10 +352,12 @@ function SettingsPage({ data, settings, change }) {
 
 // Words that several pages say
 
+/** @param {{what: string}} given */
 function Loading({ what }) {
   return html`<p class="empty" role="status">Loading ${what}…</p>`;
 }
 
+/** @param {{error: Error}} given */
 function Problem({ error }) {
   return html`<p class="alert" role="alert">${error.message}</p>`;
 }

@@ -1,13 +1,21 @@
 "use strict";
 /* Where the pages' data comes from: the file itself, or the server. Both answer the same questions. */
 
-/** What is in the file. */
+/**
+ * What is in the file.
+ * @implements {Pick<Source, "rollouts" | "rollout" | "trace" | "samples">}
+ */
 class FileSource {
+  /** @param {Embedded} data */
   constructor(data) {
     this.data = data;
     this.traced = Object.keys(data.traces);
   }
 
+  /**
+   * @param {Question} question
+   * @returns {PageOfRollouts}
+   */
   rollouts({ mode, status, version, text, order, traced, from, to, sample, limit, offset }) {
     const { data } = this, needle = text.toLowerCase();
     const found = data.rollouts.filter((each) =>
@@ -16,14 +24,20 @@ class FileSource {
       (!from || (each.reward !== null && each.reward >= Number(from))) && (!to || (each.reward !== null && each.reward <= Number(to))) &&
       (!sample || each.sample === Number(sample)) &&
       (!needle || `${each.id} ${each.failure || ""} ${JSON.stringify(data.inputs[each.sample])}`.toLowerCase().includes(needle)));
-    const reward = (each) => each.reward ?? -1e300, badness = (each) => each.reward ?? (each.failure === null ? 1e300 : -1e300);
-    found.sort({
+    const reward = (/** @type {Row} */ each) => each.reward ?? -1e300, badness = (/** @type {Row} */ each) => each.reward ?? (each.failure === null ? 1e300 : -1e300);
+    /** @type {Record<string, (a: Row, b: Row) => number>} */
+    const orders = {
       worst: (a, b) => badness(a) - badness(b) || a.start - b.start, best: (a, b) => reward(b) - reward(a) || a.start - b.start,
       newest: (a, b) => b.start - a.start, oldest: (a, b) => a.start - b.start, slowest: (a, b) => (b.seconds ?? 0) - (a.seconds ?? 0),
-    }[order]);
+    };
+    found.sort(orders[order]);
     return { all: data.rollouts.length + data.left_out.rollouts, total: found.length, rollouts: found.slice(offset, offset + limit), inputs: data.inputs };
   }
 
+  /**
+   * @param {string} id
+   * @returns {RolloutData}
+   */
   rollout(id) {
     const found = this.data.rollouts.find((each) => each.id === id);
     if (!found) throw new Error(`This report has no rollout ${id}.${this.data.left_out.rollouts ? ` It has no room for all; see it with: agl show ${this.data.run.id} ${id}` : ""}`);
@@ -34,26 +48,37 @@ class FileSource {
     };
   }
 
+  /**
+   * @param {string} id
+   * @returns {TraceData | null}
+   */
   trace(id) {
     return this.data.traces[id] || null;
   }
 
+  /**
+   * @param {number} before
+   * @param {number} after
+   * @returns {VersionChanges}
+   */
   samples(before, after) {
     if (this.data.version_changes) {
       const found = this.data.version_changes[`${before}-${after}`];
       if (!found) throw new Error("This file compares versions with the first and the best only. See others with agl compare or agl ui.");
       return found;
     }
-    const means = (resources) => {
+    const means = (/** @type {number} */ resources) => {
+      /** @type {Map<number, Row[]>} */
       const found = new Map();
       for (const each of this.data.rollouts) if (each.resources === resources && each.reward !== null) found.set(each.sample, [...(found.get(each.sample) || []), each]);
       return found;
     };
-    const mean = (each) => each.reduce((sum, rollout) => sum + rollout.reward, 0) / each.length;
+    const mean = (/** @type {Row[]} */ each) => each.reduce((sum, rollout) => sum + (rollout.reward ?? 0), 0) / each.length;
     const old = means(before), now = means(after);
-    const pairs = [...old].filter(([sample]) => now.has(sample)).map(([sample, rollouts]) => ({
-      sample, from: mean(rollouts), to: mean(now.get(sample)), old: rollouts[0].id, now: now.get(sample)[0].id,
-    }));
+    const pairs = [...old].flatMap(([sample, rollouts]) => {
+      const others = now.get(sample);
+      return others ? [{ sample, from: mean(rollouts), to: mean(others), old: rollouts[0].id, now: others[0].id }] : [];
+    });
     const better = pairs.filter((each) => each.to > each.from).length, worse = pairs.filter((each) => each.to < each.from).length;
     const rows = pairs.filter((each) => each.to !== each.from).sort((a, b) => a.to - a.from - (b.to - b.from)).slice(0, PAGE_SIZE);
     return { better, worse, same: pairs.length - better - worse, difference: null, rows, inputs: this.data.inputs };
@@ -70,7 +95,7 @@ const LONGEST_PAUSE_SECONDS = 5;
 
 /** Return when the tab is shown. */
 function untilShown() {
-  return new Promise((resolve) => {
+  return new Promise((/** @type {(value?: undefined) => void} */ resolve) => {
     const look = () => {
       if (document.visibilityState === "hidden") return;
       document.removeEventListener("visibilitychange", look);
@@ -81,16 +106,25 @@ function untilShown() {
   });
 }
 
-/** The server that the page comes from. */
+/**
+ * The server that the page comes from.
+ * @implements {Source}
+ */
 class LiveSource {
   key = sessionStorage.getItem(KEY) || "";
 
+  /** @param {string} key */
   setKey(key) {
     this.key = key;
     sessionStorage.setItem(KEY, key);
   }
 
+  /**
+   * @param {string} path
+   * @param {{method?: string, signal?: AbortSignal}} options
+   */
   async fetch(path, options = {}) {
+    /** @type {Record<string, string>} */
     const headers = this.key ? { authorization: `Bearer ${this.key}` } : {};
     let answer;
     try {
@@ -104,19 +138,52 @@ class LiveSource {
     throw answer.status === 401 ? new KeyWanted(message) : new Error(message);
   }
 
+  /**
+   * @param {string} path
+   * @param {Record<string, any>} query
+   * @returns {Promise<any>}
+   */
   async ask(path, query = {}) {
     const given = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== "" && value !== undefined));
     return (await this.fetch(`/ui/${path}${given.size ? `?${given}` : ""}`)).json();
   }
 
+  /** @returns {Promise<Shown>} */
   run = async () => ({ ...(await this.ask("run")), is_live: true });
+  /**
+   * @param {Question} question
+   * @returns {Promise<PageOfRollouts>}
+   */
   rollouts = ({ traced, ...query }) => this.ask("rollouts", query);
+  /**
+   * @param {string} id
+   * @returns {Promise<RolloutData>}
+   */
   rollout = (id) => this.ask(`rollouts/${encodeURIComponent(id)}`);
+  /**
+   * @param {string} id
+   * @returns {Promise<TraceData>}
+   */
   trace = (id) => this.ask(`rollouts/${encodeURIComponent(id)}/trace`);
+  /**
+   * @param {number} before
+   * @param {number} after
+   * @returns {Promise<VersionChanges>}
+   */
   samples = (before, after) => this.ask("samples", { before, after });
+  /** @returns {Promise<RunChoice[]>} */
   runs = () => this.ask("runs");
+  /**
+   * @param {Record<string, string>} query
+   * @returns {Promise<RunComparison>}
+   */
   compare = (query) => this.ask("compare", query);
+  /** @returns {Promise<WorkerData[]>} */
   workers = () => this.ask("workers");
+  /**
+   * @param {string} id
+   * @param {string} action
+   */
   act = (id, action) => this.fetch(`/ui/rollouts/${encodeURIComponent(id)}/${action}`, { method: "POST" });
 
   /**
@@ -129,15 +196,15 @@ class LiveSource {
   follow(listener) {
     const stop = new AbortController(), others = new BroadcastChannel(EVENTS);
     let revision = 0;
-    /** @param {Said} said */
-    const hear = (said) => {
-      if (!said.news) return listener.lost(new Error("The connection is lost."));
-      revision = said.news.revision ?? revision;
-      if (said.news.failure) listener.lost(new Error(`The store cannot be read: ${said.news.failure.replace(/\.?$/, ".")}`));
-      else listener.connected(said.news.age ?? 0);
+    /** @param {Heard} said */
+    const hear = ({ news }) => {
+      if (!news) return listener.lost(new Error("The connection is lost."));
+      revision = news.revision ?? revision;
+      if (news.failure) listener.lost(new Error(`The store cannot be read: ${news.failure.replace(/\.?$/, ".")}`));
+      else listener.connected(news.age ?? 0);
       listener.changed();
     };
-    /** @param {Said} said */
+    /** @param {Heard} said */
     const tell = (said) => (hear(said), others.postMessage(said));
     others.onmessage = ({ data }) => hear(data);
 
@@ -149,6 +216,7 @@ class LiveSource {
       try {
         const answer = await this.fetch(`/ui/events?after=${revision}`, { signal: ending.signal });
         let text = "";
+        if (!answer.body) return;
         const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
         for (;;) {
           const { done, value } = await reader.read();
@@ -210,13 +278,17 @@ class LiveSource {
 /**
  * Ask a source, again when the keys change, and when the revision does: then without a pause in what is shown, and
  * never twice at once.
- * @returns {{value?: any, error?: Error}}
+ * @template T
+ * @param {() => Answer<T>} ask
+ * @param {unknown[]} keys
+ * @param {number} revision
+ * @returns {{value?: T, error?: Error}}
  */
 function useAsked(ask, keys, revision) {
-  const [state, setState] = useState({});
-  const asking = useRef({ token: 0, isBusy: false, again: false, revision }).current;
+  const [state, setState] = useState(/** @type {{value?: T, error?: Error}} */ ({}));
+  const asking = useRef({ ask, token: 0, isBusy: false, again: false, revision }).current;
   asking.ask = ask;
-  const load = (token) => {
+  const load = (/** @type {number} */ token) => {
     asking.isBusy = true;
     asking.again = false;
     Promise.resolve().then(() => asking.ask()).then(

@@ -3,16 +3,17 @@
 
 const OVER = ["succeeded", "failed", "cancelled"];
 
+/** @param {PageGiven} given */
 function RolloutPage({ data, source, revision, parameters }) {
   const { id } = parameters;
-  const [problem, setProblem] = useState(null);
+  const [problem, setProblem] = useState(/** @type {Error | null} */ (null));
   const [acted, setActed] = useState(0);
   const { value, error } = useAsked(() => source.rollout(id), [id, acted], revision);
   const isOpen = !!value && !OVER.includes(value.status);
   const { value: trace, error: lost } = useAsked(() => source.trace(id), [id, isOpen], isOpen ? revision : 0);
   if (error) return html`<p class="crumbs"><a href=${link("rollouts")}>Rollouts</a> › <code>${id}</code></p><${Problem} error=${error} />`;
   if (!value) return html`<${Loading} what="the rollout" />`;
-  const act = (action) => source.act(id, action).then(() => (setProblem(null), setActed(acted + 1)), setProblem);
+  const act = (/** @type {string} */ action) => source.act(id, action).then(() => (setProblem(null), setActed(acted + 1)), setProblem);
   return html`<div class="crumbs"><a href=${link("rollouts")}>Rollouts</a> › <code>${value.id}</code>
       <span class="steps">${value.previous && html`<a href=${link("rollout", { id: value.previous })}>‹ previous</a>`} ${value.next && html`<a href=${link("rollout", { id: value.next })}>next ›</a>`}
       ${data.can_act && isOpen && html`<button onClick=${() => act("requeue")}>Queue again</button> <button class="danger" onClick=${() => confirm("Cancel this rollout?") && act("cancel")}>Cancel</button>`}</span></div>
@@ -29,15 +30,21 @@ function RolloutPage({ data, source, revision, parameters }) {
     ${value.failure && html`<p class="alert">${value.failure}</p>`}
     ${value.attempts > 1 && value.tries && html`<h3>Attempts</h3><ol class="tries">${value.tries.map((each) => html`<li><span class="status ${each.status}">${each.status}</span> ${duration(each.end === null ? null : each.end - each.start)}${each.worker && html` <span class="muted">by</span> <code>${each.worker}</code>`}</li>`)}</ol>`}</section>
     ${lost && html`<${Problem} error=${lost} />`}
-    ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} id=${id} chosen=${parameters.span} />` : trace === null ? html`<p class="empty">This file has the traces of ${count(Object.keys(data.traces).length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${value.id}</code></p>` : !lost && html`<${Loading} what="the trace" />`}`;
+    ${trace ? html`<${Trace} trace=${trace} isOpen=${isOpen} id=${id} chosen=${parameters.span} />` : trace === null ? html`<p class="empty">This file has the traces of ${count(Object.keys(data.traces ?? {}).length)} rollouts, and not of this one. See it with <code>agl show ${data.run.id} ${value.id}</code></p>` : !lost && html`<${Loading} what="the trace" />`}`;
 }
 
+/** @param {{trace: TraceData, isOpen: boolean, id: string, chosen?: string}} given */
 function Trace({ trace, isOpen, id, chosen }) {
   const [shown, show] = useState({ messages: true, tools: true, reasoning: true, tokens: false });
+  /**
+   * @param {keyof Toggles} name
+   * @param {string} words
+   */
   const toggle = (name, words) => html`<label><input type="checkbox" checked=${shown[name]} onChange=${() => show({ ...shown, [name]: !shown[name] })} /> ${words}</label>`;
   const calls = new Map(trace.calls.map((each) => [each.span, each]));
   const events = trace.spans.filter((each) => calls.has(each.id) || each.kind === "reward" || each.kind === "message" || each.raised.length);
-  const has = (name) => trace.calls.some((call) => [...call.messages, ...call.answers].some((each) => each[name].length));
+  const has = (/** @type {"tools" | "reasoning"} */ name) => trace.calls.some((call) => [...call.messages, ...call.answers].some((each) => each[name].length));
+  /** @type {Set<string>} */
   const told = new Set();
   return html`<section class="card"><div class="head"><h2>Conversation</h2><span class="filters">${toggle("messages", "messages")} ${has("tools") && toggle("tools", "tools")} ${has("reasoning") && toggle("reasoning", "reasoning")} ${trace.calls.some((each) => each.tokens) && toggle("tokens", "tokens")} <button onClick=${(event) => copy(traceText(trace.spans, trace.calls), event.target)}>Copy as text</button></span></div>
       ${events.length === 0 && html`<p class="empty">${isOpen ? "Nothing was said yet." : "Nothing was said: no model call, message or reward was recorded."}</p>`}
@@ -45,6 +52,7 @@ function Trace({ trace, isOpen, id, chosen }) {
     <section class="card"><h2>Spans</h2><${Waterfall} trace=${trace} id=${id} chosen=${chosen} /></section>`;
 }
 
+/** @param {{span: SpanData, call?: Call, shown: Toggles, told: Set<string>, id: string}} given */
 function Told({ span, call, shown, told, id }) {
   const at = link("rollout", { id, span: span.id });
   if (call) return html`<li class="call"><p class="about"><a href=${at} title="Its span">${call.model || "model call"}</a>${call.purpose && ` · ${call.purpose}`} · ${duration(call.end - call.start)}${call.input_tokens !== null && ` · ${count(call.input_tokens)} + ${count(call.output_tokens)} tokens`}${call.finish && !["stop", "tool_calls", "tool_call"].includes(call.finish) && html` · <strong>${call.finish}</strong>`}</p>
@@ -58,6 +66,7 @@ function Told({ span, call, shown, told, id }) {
   return html`<li>${span.raised.map((each) => { const words = `${each.type}: ${each.message}`; if (told.has(words)) return null; told.add(words); return html`<details class="alert"><summary>${words}</summary><pre>${each.trace}</pre></details>`; })}</li>`;
 }
 
+/** @param {{message: Said, shown: Toggles, answer?: boolean}} given */
 function Message({ message, shown, answer }) {
   if (message.role === "tool" && !shown.tools) return null;
   return html`<div class="message ${message.role} ${answer ? "answer" : ""}"><span class="role">${message.role || "message"}</span><div class="said">
@@ -67,9 +76,16 @@ function Message({ message, shown, answer }) {
   </div></div>`;
 }
 
-/** The engine's own tokens of an answer: the ones that training counts. The less likely one was, the darker it is. */
+/**
+ * The engine's own tokens of an answer: the ones that training counts. The less likely one was, the darker it is.
+ * @param {{tokens: TokenData}} given
+ */
 function Tokens({ tokens }) {
   const { ids, logprobs } = tokens;
+  /**
+   * @param {number} each
+   * @param {number} i
+   */
   const title = (each, i) => `token ${each}${logprobs ? `: log-probability ${logprobs[i]}, probability ${number(Math.exp(logprobs[i]))}` : ""}`;
   return html`<div class="tokens"><p class="about">${count(tokens.prompt)} prompt tokens, which the loss leaves out; ${count(tokens.response)} tokens of the answer, which it counts${logprobs ? "" : "; the engine gave no log-probabilities"}${tokens.response > ids.length ? `; the first ${count(ids.length)}` : ""}</p>
     <p class="ids">${ids.map((each, i) => html`<span title=${title(each, i)} style=${{ "--weight": logprobs ? `${Math.round((1 - Math.exp(logprobs[i])) * 100)}%` : "0%" }}>${each}</span>`)}</p></div>`;
@@ -78,9 +94,13 @@ function Tokens({ tokens }) {
 const ROW_HEIGHT = 30; // of a span that is closed, in pixels
 const MARGIN = 20; // rows above and below what is seen
 
-/** Which of many rows of one height are to be seen, as the window is scrolled. */
+/**
+ * Which of many rows of one height are to be seen, as the window is scrolled.
+ * @param {number} count
+ * @returns {[{current: HTMLElement | null}, number, number]}
+ */
 function useWindow(count) {
-  const element = useRef(null);
+  const element = useRef(/** @type {HTMLElement | null} */ (null));
   const [range, setRange] = useState([0, 60]);
   useEffect(() => {
     const look = () => {
@@ -96,22 +116,23 @@ function useWindow(count) {
   return [element, range[0], Math.min(count, range[1])];
 }
 
+/** @param {{trace: TraceData, id: string, chosen?: string}} given */
 function Waterfall({ trace, id, chosen }) {
   const { spans } = trace;
-  const [open, setOpen] = useState(chosen || null);
+  const [open, setOpen] = useState(/** @type {string | null} */ (chosen || null));
   const isLong = spans.length > 300;
   const [element, from, to] = useWindow(spans.length);
   useEffect(() => {
     setOpen(chosen || null);
     const place = spans.findIndex((each) => each.id === chosen);
-    if (place >= 0) scrollTo(0, scrollY + element.current.getBoundingClientRect().top + place * ROW_HEIGHT - innerHeight / 3);
+    if (place >= 0 && element.current) scrollTo(0, scrollY + element.current.getBoundingClientRect().top + place * ROW_HEIGHT - innerHeight / 3);
   }, [chosen]);
   const depths = useMemo(() => {
     const found = new Map(), known = new Map(spans.map((each) => [each.id, each]));
-    const depth = (span) => {
+    const depth = (/** @type {SpanData} */ span) => {
       const path = [];
-      for (let each = span; each && !found.has(each.id) && path.length < 50; each = known.get(each.parent)) path.push(each);
-      for (const each of path.reverse()) found.set(each.id, known.has(each.parent) ? (found.get(each.parent) ?? 0) + 1 : 0);
+      for (let each = /** @type {SpanData | undefined} */ (span); each && !found.has(each.id) && path.length < 50; each = known.get(each.parent ?? "")) path.push(each);
+      for (const each of path.reverse()) found.set(each.id, known.has(each.parent ?? "") ? (found.get(each.parent ?? "") ?? 0) + 1 : 0);
       return found.get(span.id);
     };
     spans.forEach(depth);
@@ -126,27 +147,38 @@ function Waterfall({ trace, id, chosen }) {
     ${rows.map((span) => html`<div role="listitem" key=${span.id} id="span-${span.id}" class=${span.id === chosen ? "chosen" : ""}>
     <button class="span ${span.kind} ${span.failed ? "failed" : ""}" aria-expanded=${open === span.id} onClick=${() => setOpen(open === span.id ? null : span.id)}>
       <span class="name" title=${span.name} style=${{ paddingLeft: `calc(${Math.min(12, depths.get(span.id))} * var(--indent))` }}>${span.name.replace(/^agentlightning\./, "")}</span>
-      <span class="lane"><span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, (((span.end ?? span.start) - span.start) / whole) * 100)}%` }}></span></span>
-      <span class="time">${duration((span.end ?? span.start) - span.start)}</span></button>
+      <span class="lane">${span.start !== null && html`<span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, ((took(span) ?? 0) / whole) * 100)}%` }}></span>`}</span>
+      <span class="time">${duration(took(span))}</span></button>
     ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(trace.spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
       <dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl></div>`}
   </div>`)}</div>`;
 }
 
-/** Return a span and all that is below it, in their order. */
+/** @param {SpanData} span */
+const took = (span) => (span.start === null ? null : (span.end ?? span.start) - span.start);
+
+/**
+ * Return a span and all that is below it, in their order.
+ * @param {SpanData[]} spans
+ * @param {SpanData} top
+ */
 function below(spans, top) {
   const found = new Set([top.id]);
   for (let before = 0; before !== found.size; ) {
     before = found.size;
-    for (const each of spans) if (found.has(each.parent)) found.add(each.id);
+    for (const each of spans) if (found.has(each.parent ?? "")) found.add(each.id);
   }
   return spans.filter((each) => found.has(each.id));
 }
 
-/** Write spans as text that a person, or a model, can read. */
+/**
+ * Write spans as text that a person, or a model, can read.
+ * @param {SpanData[]} spans
+ * @param {Call[]} all
+ */
 function traceText(spans, all) {
   const calls = new Map(all.map((each) => [each.span, each]));
-  const said = (each) => `${each.role}: ${[each.reasoning && `(${each.reasoning})`, each.text, ...each.tools.map((tool) => `${tool.name}(${tool.arguments})`)].filter(Boolean).join("\n")}`;
+  const said = (/** @type {Said} */ each) => `${each.role}: ${[each.reasoning && `(${each.reasoning})`, each.text, ...each.tools.map((tool) => `${tool.name}(${tool.arguments})`)].filter(Boolean).join("\n")}`;
   return spans.flatMap((span) => {
     const call = calls.get(span.id);
     if (call) return [`## ${call.model || "model call"}`, ...call.messages.map(said), ...call.answers.map((each) => `→ ${said(each)}`), ...(call.error ? [`error: ${call.error}`] : [])];
