@@ -51,7 +51,9 @@ class Call:
     """The API that it speaks; None for a call that passes through as it is, and is not recorded."""
     body: bytes = b""
     fields: dict[str, Any] | None = None
-    """The body, read; None where it is not a JSON object. Not to be changed."""
+    """The body, read, with the parameters of its model; None where it is not a JSON object. Not to be changed."""
+    target: str | None = None
+    """The name of the model list that it is for now: what the agent asks for, or what that stands for."""
     pinned: Replica | None = None
     """The only replica that can answer it; None for any of its model."""
     is_free: bool = False
@@ -66,6 +68,12 @@ class Call:
     size: int = 0
     """About how many bytes its span holds."""
     tries: int = 0
+    fell_back: bool = False
+    """Whether another model is asked than the one that it was for."""
+    abandoned_tokens: int = 0
+    """What models may have used that were given up for another one: an estimate."""
+    abandoned_cost: float = 0.0
+    """The same in US dollars, where there are prices."""
     replica: Replica | None = None
     """Where it was sent last."""
     is_sent: bool = False

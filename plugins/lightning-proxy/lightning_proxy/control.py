@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.errors import ProxyError
 from lightning_proxy.limiter import Drained, Spending
+from lightning_proxy.models import ModelOptions
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import SharedAffinity
 
@@ -128,6 +129,7 @@ class Settings(ConnectionLimits):
     allow_paths: Sequence[str] = ()
     attribution_header: str | None = None
     cors_allow_origins: Sequence[str] = ()
+    models: Sequence[ModelOptions] = ()
     num_retries: NonNegativeInt = 2
     first_retry_seconds: Wait = 0.25
     max_concurrent_calls: PositiveInt = 4096

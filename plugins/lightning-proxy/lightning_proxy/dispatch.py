@@ -24,12 +24,14 @@ from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.jsons import dump
 from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Replica
+from lightning_proxy.models import Models
 from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import Refused
 
 logger = logging.getLogger(__name__)
 
 _RETRIED = frozenset({429, 502, 503, 504})
+_FALL_BACK = frozenset({"backend_unavailable", "backend_timeout", "backend_broke"})
 _LONGEST_WAIT_SECONDS = 30.0
 _PASSED_ON = frozenset(
     {"content-type", "accept", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key"}
@@ -63,6 +65,7 @@ class Sender:
 
     Args:
         replicas: Where to.
+        models: Which model is asked when one gives no answer, and the parameters of each.
         limiter: Takes a call out of flight while it waits for another try.
         clock: The time.
         retries: How often a call is tried again.
@@ -70,18 +73,26 @@ class Sender:
     """
 
     def __init__(
-        self, replicas: Replicas, limiter: Limiter, clock: Clock, *, retries: int, first_pause_seconds: float
+        self,
+        replicas: Replicas,
+        models: Models,
+        limiter: Limiter,
+        clock: Clock,
+        *,
+        retries: int,
+        first_pause_seconds: float,
     ) -> None:
         self.weight_version: str | None = None
         """The version of the weights that calls are sent to."""
         self._replicas = replicas
+        self._models = models
         self._limiter = limiter
         self._clock = clock
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
 
     async def send(self, call: Call) -> Response:
-        """Send a call until a backend answers it, or another try would not help.
+        """Send a call until a model answers it, or there is none left to ask.
 
         Returns:
             The answer, whatever its status. The caller calls `end` of the replicas when it is over, and before that
@@ -90,15 +101,48 @@ class Sender:
         Raises:
             Refused: When there is no answer.
         """
-        failed: Replica | None = None
+        may_fall_back = call.dialect is not None and call.pinned is None
+        fallbacks = iter(self._models.fallbacks(call.target) if may_fall_back else ())
+        given = call.fields
         while True:
+            self._set_params(call, given)
+            try:
+                response = await self._send_to_target(call)
+                if not _is_no_answer(response.answer.status) or (following := next(fallbacks, None)) is None:
+                    return response
+                reason = f"it answered {response.answer.status}"
+                self._replicas.end(response.replica)
+                await response.answer.aclose()
+            except Refused as exc:
+                if exc.kind not in _FALL_BACK or (following := next(fallbacks, None)) is None:
+                    raise
+                reason = exc.message
+                if call.is_sent:
+                    _count_abandoned(call)
+            logger.info("lightning.model_falls_back from=%s to=%s reason=%s", call.target, following, reason)
+            call.target, call.is_sent, call.fell_back = following, False, True
+            await self._limiter.reacquire(call)
+
+    def _set_params(self, call: Call, given: dict[str, Any] | None) -> None:
+        if call.dialect is None or given is None:
+            return
+        fields = self._models.with_params(call.target, call.path, given)
+        if fields is not call.fields:
+            call.fields, call.body = fields, dump(fields)
+
+    async def _send_to_target(self, call: Call) -> Response:
+        """Send a call until a backend of its model answers it, or another try would not help."""
+        failed: Replica | None = None
+        tries = 0
+        while True:
+            tries += 1
             try:
                 return await self._try(call, not_this=failed)
             except _TryAgain as exc:
                 failed = call.replica
                 call.is_sent = False
                 self._limiter.park(call)
-                if call.tries > self._retries:
+                if tries > self._retries:
                     if exc.answer is None or failed is None:
                         raise exc.refused from exc
                     self._replicas.begin(failed)
@@ -106,7 +150,7 @@ class Sender:
                 wait = exc.wait_seconds
             if wait is None:
                 jitter = random.uniform(0, self._first_pause_seconds)
-                wait = min(self._first_pause_seconds * 2 ** min(call.tries - 1, 10) + jitter, _LONGEST_WAIT_SECONDS)
+                wait = min(self._first_pause_seconds * 2 ** min(tries - 1, 10) + jitter, _LONGEST_WAIT_SECONDS)
             await asyncio.sleep(wait)
             await self._limiter.reacquire(call)
 
@@ -114,7 +158,7 @@ class Sender:
         if call.pinned is not None and call.pinned not in self._replicas.all:
             message = "the response was stored by a backend that is not in the model list any more"
             raise Refused(404, "response_not_found", message)
-        replica = call.pinned or await self._replicas.place(call.model, call.attempt_id, not_this=not_this)
+        replica = call.pinned or await self._replicas.place(call.target, call.attempt_id, not_this=not_this)
         call.tries += 1
         call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
@@ -204,12 +248,24 @@ class Sender:
         return _TryAgain(refused, wait_seconds=wait, answer=WholeAnswer(answer.status, body, answer.headers))
 
     def _wait_seconds(self, call: Call, replica: Replica, *, asked: str = "") -> float | None:
-        if call.pinned is None and self._replicas.has_other(call.model, replica):
+        if call.pinned is None and self._replicas.has_other(call.target, replica):
             return 0.0
         with suppress(ValueError):
             if math.isfinite(seconds := float(asked)):
                 return min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS)
         return None
+
+
+def _is_no_answer(status: int) -> bool:
+    return status == 429 or status >= 500
+
+
+def _count_abandoned(call: Call) -> None:
+    """Count what a model may have used that did not answer in time, or broke off, and is given up for another one."""
+    tokens, _ = call.estimated_tokens()
+    call.abandoned_tokens += tokens
+    if call.replica is not None:
+        call.abandoned_cost += call.replica.cost(tokens, 0, None) or 0.0
 
 
 def refusal_of(error: Exception) -> Refused:

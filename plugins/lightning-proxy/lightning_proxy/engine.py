@@ -19,6 +19,7 @@ from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.limiter import Limiter, Spending
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica
+from lightning_proxy.models import Models
 from lightning_proxy.outbox import Outbox, Ticket
 from lightning_proxy.owner import Attribution, Owner, parent_span, read_path
 from lightning_proxy.paths import (
@@ -62,6 +63,7 @@ class Engine:
     outbox: Outbox
     limiter: Limiter
     replicas: Replicas
+    models: Models
     sender: Sender
     capture: Capture
     spending: Spending | None
@@ -185,7 +187,8 @@ class Engine:
         if call.dialect is None:
             call.path = quoted(below)
             call.fields = parse_object(call.body) if call.body[:1] == b"{" else None
-            if call.pinned is None and call.model is None and (count := len(self.replicas.all)) > 1:
+            call.target = self.models.resolve(call.model, self.replicas.models())
+            if call.pinned is None and call.target is None and (count := len(self.replicas.all)) > 1:
                 raise Refused(
                     400,
                     "no_model",
@@ -199,10 +202,12 @@ class Engine:
             raise Refused(400, "invalid_json", "the request's body is no JSON object")
         if not isinstance(fields.get("model"), str | None):
             raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
-        if fields.get("model") is None and len(models := self.replicas.models()) > 1:
+        models = self.replicas.models()
+        call.target = self.models.resolve(fields.get("model"), models)
+        if call.target is None and len(models) > 1:
             raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
         if below == RESPONSES:
-            call.pinned = await self._find_previous(owner, fields)
+            call.pinned = await self._find_previous(call, fields)
 
     def _closed(self, what: str, entry: str) -> Refused:
         return Refused(
@@ -212,7 +217,7 @@ class Engine:
             "proxy opens it, with the backend's key; the key of the proxy itself does, too",
         )
 
-    async def _find_previous(self, owner: Owner | None, fields: dict[str, Any]) -> Replica | None:
+    async def _find_previous(self, call: Call, fields: dict[str, Any]) -> Replica | None:
         """Return the replica with the response that a call continues; None where it may go anywhere.
 
         Raises:
@@ -226,12 +231,13 @@ class Engine:
         previous = fields.get("previous_response_id")
         if previous is None:
             return None
-        found = await self.replicas.of_response(owner, str(previous))
+        found = await self.replicas.of_response(call.owner, str(previous))
         if found is None and not opens("GET", f"{RESPONSES}/{previous}"):
             message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
             raise Refused(400, "previous_response_not_found", message)
         # The agent may go on with another model, which may be elsewhere.
-        return found if found is not None and fields.get("model") in (None, found.model_name) else None
+        is_there = found is not None and (fields.get("model") is None or call.target == found.model_name)
+        return found if is_there else None
 
     # From its start to its end
 
@@ -337,6 +343,9 @@ class Engine:
             tokens = given + taken
             if cost is None:
                 cost = call.replica.cost(given, taken, call.answer.cached_tokens)
+        tokens += call.abandoned_tokens
+        if call.abandoned_cost:
+            cost = (cost or 0.0) + call.abandoned_cost
         self.counts.tokens += tokens
         self.counts.usd += cost or 0.0
         self.counts.failed += call.dialect is not None and call.error_kind is not None
@@ -358,7 +367,8 @@ class Engine:
 
     async def _list_models(self, request: Request, one: str) -> None:
         listed = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in self.replicas.models()
+            {"id": name, "object": "model", "created": 0, "owned_by": "lightning"}
+            for name in self.models.names(self.replicas.models())
         ]
         if not one:
             await request.respond_json(200, {"object": "list", "data": listed})

@@ -22,6 +22,7 @@ from lightning_proxy.address import AddressedProxy
 from lightning_proxy.control import ProxyServer, Settings
 from lightning_proxy.limiter import Drained
 from lightning_proxy.model_list import ModelConfig, make_replicas
+from lightning_proxy.models import Models
 from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
 from lightning_proxy.remote import flush_calls
@@ -73,7 +74,7 @@ class LLMProxy(AddressedProxy):
             `launch_mode` says.
         registry: Where backends are found; None for what is installed.
         clock: How long waits last; None for the machine's clock.
-        settings: Further limits, by the names of `Settings`: `pause_seconds`, `max_concurrent_calls`, ...
+        settings: Further options, by the names of `Settings`: `models`, `cors_allow_origins`, `pause_seconds`, ...
 
     Raises:
         ConfigError: When an option has a value that it does not take.
@@ -157,6 +158,9 @@ class LLMProxy(AddressedProxy):
         self._clock: Clock = SystemClock() if clock is None else clock
         self.store = store
         self.model_list: list[Mapping[str, Any]] = [dict(entry) for entry in model_list or ()]
+        models = Models(self._settings.models)
+        if self.model_list:  # one that comes later may have other names
+            models.check(self.models())
         self._weight_version: str | None = None
         self._running: RunningProxy | None = None
         self._changing = asyncio.Lock()

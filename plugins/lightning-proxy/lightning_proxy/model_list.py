@@ -211,7 +211,10 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     given = entry.get("backend")
     model_name = str(params.get("model") or name)
     if "*" in name + model_name:
-        raise ConfigError(f"model_list[{number}] ({name}): '*' stands for no other name; give each model an entry")
+        raise ConfigError(
+            f"model_list[{number}] ({name}): '*' stands for no other name; give each model an entry, and one of them "
+            "more names with models=[{'model_name': ..., 'aliases': ['*']}]"
+        )
     provider, model = _provider(model_name)
     options = {option: value for option, value in params.items() if option not in _OWN_PARAMS}
     spec = given

@@ -21,6 +21,7 @@ from lightning_proxy.engine import Engine
 from lightning_proxy.limiter import Drained, Limiter, LocalSpending, RefusalWaits
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica, make_replicas
+from lightning_proxy.models import Models
 from lightning_proxy.outbox import Outbox
 from lightning_proxy.owner import Attribution, Owner
 from lightning_proxy.paths import OpenPaths
@@ -85,8 +86,10 @@ class ProxyService(ProxyServer):
             pause_seconds=settings.pause_seconds,
         )
         self.replicas = Replicas(clock, self._retire, shared=None if links is None else links.affinity)
+        models = Models(settings.models)
         self.sender = Sender(
             self.replicas,
+            models,
             self.limiter,
             clock,
             retries=settings.num_retries,
@@ -104,6 +107,7 @@ class ProxyService(ProxyServer):
             outbox=self.outbox,
             limiter=self.limiter,
             replicas=self.replicas,
+            models=models,
             sender=self.sender,
             capture=capture,
             spending=local if links is None else links.spending,

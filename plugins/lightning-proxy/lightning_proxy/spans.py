@@ -6,7 +6,7 @@ https://github.com/open-telemetry/semantic-conventions-genai
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning_core.adapter import genai
@@ -29,6 +29,8 @@ HAS_TOKEN_IDS = "agentlightning.has_token_ids"
 """False for a call of which the engine gave no token ids."""
 TRIES = "agentlightning.tries"
 """How often the call was sent, where that was more than once."""
+ANSWERED_BY = "agentlightning.model"
+"""The name in the model list of the model that answered, where the agent asked for another name."""
 FIRST_CHUNK_SECONDS = "gen_ai.response.time_to_first_chunk"
 COST = "gen_ai.usage.cost"
 
@@ -73,7 +75,11 @@ def span_of(call: Call, capture: Capture) -> Span:
     """Make the span of a call that has ended, which belongs to an attempt. The caller sets its number."""
     assert call.dialect is not None
     model = None if call.replica is None else call.replica.model_name
+    if call.fell_back:  # they are another model's tokens, which nobody trains
+        capture = replace(capture, tokens=False)
     attributes = attributes_of(call.dialect, call.fields or {}, call.answer, capture, model=model)
+    if call.fell_back:
+        attributes[HAS_TOKEN_IDS] = False
     attributes.update(_call_attributes(call))
     status = _OK
     if call.error_kind is not None:
@@ -211,6 +217,8 @@ def _call_attributes(call: Call) -> dict[str, Any]:
     }
     if call.last_weight_version != call.weight_version:
         known[LAST_WEIGHT_VERSION] = call.last_weight_version
+    if call.replica is not None and call.model is not None and call.replica.model_name != call.model:
+        known[ANSWERED_BY] = call.replica.model_name
     if call.tries > 1:
         known[TRIES] = call.tries
     return {name: value for name, value in known.items() if value is not None}

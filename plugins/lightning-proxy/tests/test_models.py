@@ -1,0 +1,228 @@
+"""The option `models`: aliases, fallbacks, and parameters by model."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from lightning_proxy import LLMProxy
+from lightning_proxy.testing import FakeEngine
+from proxy_fixtures import Agent, MakeProxy, model
+
+from lightning_core.adapter import TracerTraceToTriplet
+from lightning_core.errors import ConfigError
+from lightning_core.types import AttemptedRollout
+
+ANSWERED_BY = "agentlightning.model"
+USER: Any = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+async def large() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine(["from large"]) as engine:
+        yield engine
+
+
+@pytest.fixture
+def start(make_proxy: MakeProxy, engine: FakeEngine, large: FakeEngine, attempt: AttemptedRollout, http: Any) -> Any:
+    async def start(*models: dict[str, Any], params: dict[str, Any] | None = None, **options: Any) -> Agent:
+        listed = [model(engine, **(params or {})), model(large, "large", **(params or {}))]
+        options = {"first_retry_seconds": 0, "num_retries": 1, **options}
+        return Agent(http, await make_proxy(model_list=listed, models=models, **options), attempt)
+
+    return start
+
+
+async def test_a_model_has_other_names_and_one_takes_all_that_are_left(
+    start: Any, engine: FakeEngine, large: FakeEngine
+) -> None:
+    agent = await start(
+        {"model_name": "large", "aliases": ["gpt-5", "claude-opus-*"]}, {"model_name": "small", "aliases": ["*"]}
+    )
+    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
+        for name in ("large", "gpt-5", "claude-opus-4-6", "claude-haiku-4-5", "small"):
+            await client.chat.completions.create(model=name, messages=USER)
+        assert [each.id async for each in client.models.list()] == ["small", "large", "gpt-5"]
+        assert (await client.models.retrieve("gpt-5")).id == "gpt-5"
+    assert [each.fields["model"] for each in large.received] == ["large"] * 3
+    assert [each.fields["model"] for each in engine.received] == ["small"] * 2
+    spans = await agent.spans()
+    assert [span.attributes.get(ANSWERED_BY) for span in spans] == [None, "large", "large", "small", None]
+    assert spans[1].attributes["gen_ai.request.model"] == "gpt-5"
+
+
+async def test_a_name_that_stands_for_nothing_is_refused(start: Any) -> None:
+    agent = await start({"model_name": "large", "aliases": ["gpt-*"]})
+    async with agent.chat(model="claude") as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize("fault", [429, 500, 502, 503, "dies"])
+async def test_the_next_model_answers_where_one_gives_no_answer(
+    start: Any, engine: FakeEngine, large: FakeEngine, fault: Any
+) -> None:
+    agent = await start({"model_name": "small", "fallbacks": ["large"]}, budget={"calls": 1})
+    engine.faults = [fault] * 4
+    async with agent.chat(stream=True) as response:
+        assert response.status == 200
+        assert b"f" in await response.read()
+    span = await agent.span()
+    assert span.attributes[ANSWERED_BY] == "large"
+    assert span.attributes["agentlightning.tries"] == len(engine.received) + 1
+    assert len(engine.received) == (1 if fault in (500, "dies") else 2)
+    assert len(large.received) == 1
+    assert agent.proxy.budget is not None
+    assert agent.proxy.budget.used["calls"] == 1
+
+
+async def test_a_model_that_is_away_and_all_that_follow(start: Any, engine: FakeEngine, large: FakeEngine) -> None:
+    agent = await start({"model_name": "small", "fallbacks": ["large"]})
+    await engine.stop()
+    async with agent.chat() as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == "from large"
+    large.faults = [503] * 2
+    async with agent.chat() as response:
+        assert (response.status, (await response.json())["error"]["message"]) == (503, "told to answer 503")
+    await large.stop()
+    async with agent.chat() as response:
+        assert (response.status, (await response.json())["error"]["code"]) == (503, "backend_unavailable")
+
+
+async def test_a_refused_request_does_not_go_to_another_model(
+    start: Any, engine: FakeEngine, large: FakeEngine
+) -> None:
+    agent = await start({"model_name": "small", "fallbacks": ["large"]})
+    for status in (400, 401, 404):
+        engine.faults = [status] * 2  # a 400 is tried without what the proxy asks besides
+        async with agent.chat() as response:
+            assert response.status in (status, 200)
+        engine.faults = []
+    assert not large.received
+
+
+async def test_what_a_given_up_model_may_have_used_counts(start: Any, engine: FakeEngine, large: FakeEngine) -> None:
+    agent = await start(
+        {"model_name": "small", "fallbacks": ["large"]},
+        params={"timeout": 0.3, "input_cost_per_token": 1.0, "output_cost_per_token": 0.0},
+        budget={"usd": 1000},
+    )
+    engine.faults = ["never"]
+    async with agent.chat("a" * 400) as response:
+        assert (await response.json())["choices"][0]["message"]["content"] == "from large"
+        alone = (await agent.span()).attributes["gen_ai.usage.input_tokens"]
+    assert isinstance(alone, int)
+    assert agent.proxy.budget is not None
+    assert agent.proxy.budget.used["usd"] > alone + 100
+    assert (await agent.span()).attributes["gen_ai.usage.cost"] == alone
+
+
+async def test_tokens_of_another_model_are_not_training_data(start: Any, engine: FakeEngine) -> None:
+    agent = await start({"model_name": "small", "aliases": ["gpt-5"], "fallbacks": ["large"]})
+    async with agent.chat(model="gpt-5") as response:
+        await response.read()
+    engine.faults = [500]
+    async with agent.chat(model="gpt-5") as response:
+        await response.read()
+    own, other = await agent.spans()
+    assert own.attributes["agentlightning.has_token_ids"] is True
+    assert other.attributes["agentlightning.has_token_ids"] is False
+    assert "response_token_ids" not in other.attributes
+    with_ids = [each for each in TracerTraceToTriplet().adapt([own, other]) if each.response["token_ids"]]
+    assert len(with_ids) == 1
+
+
+PARAMS = {
+    "default_params": {"temperature": 0.5, "max_tokens": 7},
+    "forced_params": {"top_p": 0.9, "stop": ["END"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "got"),
+    [
+        ("/chat/completions", {}, {"temperature": 0.5, "max_tokens": 7, "top_p": 0.9, "stop": ["END"]}),
+        ("/chat/completions", {"max_completion_tokens": 3}, {"max_completion_tokens": 3, "max_tokens": None}),
+        ("/chat/completions", {"temperature": 0, "top_p": 1}, {"temperature": 0, "top_p": 0.9}),
+        ("/messages", {"max_tokens": 3}, {"max_tokens": 3, "stop_sequences": ["END"], "stop": None}),
+        ("/responses", {}, {"max_output_tokens": 7, "max_tokens": None, "top_p": 0.9}),
+        ("/completions", {"temperature": None}, {"temperature": 0.5, "max_tokens": 7}),
+        ("/embeddings", {}, {"temperature": None, "top_p": None}),
+    ],
+)
+async def test_parameters_are_set_by_model_and_by_the_names_of_the_api(
+    start: Any, engine: FakeEngine, path: str, sent: dict[str, Any], got: dict[str, Any]
+) -> None:
+    agent = await start({"model_name": "small", **PARAMS})
+    async with agent.post(path, messages=USER, input="hi", prompt="hi", **sent) as response:
+        assert response.status == 200
+    fields = engine.received[0].fields
+    assert {name: fields.get(name) for name in got} == got
+    assert json.loads(engine.received[0].body) == fields
+
+
+async def test_forced_parameters_replace_those_of_the_agent_and_are_recorded(start: Any, engine: FakeEngine) -> None:
+    agent = await start({"model_name": "small", "forced_params": {"max_tokens": 5, "temperature": 0}})
+    async with agent.chat(max_completion_tokens=100, temperature=1.5) as response:
+        await response.read()
+    fields = engine.received[0].fields
+    assert (fields["max_completion_tokens"], fields["temperature"], fields.get("max_tokens")) == (5, 0, None)
+    span = await agent.span()
+    assert span.attributes["gen_ai.request.temperature"] == 0
+    assert span.attributes["gen_ai.request.max_tokens"] == 5
+
+
+async def test_another_model_gets_its_own_parameters(start: Any, engine: FakeEngine, large: FakeEngine) -> None:
+    agent = await start(
+        {"model_name": "small", "fallbacks": ["large"], "forced_params": {"temperature": 0}},
+        {"model_name": "large", "forced_params": {"seed": 1}},
+    )
+    engine.faults = [500]
+    async with agent.chat(temperature=1) as response:
+        await response.read()
+    assert engine.received[0].fields["temperature"] == 0
+    assert (large.received[0].fields["temperature"], large.received[0].fields["seed"]) == (1, 1)
+
+
+async def test_workers_know_the_models(start: Any, engine: FakeEngine) -> None:
+    agent = await start({"model_name": "small", "aliases": ["*"], "forced_params": {"seed": 3}}, workers=2)
+    async with agent.chat(model="any") as response:
+        assert response.status == 200
+    assert (engine.received[0].fields["model"], engine.received[0].fields["seed"]) == ("small", 3)
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ([{"model_name": "smal"}], r"the model list has no 'smal'; it has: small\. Did you mean 'small'"),
+        ([{"model_name": "small", "fallbacks": ["big"]}], r"models \(small\): the model list has no 'big'"),
+        ([{"model_name": "small", "aliases": ["small"]}], "'small' is a model of the model list itself"),
+        ([{"model_name": "small"}, {"model_name": "small"}], "two entries of 'small'"),
+        ([{"model_name": "small", "alias": ["x"]}], r"models\.0\.alias .*there is no such key"),
+        ([{"model_name": "small", "forced_params": {"temprature": 0}}], r"temprature .*there is no such key"),
+        ([{"model_name": "small", "default_params": {"top_k": "5"}}], r"top_k is .*it has to be a whole number"),
+        ([{"aliases": ["x"]}], "the key is missing"),
+    ],
+)
+def test_a_wrong_entry_is_named(models: Any, message: str) -> None:
+    listed = [{"model_name": "small", "litellm_params": {"model": "openai/small", "api_base": "http://127.0.0.1:1"}}]
+    with pytest.raises(ConfigError, match=message):
+        LLMProxy(allow_unattributed=True, model_list=listed, models=models)
+
+
+def test_one_alias_cannot_stand_for_two_models() -> None:
+    with pytest.raises(ConfigError, match=r"'\*' as an alias of 'a' and of 'b'"):
+        LLMProxy(
+            allow_unattributed=True,
+            models=[{"model_name": "a", "aliases": ["*"]}, {"model_name": "b", "aliases": ["*"]}],
+        )
+
+
+async def test_an_http_client_that_names_the_model_of_a_count_gets_it_counted(
+    start: Any, engine: FakeEngine, http: aiohttp.ClientSession
+) -> None:
+    agent = await start({"model_name": "small", "aliases": ["claude-*"]})
+    async with agent.post("/messages/count_tokens", model="claude-x", messages=USER) as response:
+        assert (await response.json(content_type=None))["model"] == "small"
+    assert await agent.spans() == []
