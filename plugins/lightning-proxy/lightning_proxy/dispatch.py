@@ -20,7 +20,9 @@ from lightning_proxy.backend import (
     WholeAnswer,
 )
 from lightning_proxy.call import Call
-from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
+from lightning_proxy.conversion import CONVERSIONS, Conversion
+from lightning_proxy.dialects import DIALECTS, Dialect
+from lightning_proxy.dialects.openai import CHAT, RETURN_TOKEN_IDS
 from lightning_proxy.jsons import dump
 from lightning_proxy.limiter import Limiter
 from lightning_proxy.model_list import Replica
@@ -36,6 +38,7 @@ _LONGEST_WAIT_SECONDS = 30.0
 _PASSED_ON = frozenset(
     {"content-type", "accept", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key"}
 )
+_PASSED_ON_CONVERTED = frozenset({"content-type", "accept", "idempotency-key"})
 
 
 class _TryAgain(Exception):
@@ -51,11 +54,27 @@ class _TryAgain(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Outgoing:
+    """A call as a replica gets it, but for what the proxy adds."""
+
+    path: str
+    query: str
+    fields: dict[str, Any] | None
+    body: bytes
+    dialect: Dialect | None
+    conversion: Conversion | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """A backend's answer that has begun."""
 
     answer: BackendAnswer
     replica: Replica
+    dialect: Dialect | None
+    """The API that it speaks; None for a call that passes through as it is."""
+    conversion: Conversion | None = None
+    """By which the call was made one of that API; None where it came as one."""
     added: dict[str, Any] = field(default_factory=dict)
     """The fields of the request that the agent did not send."""
 
@@ -146,7 +165,9 @@ class Sender:
                     if exc.answer is None or failed is None:
                         raise exc.refused from exc
                     self._replicas.begin(failed)
-                    return Response(exc.answer, failed)  # the backend's own words say most
+                    outgoing = _outgoing(call, failed)
+                    # The backend's own words say most.
+                    return Response(exc.answer, failed, outgoing.dialect, outgoing.conversion)
                 wait = exc.wait_seconds
             if wait is None:
                 jitter = random.uniform(0, self._first_pause_seconds)
@@ -159,12 +180,13 @@ class Sender:
             message = "the response was stored by a backend that is not in the model list any more"
             raise Refused(404, "response_not_found", message)
         replica = call.pinned or await self._replicas.place(call.target, call.attempt_id, not_this=not_this)
+        outgoing = _outgoing(call, replica)
         call.tries += 1
         call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
         is_half_open = self._replicas.begin_half_open(replica)
         try:
-            response = await self._ask(call, replica)
+            response = await self._ask(call, outgoing, replica)
             if response.answer.status in _RETRIED:
                 raise await self._read_refusal(call, response, is_half_open=is_half_open)
             if 300 <= response.answer.status < 400:
@@ -197,11 +219,11 @@ class Sender:
             self._replicas.record_failure(replica, reason, is_dead=False, was_half_open=is_half_open)
         return response
 
-    async def _ask(self, call: Call, replica: Replica) -> Response:
+    async def _ask(self, call: Call, outgoing: _Outgoing, replica: Replica) -> Response:
         refused: set[str] = set()
         while True:
-            added = _additions(call, replica, replica.refused_fields.at(self._clock.now()) | refused)
-            answer = await replica.backend.send(_request(call, replica, added))
+            added = _additions(outgoing, replica, replica.refused_fields.at(self._clock.now()) | refused)
+            answer = await replica.backend.send(_request(call, outgoing, replica, added))
             if answer.status not in (400, 422) or not added:
                 break
             try:
@@ -210,14 +232,15 @@ class Sender:
                 await answer.aclose()
             named = {name for name in added if name.encode() in said}
             if not named:
-                return Response(WholeAnswer(answer.status, said, answer.headers), replica)
+                whole = WholeAnswer(answer.status, said, answer.headers)
+                return Response(whole, replica, outgoing.dialect, outgoing.conversion)
             # It may not know these fields, or only repeat a request that it refuses for another reason.
             refused |= named
         if answer.status < 400:
             replica.refused_fields.take(added)
             if refused:
                 self._record_refused(call, replica, refused)
-        return Response(answer, replica, added)
+        return Response(answer, replica, outgoing.dialect, outgoing.conversion, added)
 
     def _record_refused(self, call: Call, replica: Replica, refused: Set[str]) -> None:
         news = replica.refused_fields.refuse(refused, (call.attempt_id, call.body), self._clock.now())
@@ -276,25 +299,39 @@ def refusal_of(error: Exception) -> Refused:
     return Refused(502, "backend_broke", message)
 
 
-def _additions(call: Call, replica: Replica, refused: Set[str]) -> dict[str, Any]:
+def _outgoing(call: Call, replica: Replica) -> _Outgoing:
+    """Return a call as a replica is to get it.
+
+    Raises:
+        Refused: When the replica speaks chat alone, which cannot say what the agent asks.
+    """
+    conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
+    if conversion is None or call.fields is None:
+        return _Outgoing(call.path, call.request.query, call.fields, call.body, call.dialect)
+    fields = conversion.request(call.fields)
+    return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
+
+
+def _additions(outgoing: _Outgoing, replica: Replica, refused: Set[str]) -> dict[str, Any]:
     """Return the fields to send besides the agent's, without those that are refused."""
-    if call.dialect is None or call.fields is None:
+    if outgoing.dialect is None or outgoing.fields is None:
         return {}
     tokens = replica.backend.gives_tokens is not False and RETURN_TOKEN_IDS not in refused
-    wanted = call.dialect.additions(call.fields, tokens=tokens)
+    wanted = outgoing.dialect.additions(outgoing.fields, tokens=tokens)
     return {name: value for name, value in wanted.items() if name not in refused} if refused else wanted
 
 
-def _request(call: Call, replica: Replica, added: dict[str, Any]) -> BackendRequest:
-    headers = [(name, value) for name, value in call.request.headers.items() if name in _PASSED_ON]
-    fields, body, model = call.fields, call.body, replica.model
+def _request(call: Call, outgoing: _Outgoing, replica: Replica, added: dict[str, Any]) -> BackendRequest:
+    passed = _PASSED_ON if outgoing.conversion is None else _PASSED_ON_CONVERTED
+    headers = [(name, value) for name, value in call.request.headers.items() if name in passed]
+    fields, body, model = outgoing.fields, outgoing.body, replica.model
     if fields is not None and fields.get("model", model) != model:
         fields = {**fields, **added, "model": model}
         body = dump(fields)
     elif fields is not None and added:
         body = _with_fields(body, fields, added)
         fields = {**fields, **added}
-    return BackendRequest(call.request.method, call.path, call.request.query, headers, body, fields, call.attempt_id)
+    return BackendRequest(call.request.method, outgoing.path, outgoing.query, headers, body, fields, call.attempt_id)
 
 
 def _with_fields(body: bytes, fields: dict[str, Any], added: dict[str, Any]) -> bytes:

@@ -14,7 +14,8 @@ from lightning_core.errors import AccessDenied, BudgetExhausted, LightningError,
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.dialects import DIALECTS, Dialect
-from lightning_proxy.dispatch import Sender, refusal_of
+from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
+from lightning_proxy.dispatch import Response, Sender, refusal_of
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.limiter import Limiter, Spending
 from lightning_proxy.live_attempts import LiveAttempts
@@ -309,6 +310,7 @@ class Engine:
         try:
             await hand_back(call, response, self._response_keeper(call, replica))
             is_sound = True
+            _check_tokens(call, response)
         except (BackendBroke, BackendTimeout) as exc:
             refused = refusal_of(exc)
             self.replicas.record_failure(replica, refused.message, is_dead=False)
@@ -395,3 +397,22 @@ class Engine:
             await request.end_stream()
         except ClientGone:
             self.counts.hung_up += 1
+
+
+def _check_tokens(call: Call, response: Response) -> None:
+    """Log the first answer of a replica that lacks the token ids that it is said to give."""
+    replica, answer = response.replica, call.answer
+    if not replica.backend.gives_tokens or replica.lacked_tokens or call.owner is None or call.error_kind is not None:
+        return
+    if RETURN_TOKEN_IDS not in response.added or response.answer.status >= 400:  # what is refused is told elsewhere
+        return
+    if answer.prompt_token_ids is None or any(choice.token_ids is None for choice in answer.choices):
+        replica.lacked_tokens = True
+        logger.warning(
+            "lightning.call_without_tokens backend=%s path=%s model=%s: the answer has no token ids, so this call "
+            "leaves no training row, and others of this backend may not either; it needs an engine that answers "
+            "return_token_ids, as vLLM does, without a gateway in between that takes them out",
+            replica.backend.address,
+            call.path,
+            replica.model_name,
+        )

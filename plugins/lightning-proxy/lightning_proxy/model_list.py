@@ -148,10 +148,17 @@ class Replica:
     """How often it was left out since an answer of it last came to its end."""
     down_until: float = 0.0
     """In the clock's time; 0 while nothing is known against it."""
+    lacked_tokens: bool = False
+    """Whether an answer of it came without the token ids that it is said to give."""
     is_half_open: bool = False
     """Whether a call is under way that shows whether it is back."""
     spec: object = field(default=None, repr=False)
     """What it was made from."""
+
+    @property
+    def converts(self) -> bool:
+        """Whether calls of other APIs for conversations are made calls of chat for it: they have tokens then."""
+        return self.backend.gives_tokens is True
 
     def cost(
         self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None = None

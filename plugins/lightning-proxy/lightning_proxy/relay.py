@@ -3,13 +3,14 @@
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_proxy.answer import failure_of
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Assembler, Dialect
+from lightning_proxy.dialects.base import Fields
 from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.model_list import Replica
@@ -44,6 +45,8 @@ async def hand_back(call: Call, response: Response, keep_response: KeepResponse 
         ClientGone: When the agent does not take it.
     """
     answer, dialect = response.answer, call.dialect
+    if response.conversion is not None:
+        keep_response = None  # it is the agent's API that stores answers, not the backend's
     if dialect is None:
         await _pass_through(call, response)
     elif answer.status >= 400:
@@ -52,9 +55,8 @@ async def hand_back(call: Call, response: Response, keep_response: KeepResponse 
         await _StreamRelay(call, response, dialect, keep_response).run()
     else:
         await _hand_back_whole(call, response, dialect, keep_response)
-    if (failure := call.answer.failure) is not None:
-        message = without_keys_of(response.replica, failure.encode("utf-8", "replace")).decode()
-        call.fail("backend_error", message)
+    if call.answer.failure is not None:
+        call.fail("backend_error", _failure(call, response))
 
 
 async def _pass_through(call: Call, response: Response) -> None:
@@ -79,9 +81,12 @@ async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> 
         error = fields["error"]
         message = str(error.get("message") if isinstance(error, dict) else error)
         call.error_code = _error_code(error)
+        if response.conversion is not None:
+            body = dump(dialect.error(Refused(status, call.error_code or "backend_error", message)))
     else:
         message = _words_of(fields, body) or f"{response.replica.backend.address} answered {status} without a word"
-        body = dump({**(fields or {}), **dialect.error(Refused(status, "backend_error", message))})
+        said = {} if fields is None or response.conversion is not None else fields
+        body = dump({**said, **dialect.error(Refused(status, "backend_error", message))})
         headers = [header for header in headers if header[0] != b"content-type"]
         headers.append((b"content-type", b"application/json"))
     call.fail(str(status), message)
@@ -94,22 +99,32 @@ async def _hand_back_whole(
     body = await response.answer.read()
     call.status, call.size = response.answer.status, call.size + len(body)
     fields = parse_object(body)
-    if fields is None or not (dialect.has_answer(fields) or failure_of(fields.get("error"))):
+    backends = response.dialect or dialect
+    if fields is None or not (backends.has_answer(fields) or failure_of(fields.get("error"))):
         what = "no JSON object" if fields is None else "an object without an answer"
         message = f"{response.replica.backend.address} answered {what}: {_shown(response.replica, body)}"
         raise Refused(502, "backend_garbage", message)
-    call.answer = dialect.read(fields)
-    if not dialect.has_answer(fields):  # an error, with the status of an answer
+    call.answer = backends.read(fields)
+    if not backends.has_answer(fields):  # an error, with the status of an answer
         call.status = _error_status(fields["error"])
         body = without_keys_of(response.replica, body)
+        if response.conversion is not None:
+            body = dump(dialect.error(Refused(call.status, "backend_error", _failure(call, response))))
         await call.request.respond(call.status, body, [(b"content-type", b"application/json")])
         return
     if keep_response is not None and call.answer.id is not None:
         await keep_response(call.answer.id)
-    if response.added:
+    if response.conversion is not None:
+        body = dump(response.conversion.answer(fields, call.fields or {}))
+    elif response.added:
         dialect.strip(fields, response.added)
         body = dump(fields)
     await call.request.respond(response.answer.status, body, _headers_of(response))
+
+
+def _failure(call: Call, response: Response) -> str:
+    """Return what an answer itself says went wrong."""
+    return without_keys_of(response.replica, (call.answer.failure or "").encode("utf-8", "replace")).decode()
 
 
 class _StreamRelay:
@@ -122,10 +137,12 @@ class _StreamRelay:
     def __init__(self, call: Call, response: Response, dialect: Dialect, keep_response: KeepResponse | None) -> None:
         self._call = call
         self._response = response
-        self._dialect = dialect
+        self._dialect = response.dialect or dialect
         self._keep_response = keep_response
         self._reader = EventReader()
-        self._assembler = Assembler(dialect, dialect.choices(call.fields or {}))
+        self._assembler = Assembler(self._dialect, self._dialect.choices(call.fields or {}))
+        self._conversion = None if response.conversion is None else response.conversion.stream(call.fields or {})
+        """Until the stream has ended in the agent's API."""
         self._is_sending = False
         self._error: BackendBroke | Refused | None = None
         """What is wrong with the event after those that were read."""
@@ -142,19 +159,20 @@ class _StreamRelay:
             call.is_answered = is_complete and not self._is_sending
 
     async def _relay(self) -> None:
-        added, request = self._response.added, self._call.request
+        request = self._call.request
+        is_rewritten = bool(self._response.added) or self._response.conversion is not None
         async for piece in self._response.answer.pieces():
             self._call.size += len(piece)
             has_rest = not self._reader.is_between_events
             events = self._events(piece)
             # The first one goes out before the others are read, however many came with it.
-            is_first = added and self._call.first_chunk_seconds is None
+            is_first = is_rewritten and self._call.first_chunk_seconds is None
             for part in [events[:1], events[1:]] if is_first else [events]:
                 left = self._read(part)
                 if self._keep_response is not None and (response_id := self._assembler.id) is not None:
                     keep_response, self._keep_response = self._keep_response, None
                     await keep_response(response_id)
-                is_as_it_came = not (added or has_rest or self._error) and self._reader.is_between_events
+                is_as_it_came = not (is_rewritten or has_rest or self._error) and self._reader.is_between_events
                 await self._send(piece if is_as_it_came else left)
                 if self._error is not None:
                     raise self._error
@@ -164,7 +182,7 @@ class _StreamRelay:
             raise self._error
         if not (self._assembler.is_ended or answer.failure is not None or self._assembler.is_complete(answer)):
             raise BackendBroke(f"{self._address} ended its stream before the answer was complete")
-        await self._send(last)
+        await self._send(last + self._end_converted())
         if self._call.first_chunk_seconds is None:
             await request.start_stream(self._response.answer.status, _headers_of(self._response))
         await request.end_stream()
@@ -199,7 +217,9 @@ class _StreamRelay:
             self._error = None if had_ended else self._error_in(event, fields)
             if self._error is not None:
                 break
-            if fields is None or not added:
+            if self._response.conversion is not None:
+                left.append(self._converted(event, fields))
+            elif fields is None or not added:
                 left.append(event.raw)
             elif self._dialect.strip_event(fields, added):
                 left.append(event.with_fields(fields))
@@ -213,13 +233,29 @@ class _StreamRelay:
         if self._assembler.is_ended and self._assembler.is_empty:
             return BackendBroke(f"{self._address} ended its stream without an answer")
         said = None if fields is None else self._dialect.unraised_error(event, fields)
+        if self._response.conversion is not None and fields is not None:
+            said = said or failure_of(fields.get("error"))
         if said is None:
             return None
         return Refused(502, "backend_error", without_keys_of(replica, said.encode("utf-8", "replace")).decode())
 
+    def _converted(self, event: ServerEvent, fields: Fields | None) -> bytes:
+        """Return an event of a chat in the agent's API."""
+        if fields is None:
+            return self._end_converted() if event.data == DONE else event.raw
+        return b"" if self._conversion is None else _events_of(self._conversion.feed(fields))
+
+    def _end_converted(self) -> bytes:
+        conversion, self._conversion = self._conversion, None
+        return b"" if conversion is None else _events_of(conversion.finish())
+
     @property
     def _address(self) -> str:
         return self._response.replica.backend.address
+
+
+def _events_of(events: Sequence[Fields]) -> bytes:
+    return b"".join(ServerEvent(b"", str(event["type"]), b"").with_fields(event) for event in events)
 
 
 def without_keys_of(replica: Replica, text: bytes) -> bytes:

@@ -37,8 +37,8 @@ COST = "gen_ai.usage.cost"
 MAX_ERROR_CHARACTERS = 2_000
 """What is recorded of an error."""
 
-_QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage"})
-"""Errors that say what the backend said, as do those that are its HTTP status."""
+_QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage", "not_convertible"})
+"""Errors that say what was asked or what the backend said, as do those that are its HTTP status."""
 _RESOURCE = OtelResource(attributes={"service.name": genai.PROXY_SERVICE})
 _OK = TraceStatus(status_code="OK")
 _SPAN_FIELDS = set(Span.model_fields)

@@ -63,6 +63,8 @@ class FakeEngine:
         self.replies: list[Reply] = list(replies)
         self.faults: list[Fault | int | None] = []
         """How the next calls go wrong, one after the other; an integer is an HTTP status."""
+        self.gives_tokens = True
+        """Whether it answers `return_token_ids`; else it ignores that."""
         self.retry_after: str | None = None
         """The header of answers with a status."""
         self.hold: asyncio.Event | None = None
@@ -128,7 +130,8 @@ class FakeEngine:
                 failed = await self._fail(request, fields, fault)
                 if failed is not None:
                     return failed
-                response: web.StreamResponse = await answer(request, {**fields, "_fault": fault})
+                told = fields if self.gives_tokens else {**fields, "return_token_ids": None}
+                response: web.StreamResponse = await answer(request, {**told, "_fault": fault})
             except asyncio.CancelledError:
                 self.cancelled.set()
                 raise

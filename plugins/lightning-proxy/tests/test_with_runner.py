@@ -13,7 +13,7 @@ from lightning_proxy.remote import flush_calls
 from lightning_proxy.testing import FakeEngine
 from lightning_proxy.tokens import Generated, TokensBackend
 from proxy_fixtures import Agent, MakeProxy, model
-from test_tokens import Letters
+from token_engine import Letters
 
 from lightning_core.adapter import TraceToTrajectories
 from lightning_core.agent import rollout

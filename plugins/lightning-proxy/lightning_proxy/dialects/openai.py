@@ -18,6 +18,7 @@ from lightning_proxy.answer import (
 from lightning_proxy.dialects.base import Added, Dialect, Fields, append_text, item_at, merge_usage, read_usage
 from lightning_proxy.sse import ServerEvent
 
+CHAT = "/chat/completions"
 RETURN_TOKEN_IDS = "return_token_ids"
 LOGPROBS = "logprobs"
 STREAM_OPTIONS = "stream_options"

@@ -1,0 +1,259 @@
+"""What the conversions have in common: what cannot be converted, and the parts of a chat's answer."""
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lightning_proxy.answer import integer, mapping, objects, text_of
+from lightning_proxy.request import Refused
+
+Fields = dict[str, Any]
+"""A JSON object: a request, an answer, or one event of a stream."""
+
+NOT_CONVERTIBLE = "not_convertible"
+
+SAME_IN_CHAT = frozenset(
+    {
+        *("model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos"),
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "chat_template_kwargs"),
+    }
+)
+"""What has the same name and meaning in chat; some of it engines add to their APIs."""
+
+
+class StreamConversion(ABC):
+    """Makes the events of a stream, in the agent's API, of the chunks of a chat."""
+
+    @abstractmethod
+    def feed(self, chunk: Fields) -> list[Fields]:
+        """Return the events of a chunk.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+
+    @abstractmethod
+    def finish(self) -> list[Fields]:
+        """Return the events that end the stream, after its last chunk.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+
+
+class Conversion(ABC):
+    """An API for conversations, as chat. Has no state: one serves all calls."""
+
+    @abstractmethod
+    def request(self, fields: Fields) -> Fields:
+        """Return the chat request that asks the same.
+
+        Raises:
+            Refused: Names the field that chat does not have.
+        """
+
+    @abstractmethod
+    def answer(self, chat: Fields, request: Fields) -> Fields:
+        """Return the answer of a chat, in one piece, in the agent's API.
+
+        Args:
+            chat: The engine's answer.
+            request: What the agent asked, in its API.
+
+        Raises:
+            Refused: When the API cannot say what the engine said.
+        """
+
+    @abstractmethod
+    def stream(self, request: Fields) -> StreamConversion:
+        """Begin a stream; `request` is what the agent asked, in its API."""
+
+
+def unconvertible(name: str, what: str) -> Refused:
+    """Return the error of a request that chat cannot say.
+
+    Args:
+        name: The field, such as `tools[3].type`.
+        what: What it is, and what to do about it.
+    """
+    return Refused(
+        400,
+        NOT_CONVERTIBLE,
+        f"{name} {what}. This model's engine speaks chat, which is how its tokens are recorded; chat cannot say this",
+    )
+
+
+def require_known(given: Mapping[str, Any], known: Set[str], name: str = "") -> None:
+    """Refuse fields that are not known; what is null counts as left out.
+
+    Args:
+        given: An object of the request.
+        known: The names of the fields that it may have.
+        name: Where the object stands, such as `tools[3]`; empty for the request itself.
+
+    Raises:
+        Refused: Names the field.
+    """
+    for field_name, value in given.items():
+        if field_name not in known and value is not None:
+            path = f"{name}.{field_name}" if name else field_name
+            raise unconvertible(path, "is none of the fields that can be converted; leave it out, or turn it off")
+
+
+def list_of_objects(value: Any, name: str) -> list[Fields]:
+    """Return a list of objects of the request; an empty one for null.
+
+    Raises:
+        Refused: When it is something else.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise Refused(400, "invalid_request", f"{name} is {value!r:.100}; it is a list of objects")
+    return value
+
+
+def text_at(given: Mapping[str, Any], field_name: str, name: str) -> str:
+    """Return a text of the request.
+
+    Raises:
+        Refused: When it is something else.
+    """
+    value = given.get(field_name)
+    if not isinstance(value, str):
+        raise Refused(400, "invalid_request", f"{name}.{field_name} is {value!r:.100}; it is a text")
+    return value
+
+
+def content_of(parts: list[Fields]) -> str | list[Fields]:
+    """Return chat's content of parts: the text where it is one, else the list."""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts
+
+
+# What a chat answers
+
+Kind = Literal["reasoning", "text", "call"]
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of an answer: reasoning, a text, or a tool's call."""
+
+    kind: Kind
+    index: int
+    """Counts from 0 among the parts of the answer."""
+    call_id: str = ""
+    name: str = ""
+    """The tool's."""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The reasoning, the text, or the arguments of the call, as far as they came."""
+        return "".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What happens to a part while it comes."""
+
+    what: Literal["begin", "piece", "end"]
+    block: Block
+    text: str = ""
+    """The piece."""
+
+
+class ChatAnswer:
+    """The answer of a chat, whole or as far as it came, as parts in their order."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.model: str | None = None
+        self.finish_reason: str | None = None
+        self.stop_sequence: str | None = None
+        """The text that ended it, where the engine says so."""
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.reasoning_tokens = 0
+        self._open: tuple[Kind, Any] | None = None
+        self._calls: set[Any] = set()
+
+    @property
+    def calls_tools(self) -> bool:
+        """Whether it calls a tool."""
+        return bool(self._calls)
+
+    def feed(self, chunk: Fields) -> list[Step]:
+        """Take a chunk of a stream, or an answer in one piece.
+
+        Raises:
+            Refused: When it has what no other API says.
+        """
+        self.model = text_of(chunk.get("model")) or self.model
+        if isinstance(prompt := chunk.get("prompt_token_ids"), list) and not self.input_tokens:
+            self.input_tokens = len(prompt)
+        self._read_usage(mapping(chunk.get("usage")))
+        steps: list[Step] = []
+        for choice in objects(chunk.get("choices"))[:1]:
+            steps += self._read_message(mapping(choice.get("delta")) or mapping(choice.get("message")))
+            self.finish_reason = text_of(choice.get("finish_reason")) or self.finish_reason
+            self.stop_sequence = text_of(choice.get("stop_reason")) or self.stop_sequence
+        return steps
+
+    def finish(self) -> list[Step]:
+        """End the part that is open."""
+        self._open, was_open = None, self._open
+        return [] if was_open is None else [Step("end", self.blocks[-1])]
+
+    def begin_empty_text(self) -> list[Step]:
+        """Add an empty text, for an API that has no answer without a part."""
+        return self._begin("text", None)
+
+    def _read_usage(self, usage: Fields) -> None:
+        self.input_tokens = integer(usage.get("prompt_tokens")) or self.input_tokens
+        self.output_tokens = integer(usage.get("completion_tokens")) or self.output_tokens
+        prompt, sampled = mapping(usage.get("prompt_tokens_details")), mapping(usage.get("completion_tokens_details"))
+        self.cached_tokens = integer(prompt.get("cached_tokens")) or self.cached_tokens
+        self.reasoning_tokens = integer(sampled.get("reasoning_tokens")) or self.reasoning_tokens
+
+    def _read_message(self, message: Fields) -> list[Step]:
+        steps: list[Step] = []
+        # vLLM has called it by both names, and some versions by both at once.
+        if reasoning := text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")):
+            steps += self._add("reasoning", None, reasoning)
+        if content := text_of(message.get("content")) or text_of(message.get("refusal")):
+            steps += self._add("text", None, content)
+        for place, call in enumerate(objects(message.get("tool_calls"))):
+            steps += self._read_call(call, call.get("index", place))
+        return steps
+
+    def _read_call(self, call: Fields, index: Any) -> list[Step]:
+        function = mapping(call.get("function"))
+        steps: list[Step] = []
+        if index not in self._calls:
+            name = text_of(function.get("name"))
+            if name is None:
+                raise Refused(502, NOT_CONVERTIBLE, f"the engine calls a tool without a function's name: {call!r:.200}")
+            self._calls.add(index)
+            steps = self._begin("call", index, text_of(call.get("id")) or f"call_{secrets.token_hex(12)}", name)
+        if arguments := text_of(function.get("arguments")):
+            if self._open != ("call", index):
+                raise Refused(502, NOT_CONVERTIBLE, "the engine goes on with a tool call after it began another part")
+            steps += self._add("call", index, arguments)
+        return steps
+
+    def _begin(self, kind: Kind, key: Any, call_id: str = "", name: str = "") -> list[Step]:
+        steps = self.finish()
+        self._open = (kind, key)
+        self.blocks.append(Block(kind, len(self.blocks), call_id, name))
+        return [*steps, Step("begin", self.blocks[-1])]
+
+    def _add(self, kind: Kind, key: Any, text: str) -> list[Step]:
+        steps = [] if self._open == (kind, key) else self._begin(kind, key)
+        self.blocks[-1].pieces.append(text)
+        return [*steps, Step("piece", self.blocks[-1], text)]

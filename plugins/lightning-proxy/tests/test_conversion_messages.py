@@ -1,0 +1,227 @@
+"""Messages to chat and back: nothing is lost, and what chat cannot say is refused by its name."""
+
+import json
+from typing import Any
+
+import pytest
+from chat_answers import chunks, message, messages, texts, values, whole
+from hypothesis import given, strategies
+from lightning_proxy.conversion import CONVERSIONS
+from lightning_proxy.request import Refused
+
+MESSAGES = CONVERSIONS["/messages"]
+HI = [{"role": "user", "content": "hi"}]
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return MESSAGES.request({"model": "small", "max_tokens": 9, "messages": HI, **fields})
+
+
+def refusal(**fields: Any) -> str:
+    with pytest.raises(Refused) as caught:
+        asked(**fields)
+    assert caught.value.status == 400
+    return caught.value.message
+
+
+def streamed(said: dict[str, Any], size: int, reason: str | None = None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events of a stream, and the message that they make."""
+    conversion = MESSAGES.stream({"model": "small"})
+    events = [event for chunk in chunks(said, size, reason) for event in conversion.feed(chunk)]
+    events += conversion.finish()
+    found: dict[str, Any] = {}
+    arguments: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "message_start":
+            found = json.loads(json.dumps(event["message"]))
+        elif event["type"] == "content_block_start":
+            assert event["index"] == len(found["content"])
+            found["content"].append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            block = found["content"][event["index"]]
+            for name, piece in event["delta"].items():
+                if name == "partial_json":
+                    arguments[event["index"]] = arguments.get(event["index"], "") + piece
+                elif name != "type":
+                    block[name] += piece
+        elif event["type"] == "message_delta":
+            found |= event["delta"]
+            found["usage"] = event["usage"]
+    for index, given_json in arguments.items():
+        found["content"][index]["input"] = json.loads(given_json)
+    return events, found
+
+
+def essence(said: dict[str, Any]) -> dict[str, Any]:
+    """A message of the model with its arguments read: their JSON may be written anew."""
+    read = [
+        {**call, "function": {**call["function"], "arguments": json.loads(call["function"]["arguments"])}}
+        for call in said.get("tool_calls", ())
+    ]
+    return {**said, "tool_calls": read}
+
+
+@given(messages)
+def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str, Any]) -> None:
+    answer = MESSAGES.answer(whole(said), {"model": "small"})
+    turn = {"role": "assistant", "content": answer["content"]}
+    chat = asked(messages=[*HI, turn, *HI])
+    assert essence(chat["messages"][1]) == essence(said)
+    assert chat["messages"][::2] == HI * 2
+
+
+@given(messages, strategies.integers(1, 9))
+def test_a_stream_says_what_the_answer_in_one_piece_does(said: dict[str, Any], size: int) -> None:
+    events, found = streamed(said, size)
+    answer = MESSAGES.answer(whole(said), {"model": "small"})
+    assert {**found, "id": ""} == {**answer, "id": ""}
+    assert events[0]["type"] == "message_start"
+    assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
+    begun = [event["index"] for event in events if event["type"] == "content_block_start"]
+    ended = [event["index"] for event in events if event["type"] == "content_block_stop"]
+    assert begun == ended == list(range(len(answer["content"])))
+
+
+blocks = strategies.builds(lambda text: {"type": "text", "text": text}, texts)
+images = strategies.sampled_from(
+    [
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        ),
+        (
+            {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+        ),
+    ]
+)
+parts = blocks.map(lambda block: (block, block)) | images
+
+
+def in_chat(parts: list[Any]) -> Any:
+    only = parts[0] if len(parts) == 1 else {}
+    return only["text"] if only.get("type") == "text" else parts
+
+
+@given(strategies.lists(parts, min_size=1, max_size=3), strategies.lists(blocks, min_size=1, max_size=3))
+def test_texts_images_and_system_prompts_are_chats_own(both: list[Any], system: list[dict[str, Any]]) -> None:
+    given_parts, expected = [first for first, _ in both], [second for _, second in both]
+    chat = asked(system=system, messages=[{"role": "user", "content": given_parts}])
+    assert chat["messages"] == [
+        {"role": "system", "content": in_chat(system)},
+        {"role": "user", "content": in_chat(expected)},
+    ]
+
+
+@given(strategies.lists(strategies.tuples(texts, strategies.booleans()), min_size=1, max_size=3), texts)
+def test_results_of_tools_are_messages_in_their_order(results: list[tuple[str, bool]], after: str) -> None:
+    said = [
+        {"type": "tool_result", "tool_use_id": f"c{place}", "content": text, "is_error": failed}
+        for place, (text, failed) in enumerate(results)
+    ]
+    *tools, last = asked(messages=[{"role": "user", "content": [*said, {"type": "text", "text": after}]}])["messages"]
+    assert last == {"role": "user", "content": after}
+    assert [(each["content"], each.get("is_error", False)) for each in tools] == results
+    assert [each["tool_call_id"] for each in tools] == [each["tool_use_id"] for each in said]
+    assert {each["role"] for each in tools} == {"tool"}
+
+
+@given(strategies.dictionaries(texts, values, max_size=3))
+def test_a_tool_keeps_its_schema(schema: dict[str, Any]) -> None:
+    tool = {"name": "add", "description": "adds", "input_schema": schema, "cache_control": {"type": "ephemeral"}}
+    function = {"name": "add", "description": "adds", "parameters": schema}
+    assert asked(tools=[tool])["tools"] == [{"type": "function", "function": function}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ({"type": "auto"}, {"tool_choice": "auto"}),
+        ({"type": "any"}, {"tool_choice": "required"}),
+        ({"type": "none"}, {"tool_choice": "none"}),
+        ({"type": "tool", "name": "add"}, {"tool_choice": {"type": "function", "function": {"name": "add"}}}),
+        (
+            {"type": "auto", "disable_parallel_tool_use": True},
+            {"tool_choice": "auto", "parallel_tool_calls": False},
+        ),
+    ],
+)
+def test_the_choice_of_a_tool_is_chats(choice: dict[str, Any], expected: dict[str, Any]) -> None:
+    chat = asked(tool_choice=choice)
+    assert {name: chat[name] for name in expected} == expected
+
+
+def test_what_claude_code_sends_always_changes_nothing() -> None:
+    plain = asked()
+    keeps = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    assert plain == asked(
+        thinking={"type": "adaptive"},
+        output_config={"effort": "high"},
+        context_management=keeps,
+        metadata={"user_id": "u"},
+    )
+    assert plain == {"model": "small", "max_tokens": 9, "messages": HI}
+
+
+def test_parameters_have_chats_names() -> None:
+    same = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "stream": True}
+    chat = asked(stop_sequences=["x"], output_config={"effort": "low"}, **same)
+    assert chat == {**asked(), **same, "stop": ["x"], "reasoning_effort": "low"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type is 'web_search_20250305'"),
+        ({"tools": [{"name": "a", "input_schema": {}, "defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "document"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [*HI, {"role": "assistant", "content": "so"}]}, "messages[1] is the beginning of an answer"),
+        (
+            {"messages": [*HI, {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}, *HI]},
+            "messages[1].content[0].type is 'redacted_thinking'",
+        ),
+        ({"system": [{"type": "image"}]}, "system[0].type"),
+        ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
+        ({"tool_choice": {"type": "other"}}, "tool_choice.type is 'other'"),
+        ({"messages": "hi"}, "messages is 'hi'"),
+        ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role is 'tool'"),
+    ],
+)
+def test_what_chat_cannot_say_is_refused_by_its_name(fields: dict[str, Any], names: str) -> None:
+    assert names in refusal(**fields)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "stop", "expected"),
+    [
+        (message("a", "", []), "stop", None, ("end_turn", None)),
+        (message("a", "", []), "stop", "x", ("stop_sequence", "x")),
+        (message("a", "", []), "length", None, ("max_tokens", None)),
+        (message("a", "", []), "content_filter", None, ("refusal", None)),
+        (message("", "", [CALL]), "tool_calls", None, ("tool_use", None)),
+        (message("", "", [CALL]), "stop", None, ("tool_use", None)),
+    ],
+)
+def test_an_answer_ends_for_its_reason(said: Any, reason: str, stop: str | None, expected: tuple[str, Any]) -> None:
+    chat = whole(said, reason)
+    chat["choices"][0]["stop_reason"] = stop
+    answer = MESSAGES.answer(chat, {"stop_sequences": ["x"]})
+    assert (answer["stop_reason"], answer["stop_sequence"]) == expected
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", "1"])
+def test_arguments_that_messages_cannot_hold_are_an_error(arguments: str) -> None:
+    said = message("", "", [{**CALL, "function": {"name": "add", "arguments": arguments}}])
+    with pytest.raises(Refused, match="called 'add' with arguments that are not a JSON object") as caught:
+        MESSAGES.answer(whole(said), {})
+    assert caught.value.status == 502
+    with pytest.raises(Refused, match="not a JSON object"):
+        streamed(said, 3)
+
+
+def test_usage_counts_cached_tokens_apart() -> None:
+    usage = MESSAGES.answer(whole(message("a", "", [])), {})["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (5, 2, 3)
