@@ -100,7 +100,7 @@ async def test_anthropics_api_in_front_of_a_chat_endpoint(
     assert span.attributes["gen_ai.provider.name"] == "anthropic"
     assert '"search"' in span.attributes["gen_ai.output.messages"]
     assert span.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
-    assert span.attributes["agentlightning.has_token_ids"] is False
+    assert span.attributes["agentlightning.has_token_ids"] is not stream  # the library loses those of streams
 
 
 @pytest.mark.parametrize("stream", [False, True])
