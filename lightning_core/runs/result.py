@@ -4,6 +4,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -41,8 +42,8 @@ class Failure:
 def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
     """Group failed rollouts by their cause, the most frequent first.
 
-    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers and ids. A
-    three-digit number from 400 to 599 is kept: it may be a status of HTTP.
+    Causes are the same when they differ only in what varies from task to task: quoted parts, numbers and ids. The
+    status of an HTTP answer is kept, as in `Error code: 429` or `503 Service Unavailable`.
     """
     groups: dict[str, list[tuple[str, Rollout]]] = {}
     for rollout in rollouts:
@@ -58,7 +59,7 @@ def group_failures(rollouts: Iterable[Rollout]) -> list[Failure]:
 
 def pattern_of(message: str) -> str:
     """Return a message with `…` for what varies from task to task."""
-    return _VARYING.sub("…", message)
+    return _VARYING.sub(lambda found: found["status"] or "…", message)
 
 
 def failure_at(attempt: Attempt) -> str:
@@ -71,10 +72,15 @@ def _where(rollout: Rollout) -> str:
     return failure_at(rollout.attempt) if isinstance(rollout, AttemptedRollout) else ""
 
 
+_PHRASES = "|".join(re.escape(f" {each.phrase}") for each in HTTPStatus if each >= 400)
 _VARYING = re.compile(
-    r"""(?<!\w)'[^'\n]*'(?!\w) | (?<!\w)"[^"\n]*"(?!\w)       # quoted
-    | \b(?=[a-f]*\d)[0-9a-f]{8,}\b  # ids
-    | (?<![\w.])(?![45]\d\d(?![\w.]*\d))-?\d[\d.,:]*(?<![.,:])  # numbers, versions, times
+    rf"""(?<!\w)'[^'\n]*'(?!\w) | (?<!\w)"[^"\n]*"(?!\w)       # quoted
+    | (?P<status>
+        \b(?i:http\w*(?:/[\d.]+)?|status|code|error|(?:answered|responded)(?:\ with)?)[\s:=(]{{1,3}}[45]\d\d(?![\w.]*\d)
+        | (?<![\w.])[45]\d\d(?=,\ message=|\ Client\ Error|\ Server\ Error|{_PHRASES})
+      )
+    | \b(?=[a-f]*\d)[0-9a-f]{{8,}}\b  # ids
+    | (?<![\w.])-?\d[\d.,:]*(?<![.,:])  # numbers, versions, times
     """,
     re.VERBOSE,
 )
