@@ -184,6 +184,15 @@ def find_final_reward(spans: Sequence[SpanLike]) -> float | None:
     return None
 
 
+def sound_final_reward(spans: Sequence[SpanLike]) -> float | None:
+    """Read what `find_final_reward` does; None, too, where a span has a broken reward, or the reward is not finite."""
+    try:
+        value = find_final_reward(spans)
+    except ValueError:
+        return None
+    return value if value is not None and math.isfinite(value) else None
+
+
 def _by_source(spans: Sequence[SpanT]) -> tuple[list[SpanT], list[SpanT]]:
     """Split spans into those of the runner and those that were reported in time."""
     own = [span for span in spans if not is_reported(span.attributes)]

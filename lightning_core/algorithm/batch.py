@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.emitter import find_final_reward
 from lightning_core.errors import AgentTimeout, InvalidTransition, NoRewards
+from lightning_core.rewards import final_reward_in, find_final_reward, sound_final_reward
 from lightning_core.store import LightningStore
 from lightning_core.types import (
     Attempt,
@@ -29,7 +29,7 @@ class RolloutOutcome:
     spans: Sequence[Span]
     """What its last attempt recorded."""
     reward: float | None
-    """The last primary reward of a rollout that succeeded; None when it gave none, or did not succeed."""
+    """The last primary reward of a rollout that succeeded; None when it gave none, a broken one, or did not succeed."""
 
     @property
     def attempt(self) -> Attempt | None:
@@ -39,7 +39,15 @@ class RolloutOutcome:
     @property
     def failure(self) -> str | None:
         """Why there is no reward, in one line; None when there is one."""
-        return None if self.reward is not None else describe_failure(self.rollout)
+        if self.reward is not None:
+            return None
+        if self.rollout.status == "succeeded":
+            try:
+                if (value := find_final_reward(self.spans)) is not None:
+                    return f"the reward is {value}; rewards are finite"
+            except ValueError as exc:  # it has a broken reward
+                return str(exc)
+        return describe_failure(self.rollout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ async def run_batch(
     for rollout_id in rollout_ids:
         rollout = ended.get(rollout_id) or await _cancel(store, rollout_id)
         spans = await store.query_spans(rollout_id, "latest")
-        reward = find_final_reward(spans) if rollout.status == "succeeded" else None
+        reward = sound_final_reward(spans) if rollout.status == "succeeded" else None
         outcomes.append(RolloutOutcome(rollout, spans, reward))
     return Batch(outcomes)
 
@@ -124,6 +132,18 @@ def require_rewards(batches: Iterable[Batch], *, step: str) -> None:
     if not outcomes:
         raise NoRewards(f"{step}: there was nothing to run; give a dataset that is not empty")
     raise NoRewards(f"{step}: none of {len(outcomes)} rollouts gave a reward; the first: {outcomes[0].failure}")
+
+
+async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
+    """Return the reward of a rollout; None where it gave none, a broken one, or has not succeeded.
+
+    Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
+    """
+    if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
+        return None
+    if (known := final_reward_in(rollout.attempt.metadata)) is not None:
+        return known
+    return sound_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
 
 
 def describe_failure(rollout: Rollout) -> str:

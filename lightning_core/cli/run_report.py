@@ -189,8 +189,8 @@ def _reward_words(before: float | None, after: float | None) -> str:
 
 def _rollout_words(counts: dict[str, int]) -> str:
     succeeded, failed = counts.get("succeeded", 0), counts.get("failed", 0)
-    left = counts.get("unfinished", 0)
-    return f"{succeeded + failed}" + (f", {failed} failed" if failed else "") + (f", {left} left" if left else "")
+    more = {"failed": failed, "without a reward": counts.get("unrewarded", 0), "left": counts.get("unfinished", 0)}
+    return f"{succeeded + failed:,}" + "".join(f", {count:,} {name}" for name, count in more.items() if count)
 
 
 def _resumed(time: datetime, changes: Sequence[str]) -> str:

@@ -185,6 +185,7 @@ def _print_prompt(console: Console, name: str, before: Resource | None, best: Pr
 def _counts(result: FitResult) -> str:
     counts = result.rollouts
     more = {
+        "without a reward": counts.unrewarded,
         "failed": counts.failed,
         "retried": counts.retried,
         "cancelled": counts.cancelled,

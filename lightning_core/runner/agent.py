@@ -12,7 +12,7 @@ from typing import Any, Literal
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
 from lightning_core.deprecated import deprecated
-from lightning_core.emitter import emit_exception, emit_reward, find_final_reward
+from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
     AgentTimeout,
     AttemptStopped,
@@ -24,6 +24,7 @@ from lightning_core.errors import (
     NotFound,
 )
 from lightning_core.plugins import Hooks
+from lightning_core.rewards import sound_final_reward
 from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
 from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, take_in_calls, with_key
 from lightning_core.runner.heartbeats import Assignment, Heartbeats
@@ -399,7 +400,7 @@ class LitAgentRunner(Runner[T_task]):
             return
         rollout = await self.store.get_rollout_by_id(rollout_id)
         if rollout is not None:
-            reward = find_final_reward(outcome.spans) if has_succeeded_by(rollout, attempt) else None
+            reward = sound_final_reward(outcome.spans) if has_succeeded_by(rollout, attempt) else None
             await self._tell("lightning_rollout_end", rollout, attempt, reward=reward, spans=outcome.spans)
 
     async def _tell(self, hook: str, rollout: Rollout, attempt: Attempt, **arguments: Any) -> None:

@@ -4,20 +4,16 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from statistics import fmean
 from typing import Any
 
 from lightning_core.algorithm import require_rewards, run_batch
-from lightning_core.algorithm.batch import continued
+from lightning_core.algorithm.batch import continued, reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
 from lightning_core.algorithm.own_calls import is_of_algorithm
-from lightning_core.emitter import find_final_reward
-from lightning_core.rewards import final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
 from lightning_core.types import (
-    AttemptedRollout,
     Dataset,
     NamedResources,
     ProxyLLM,
@@ -96,22 +92,6 @@ def _with(rollouts: Sequence[Rollout], resources_ids: Collection[str]) -> list[R
 def _modes_of_both_first(befores: Sequence[Rollout], afters: Sequence[Rollout]) -> list[RolloutMode | None]:
     before, after = {each.mode for each in befores}, {each.mode for each in afters}
     return sorted(MODES, key=lambda mode: (not (mode in before and mode in after), mode not in after))
-
-
-async def reward_of(store: LightningStore, rollout: Rollout) -> float | None:
-    """Return the reward of a rollout; None where it gave none, a broken one, or has not succeeded.
-
-    Its attempt's metadata have it. Where they do not, as in a store of an earlier version, its spans are read.
-    """
-    if rollout.status != "succeeded" or not isinstance(rollout, AttemptedRollout):
-        return None
-    if (known := final_reward_in(rollout.attempt.metadata)) is not None:
-        return known
-    try:
-        found = find_final_reward(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
-    except ValueError:  # its trace shows the broken one
-        return None
-    return found if found is not None and isfinite(found) else None
 
 
 async def _rewards(

@@ -98,7 +98,7 @@ class Summary(BaseModel):
 
     metrics: dict[str, float | None]
     rollouts: dict[str, int]
-    """How many ended how: `succeeded`, `failed`, `cancelled`, `unfinished`, `retried`."""
+    """How many ended how: `succeeded`, `failed`, `cancelled`, `unfinished`, `retried`, `unrewarded`."""
     comparison: Comparison | None = None
     """The rewards of the initial resources and of the best."""
     failures: list[Cause] = Field(default_factory=list)

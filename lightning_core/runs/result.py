@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
 from lightning_core.algorithm import describe_failure
+from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
@@ -155,6 +156,8 @@ class RolloutCounts:
     """Queued or running."""
     retried: int = 0
     """How many of all of them needed more than one attempt."""
+    unrewarded: int = 0
+    """How many of those that succeeded gave no reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +263,15 @@ class FitResult:
 
 async def count_rollouts(store: LightningStore) -> tuple[RolloutCounts, list[Failure]]:
     """Count how the rollouts of a run ended, and why those that failed did."""
-    counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0}
+    counts = {"succeeded": 0, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0}
     failed = []
     for rollout in await store.query_rollouts():
         if is_of_algorithm(rollout):
             continue
         counts[rollout.status if rollout.status in counts else "unfinished"] += 1
         counts["retried"] += isinstance(rollout, AttemptedRollout) and rollout.attempt.sequence_id > 1
+        if rollout.status == "succeeded":
+            counts["unrewarded"] += await reward_of(store, rollout) is None
         if rollout.status == "failed":
             failed.append(rollout)
     return RolloutCounts(**counts), group_failures(failed)

@@ -128,7 +128,7 @@ class Snapshot:
     failed: int = 0
     running: int = 0
     retried: int = 0
-    """Attempts after which their rollout was queued again."""
+    """Rollouts that needed more than one attempt."""
     unrewarded: int = 0
     """Rollouts that succeeded without a reward."""
     reward: Estimate | None = None
@@ -210,6 +210,11 @@ class Standing:
             self._run_id, self._began = run_id, self._clock()
             self._kept = RolloutCounts() if kept is None else kept
 
+    def add_usage(self, usage: Usage) -> None:
+        """Record what the agent has used that no attempt of this process tells, as before a run was taken up again."""
+        with self._lock:
+            self._usage += usage
+
     def end(self) -> None:
         """Stop the clock; nothing runs any more."""
         with self._lock:
@@ -220,6 +225,7 @@ class Standing:
         """Record that a runner has begun an attempt."""
         with self._lock:
             self._running[attempt.worker_id or attempt.attempt_id] = attempt.attempt_id
+            self._retried += attempt.sequence_id == 2  # further ones are of the same rollout
 
     def attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]) -> Usage:
         """Record an attempt's end, and return what it used. One that was given up counts only as use."""
@@ -239,7 +245,6 @@ class Standing:
             if has_succeeded or rollout.status == "failed":
                 self._ends.append(self._clock())
                 self._forget_old_ends()
-            self._retried += rollout.status in ("requeuing", "queuing", "preparing", "running")
             self._unrewarded += has_succeeded and reward is None
             if has_succeeded and reward is not None:
                 self._recent.append(reward)
@@ -284,8 +289,8 @@ class Standing:
                 done=self._kept.succeeded + self._done,
                 failed=self._kept.failed + self._failed,
                 running=len(self._running),
-                retried=self._retried,
-                unrewarded=self._unrewarded,
+                retried=self._kept.retried + self._retried,
+                unrewarded=self._kept.unrewarded + self._unrewarded,
                 reward=estimate(self._recent),
                 best=best,
                 first=first,

@@ -108,6 +108,8 @@ class Run:
                 self._take_resources(moved)
                 kept, _ = await count_rollouts(self._store)
                 await hooks.emit("lightning_run_start", run_id=run_id, kept=kept)
+                if self._display is not None and self._recording is not None and self._recording.is_resumed:
+                    self._display.standing.add_usage((await sum_usage(self._store)).agent)
                 async with self._progress.telling(hooks):
                     status = await self._work()
         except asyncio.CancelledError:

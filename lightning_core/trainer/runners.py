@@ -5,11 +5,11 @@ from dataclasses import asdict
 from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
-from lightning_core.emitter import find_final_reward
 from lightning_core.execution.pickling import packed, unpacked
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry, default_registry
+from lightning_core.rewards import sound_final_reward
 from lightning_core.runner import LitAgentRunner, Runner
 from lightning_core.runner.outcome import has_succeeded_by
 from lightning_core.runs.result import failed_hooks
@@ -159,7 +159,7 @@ class _Onlookers:
         if rollout is None:
             return
         spans = list(await store.query_spans(attempt.rollout_id, attempt.attempt_id))
-        reward = find_final_reward(spans) if has_succeeded_by(rollout, attempt) else None
+        reward = sound_final_reward(spans) if has_succeeded_by(rollout, attempt) else None
         await self._tell("lightning_rollout_end", rollout=rollout, attempt=attempt, reward=reward, spans=spans)
 
     async def _tell(self, hook: str, **arguments: Any) -> None:

@@ -52,7 +52,7 @@ interface Run {
 /** A run as a whole: what both the file and the server say of it. */
 interface Summary {
   run: Run;
-  counts: { succeeded: number; failed: number; cancelled: number; unfinished: number; retried: number };
+  counts: { succeeded: number; failed: number; cancelled: number; unfinished: number; retried: number; unrewarded: number };
   failures: { cause: string; count: number; example: string; where: string }[];
   usage: { agent: Used; algorithm: Used } | null;
   budget: { limits: Record<string, number>; used: Record<string, number>; ended_by: string | null } | null;

@@ -11,7 +11,7 @@ from lightning_core.emitter import emit_message, emit_reward
 from lightning_core.errors import Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
-from lightning_core.types import Attempt, AttemptedRollout, PromptTemplate, Rollout, RolloutConfig
+from lightning_core.types import Attempt, AttemptedRollout, PromptTemplate, Rollout, RolloutConfig, Span
 
 if TYPE_CHECKING:
     from tests.algorithm.conftest import Running
@@ -92,6 +92,30 @@ async def test_what_fails_is_lost_and_no_reward_of_zero(store: InMemoryLightning
     assert [span.name for span in batch.outcomes[0].spans] == ["agentlightning.annotation", "agentlightning.exception"]
     assert batch.outcomes[0].attempt is not None
     assert batch.outcomes[0].attempt.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("value", "failure"),
+    [("high", "span 'judged' has a broken reward at"), (float("nan"), "the reward is nan; rewards are finite")],
+)
+async def test_broken_reward_is_lost_and_ends_no_batch(
+    store: InMemoryLightningStore, running: "Running", value: Any, failure: str
+) -> None:
+    @rollout
+    async def agent(task: int, rollout: AttemptedRollout) -> float | None:
+        if task == 0:
+            attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+            place = {"rollout_id": rollout.rollout_id, "attempt_id": rollout.attempt.attempt_id}
+            await store.add_span(Span.from_attributes(name="judged", attributes=attributes, **place))
+            return None
+        return 0.5
+
+    async with running(agent):
+        batch = await run_batch(store, [0, 1], mode="train")
+
+    assert (batch.rewards, batch.lost) == ([0.5], 1)
+    assert [outcome.rollout.status for outcome in batch.outcomes] == ["succeeded", "succeeded"]
+    assert failure in str(batch.outcomes[0].failure)
 
 
 async def test_reward_is_that_of_the_last_attempt(store: InMemoryLightningStore, running: "Running") -> None:

@@ -192,7 +192,7 @@ def test_interrupted_run_tells_what_was_left() -> None:
     result = FitResult(
         run_id="run-1",
         status="interrupted",
-        rollouts=RolloutCounts(succeeded=5, failed=1, cancelled=2, unfinished=3, retried=1),
+        rollouts=RolloutCounts(succeeded=5, unrewarded=4, failed=1, cancelled=2, unfinished=3, retried=1),
         failures=[Failure(f"ValueError: {number}", 1, f"ro-{number}") for number in range(7)],
         duration_seconds=12.34,
         abandoned_agents=2,
@@ -201,7 +201,8 @@ def test_interrupted_run_tells_what_was_left() -> None:
     lines = printed(result)
     assert lines[:2] == [
         "",
-        "interrupted in 12.3 s: 5 rollouts succeeded, 1 failed, 1 retried, 2 cancelled, 3 unfinished",
+        "interrupted in 12.3 s: 5 rollouts succeeded, 4 without a reward, 1 failed, 1 retried, 2 cancelled, "
+        "3 unfinished",
     ]
     assert lines[-2:] == [
         "  and 2 more causes",

@@ -179,7 +179,7 @@ def test_output_is_the_result_as_json_without_keys(train: Train, folder: Path) -
             },
         },
         "metrics": {"[b]reward": 1.0, "test_reward_initial": 0.0, "test_reward": 1.0},
-        "rollouts": {"succeeded": 4, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0},
+        "rollouts": {"succeeded": 4, "failed": 0, "cancelled": 0, "unfinished": 0, "retried": 0, "unrewarded": 0},
         "failures": [],
         "abandoned_agents": 0,
         "dropped_spans": 0,

@@ -89,6 +89,6 @@ def test_run_that_was_killed_goes_on_where_it_was(folder: Path, expected: Any) -
     resumed, whole = (json.loads(Path(each["folder"], "manifest.json").read_text()) for each in (killed, finished))
     assert resumed["outcome"] == "succeeded"
     # The attempt that was cut off is the one that is retried.
-    assert resumed["result"]["rollouts"] == {**whole["result"]["rollouts"], "retried": 1}
+    assert resumed["result"]["rollouts"] == {**whole["result"]["rollouts"], "retried": 1, "unrewarded": 0}
     assert resumed["result"]["comparison"] == whole["result"]["comparison"]
     assert [each["changes"] for each in resumed["resumed"]] == [[]]

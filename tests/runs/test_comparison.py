@@ -12,7 +12,7 @@ from lightning_core.runs import FitResult, compare
 from lightning_core.store import LightningStore
 from lightning_core.store.memory import InMemoryLightningStore
 from lightning_core.trainer import Trainer
-from lightning_core.types import Dataset, NamedResources, PromptTemplate, samples_of
+from lightning_core.types import Dataset, NamedResources, PromptTemplate, Span, samples_of
 
 FIRST: NamedResources = {"main_prompt": PromptTemplate(template="answer")}
 BEST: NamedResources = {"main_prompt": PromptTemplate(template="please answer")}
@@ -95,3 +95,16 @@ async def test_run_without_rewards_has_nothing_to_compare(initial: NamedResource
     store = InMemoryLightningStore()
     await store.start_rollout(1)
     assert await compare(store, initial=initial, best=None) is None
+
+
+async def test_broken_reward_is_lost_and_ends_no_comparison() -> None:
+    store = InMemoryLightningStore()
+    for task, value in ((1, 0.5), (2, "high"), (3, float("inf"))):
+        started = await store.start_rollout(task)
+        attributes = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+        place = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+        await store.add_span(Span.from_attributes(name="judged", attributes=attributes, **place))
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+    comparison = await compare(store, initial=None, best=None)
+    assert comparison is not None
+    assert comparison.before == estimate([0.5, None, None])

@@ -64,8 +64,17 @@ def test_rollouts_are_counted_by_what_became_of_them() -> None:
     ended(standing, 5, status="cancelled", attempt_status="failed")
     standing.attempt_began(attempt(6))
     now = standing.snapshot()
-    assert (now.done, now.failed, now.retried, now.unrewarded, now.running) == (2, 1, 1, 1, 1)
+    assert (now.done, now.failed, now.retried, now.unrewarded, now.running) == (2, 1, 0, 1, 1)
     assert now.reward == estimate([1.0])
+
+
+def test_rollout_that_needs_three_attempts_is_retried_once() -> None:
+    standing = Standing()
+    standing.begin("run-1", RolloutCounts(succeeded=3, retried=2, unrewarded=1))
+    for nth in (1, 2, 3):
+        standing.attempt_began(attempt(1, nth=nth))
+    standing.attempt_began(attempt(2))
+    assert (standing.snapshot().retried, standing.snapshot().unrewarded) == (3, 1)
 
 
 def test_worker_that_begins_another_attempt_runs_the_old_one_no_more() -> None:

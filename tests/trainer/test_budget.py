@@ -11,12 +11,14 @@ from urllib.error import HTTPError
 import pytest
 from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
+from rich.console import Console
 
 from lightning_core import InMemoryLightningStore, LightningStore, PromptTemplate, Trainer, rollout
 from lightning_core.algorithm import Algorithm, algo, run_batch
 from lightning_core.algorithm.base import Reporter
 from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.budget import Budget
+from lightning_core.display.live import Display
 from lightning_core.errors import ConfigError, NoRewards
 from lightning_core.runs import RunFolder
 from lightning_core.trainer import budgeting
@@ -327,9 +329,9 @@ async def test_each_run_of_a_trainer_has_the_whole_budget_unless_it_shares_one(e
 
 
 async def test_a_resumed_run_goes_on_with_what_is_left(engine: FakeEngine, tmp_path: Path) -> None:
-    def trainer(run_dir: Any, calls: int) -> Trainer:
-        proxy = {"model_list": models(engine)}
-        return Trainer(algorithm="baseline", run_dir=run_dir, llm_proxy=proxy, budget={"calls": calls})
+    def trainer(run_dir: Any, calls: int, progress: bool | Display = False) -> Trainer:
+        proxy, budget = {"model_list": models(engine)}, {"calls": calls}
+        return Trainer(algorithm="baseline", run_dir=run_dir, llm_proxy=proxy, budget=budget, progress=progress)
 
     first = trainer(tmp_path, 3)
     result = await first.fit_async(ask, list(range(8)))
@@ -347,11 +349,14 @@ async def test_a_resumed_run_goes_on_with_what_is_left(engine: FakeEngine, tmp_p
     assert (await again.fit_async(ask, list(range(8)))).status == "budget"
     assert len(engine.received) == 3
     await again.store.aclose()
-    more = trainer(RunFolder(folder.path), 8)
+    display = Display(Console(quiet=True))
+    more = trainer(RunFolder(folder.path), 8, display)
     result = await more.fit_async(ask, list(range(8)))
     assert (result.status, result.rollouts.succeeded) == ("succeeded", 8)
     assert result.budget is not None
     assert result.budget.used["calls"] == len(engine.received) == 8
+    shown = display.standing.snapshot()
+    assert (shown.usage.calls, shown.retried) == (result.usage.agent.calls, result.rollouts.retried)
     await more.store.aclose()
 
 

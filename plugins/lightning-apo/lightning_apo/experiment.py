@@ -124,7 +124,10 @@ class Experiment:
 
 
 def _named_rewards(outcome: RolloutOutcome) -> dict[str, float]:
-    spans = find_reward_spans(outcome.spans) if outcome.reward is not None else []
+    try:
+        spans = find_reward_spans(outcome.spans) if outcome.reward is not None else []
+    except ValueError:  # an earlier one is broken; the last one counts all the same
+        return {}
     rewards = get_rewards_from_span(spans[-1]) if spans else []
     return {reward.name: reward.value for reward in rewards} if len(rewards) > 1 else {}
 

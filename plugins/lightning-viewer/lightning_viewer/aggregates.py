@@ -100,7 +100,7 @@ class Aggregates:
         self._used: RunUsage | None = None
         """The sum of these, until one changes."""
         self._statuses: Counter[str] = Counter()
-        self._retried = 0
+        self._retried = self._unrewarded = 0
         self._failures: _Groups[str] = _Groups()
         self._by_version: _Groups[tuple[str | None, str | None]] = _Groups()
         self._by_step: _Groups[tuple[int, str | None]] = _Groups()
@@ -203,7 +203,8 @@ class Aggregates:
     def counts(self) -> RolloutCounts:
         """Count rollouts by how they ended."""
         ended = {status: self._statuses[status] for status in ("succeeded", "failed", "cancelled")}
-        return RolloutCounts(**ended, unfinished=len(self._rows) - sum(ended.values()), retried=self._retried)
+        unfinished = len(self._rows) - sum(ended.values())
+        return RolloutCounts(**ended, unfinished=unfinished, retried=self._retried, unrewarded=self._unrewarded)
 
     def failures(self) -> list[Failure]:
         """Return why rollouts failed, the most frequent cause first; see `lightning_core.runs.result`."""
@@ -369,6 +370,7 @@ class Aggregates:
     def _count(self, row: Row, by: int) -> None:
         self._statuses[row.status] += by
         self._retried += by * (row.attempts > 1)
+        self._unrewarded += by * (row.status == "succeeded" and row.reward is None)
 
     def _groups_of(self, row: Row) -> "Iterable[tuple[_Groups[Any], Any]]":
         yield self._by_version, (row.resources_id, row.mode)

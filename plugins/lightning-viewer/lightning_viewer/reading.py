@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Collection, Sequence
 
 from lightning_core.adapter.usage import Usage, usage_in
+from lightning_core.algorithm.batch import reward_of
 from lightning_core.lifecycle import ENDED
 from lightning_core.rewards import final_reward_in
-from lightning_core.runs.held_out import reward_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_viewer.aggregates import Aggregates

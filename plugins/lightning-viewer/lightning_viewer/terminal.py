@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm import describe_failure
+from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.display.summary import SAMPLES
 from lightning_core.display.texts import shortened
 from lightning_core.display.words import counted, seconds
 from lightning_core.errors import NotFound
-from lightning_core.runs.held_out import reward_of
 from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources

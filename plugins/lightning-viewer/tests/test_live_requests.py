@@ -59,7 +59,8 @@ async def test_the_page_may_ask_its_own_server_and_nothing_else(server: Lightnin
 async def test_the_run_is_told_without_its_rollouts(server: LightningStoreServer) -> None:
     status, told = await ask(server, "/ui/run")
     assert status == 200
-    assert told["counts"] == {"succeeded": 6, "failed": 0, "cancelled": 0, "unfinished": 1, "retried": 0}
+    counts = {"succeeded": 6, "failed": 0, "cancelled": 0, "unfinished": 1, "retried": 0, "unrewarded": 0}
+    assert told["counts"] == counts
     assert [each["texts"]["main_prompt"] for each in told["resources"]] == ["first {task}", "second {task}"]
     assert "rollouts" not in told
 

@@ -92,6 +92,7 @@ function Tiles({ data, now }) {
     <p class="big">${count(total)}</p>
     <${Parts} parts=${STATUSES.map((name) => ({ name, count: counts[name] }))} />
     <ul class="legend">${STATUSES.filter((name) => counts[name]).map((name) => html`<li class=${name}><a href=${link("rollouts", name === "unfinished" ? { order: "newest" } : { status: name })}>${count(counts[name])} ${name}</a></li>`)}
+      ${counts.unrewarded > 0 && html`<li>${count(counts.unrewarded)} succeeded without a reward</li>`}
       ${counts.retried > 0 && html`<li>${count(counts.retried)} took several attempts</li>`}</ul>
     <dl class="facts">${tiles.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     ${budget && Object.entries(budget.limits).map(([name, limit]) => html`<div><dt>budget, ${name}</dt><dd>${number(budget.used[name] || 0, name === "usd" ? 4 : 0)} of ${number(limit, name === "usd" ? 2 : 0)}${budget.ended_by === name ? ", used up" : ""}</dd></div>`)}</dl>
