@@ -30,9 +30,19 @@ interface Used {
 interface Version {
   id: string;
   created: number;
+  parent: number | null;
   texts: Record<string, string>;
   is_best: boolean;
   rewards: (Estimate & { mode: Mode })[];
+}
+
+/** A version in the drawing of the lineage. */
+interface Drawn {
+  parent: number | null;
+  is_best: boolean;
+  name: string;
+  href: string;
+  mean: number | null;
 }
 
 interface Run {
@@ -86,7 +96,7 @@ interface Embedded extends Summary {
   inputs: Json[];
   traces: Record<string, TraceData>;
   left_out: { traces: number; rollouts: number };
-  version_changes: Record<string, VersionChanges> | null;
+  version_changes: Record<string, VersionChanges>;
   is_redacted?: boolean;
   compared?: RunComparison;
 }
@@ -205,6 +215,14 @@ interface TokenData {
   response: number;
   ids: number[];
   logprobs: number[] | null;
+  /** The training row that has the answer, from 1; null for none, and `why`. */
+  row: number | null;
+  why: string | null;
+  /** Whether an earlier call began the row. */
+  goes_on: boolean;
+  /** How many tokens of the row come before the answer and after the one before; and the last of them. */
+  masked: number;
+  before: number[];
 }
 
 interface Call {
@@ -240,6 +258,7 @@ interface SpanData {
 
 interface TraceData {
   calls: Call[];
+  rows: { trained: number; masked: number }[];
   spans: SpanData[];
 }
 

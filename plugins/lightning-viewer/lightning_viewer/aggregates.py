@@ -221,7 +221,7 @@ class Aggregates:
         return self._used
 
     def versions(self, best: NamedResources | None = None) -> list[dict[str, Any]]:
-        """Return each distinct version of the resources with the rewards of its rollouts, as JSON values.
+        """Return each distinct version of the resources with its parent and its rollouts' rewards, as JSON values.
 
         Args:
             best: The resources that are marked as the best.
@@ -234,6 +234,7 @@ class Aggregates:
                 {
                     "id": first.resources_id,
                     "created": first.create_time,
+                    "parent": self.parent_of(number),
                     "texts": _texts(first.resources),
                     "is_best": number == best_number,
                     "rewards": self._rewards(ids),
@@ -246,6 +247,12 @@ class Aggregates:
         key = None if resources is None else sample_key(resources)
         found = (n for n, ids in enumerate(self._versions) if sample_key(self._updates[ids[0]].resources) == key)
         return next(found, None)
+
+    def parent_of(self, number: int) -> int | None:
+        """Return the number of the version that a version was made from; None where that is not known."""
+        parents = (self._numbers.get(self._updates[each].parent_id or "") for each in self._versions[number])
+        # An older version whose equal was made again later, from one of its own descendants, keeps its place.
+        return next((parent for parent in parents if parent is not None and parent < number), None)
 
     def versions_named(self, beginning: str) -> set[int]:
         """Return the numbers of the versions with an id that begins so."""

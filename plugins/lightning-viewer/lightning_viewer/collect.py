@@ -29,7 +29,10 @@ MAX_ROW_CHARACTERS = 5_000_000
 """How much text the rollouts of a report hold together, with their inputs."""
 
 MAX_COMPARED_CHARACTERS = 1_000_000
-"""How much text the comparisons of versions hold together, where rollouts are left out."""
+"""How much text the comparisons of versions hold together."""
+
+MAX_CHANGED = 20
+"""How many samples each of them shows."""
 
 RunData = dict[str, Any]
 """What `collect` returns: JSON values."""
@@ -47,8 +50,8 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     Returns:
         JSON values, without secrets: `run`, `curve`, `counts`, `failures`, `resources`, ... of all rollouts;
         `rollouts` and `inputs`, as many as fit, the most telling first chosen; `traces`; `left_out`, how many of which
-        are not there. Where rollouts are not there, `version_changes` has what `Aggregates.compare` says of each
-        version against the first and the best.
+        are not there. `version_changes` has what `Aggregates.compare` says of each version against its parent, the
+        first and the best, as many as fit.
 
     Raises:
         RunFolderError: When a file of the run is damaged.
@@ -79,7 +82,7 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
         "rollouts": rows,
         "inputs": inputs,
         "resources": versions,
-        "version_changes": _version_changes(known, best_number) if len(rows) < len(told) else None,
+        "version_changes": _version_changes(known, best_number),
         "traces": traces,
         "left_out": {"traces": len(told) - len(traces), "rollouts": len(told) - len(rows)},
     }
@@ -155,13 +158,15 @@ def _within(known: Aggregates, told: Sequence[Row]) -> tuple[list[dict[str, Any]
 
 
 def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
-    """Return each version against the first and the best, by both numbers, as many as fit."""
+    """Return each version against its parent, the first and the best, by both numbers, as many as fit."""
+    numbers = range(known.version_count)
+    parents = [(0 if (parent := known.parent_of(number)) is None else parent, number) for number in numbers]
     found: dict[str, Any] = {}
     characters = 0
-    for before, after in product(sorted({0, best or 0}), range(known.version_count)):
+    for before, after in dict.fromkeys([*parents, *product(sorted({0, best or 0}), numbers)]):
         if before == after:
             continue
-        compared = known.compare(before, after, limit=20)
+        compared = known.compare(before, after, limit=MAX_CHANGED)
         characters += len(json.dumps(compared))
         if characters > MAX_COMPARED_CHARACTERS:
             break

@@ -20,6 +20,9 @@ from lightning_core.types import AttemptedRollout, NamedResources
 from lightning_viewer.aggregates import Aggregates, Filter, Row
 from lightning_viewer.compare import compare, side_of
 
+MAX_LINE = 8
+"""How many versions of a lineage are named in a line."""
+
 
 def print_rollouts(console: Console, known: Aggregates, *, limit: int) -> None:
     """Print rollouts, one a line: those without a reward first, then the worst."""
@@ -70,7 +73,19 @@ def print_before_and_after(
         console.print()
         title = f"{SAMPLES[found['mode']]} with the first version and the best: {_change_words(found)}"
         console.print(Text(title, style="bold"))
+        number = known.number_of(best)
+        if number is not None and known.parent_of(number) is not None:
+            console.print(f"lineage of the best: {_lineage(known, number)}; {known.version_count} versions in all")
         _print_changes(console, found, limit=limit)
+
+
+def _lineage(known: Aggregates, number: int) -> str:
+    """Name a version and those that it comes from, the first of them first."""
+    line = [number]
+    while (parent := known.parent_of(line[-1])) is not None:
+        line.append(parent)
+    names = [f"v{each + 1}" for each in reversed(line)]
+    return " > ".join(names if len(names) <= MAX_LINE else [*names[:2], "...", *names[-MAX_LINE + 3 :]])
 
 
 async def print_rollout(console: Console, store: LightningStore, given: str) -> None:

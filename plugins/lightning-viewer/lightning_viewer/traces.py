@@ -1,10 +1,10 @@
-"""The trace of a rollout, as JSON: what was said in its model calls, its rewards, and its spans."""
+"""The trace of a rollout, as JSON: what was said in its model calls, its training rows, its rewards, and its spans."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_core.adapter import read_model_calls
+from lightning_core.adapter import TraceToTrajectories, read_model_calls
 from lightning_core.adapter.calls import ModelCall, has_failed
 from lightning_core.adapter.usage import usage_of
 from lightning_core.emitter import get_message_value, get_rewards_from_span
@@ -20,6 +20,9 @@ MAX_VALUE = 4_000
 MAX_TOKENS = 1_000
 """How many tokens of an answer are kept."""
 
+MAX_MASKED = 200
+"""How many tokens before an answer are kept: the last ones."""
+
 _SAID = (
     "gen_ai.prompt",
     "gen_ai.completion",
@@ -34,10 +37,11 @@ async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
     """Read the trace of the newest attempt of a rollout.
 
     Returns:
-        `calls` (the conversation, call by call), `spans` (all of them, in their order) and `characters`, the size of
-        both as JSON.
+        `calls` (the conversation, call by call), `rows` (of each training row, how many tokens are `trained` on and how
+        many are `masked`), `spans` (all of them, in their order) and `characters`, the size of all as JSON.
     """
     spans = list(await store.query_spans(rollout_id, "latest"))
+    training = _Training(spans)
     calls = read_model_calls(spans)
     of_calls = {span.span_id for call in calls for span in call.spans}
     said: Sequence[Mapping[str, Any]] = ()
@@ -59,16 +63,60 @@ async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
                 "repeated": known,
                 "messages": [_message(each) for each in call.messages[known:]],
                 "answers": [_message(each) for each in call.answers],
-                "tokens": _tokens(call),
+                "tokens": _tokens(call, training),
             }
         )
         said = (*call.messages, *call.answers[:1])
-    trace: dict[str, Any] = {"calls": told, "spans": [_span(each, each.span_id in of_calls) for each in spans]}
+    told_spans = [_span(each, each.span_id in of_calls) for each in spans]
+    trace: dict[str, Any] = {"calls": told, "rows": training.rows, "spans": told_spans}
     trace["characters"] = len(json.dumps(trace, default=str))
     return trace
 
 
-def _tokens(call: ModelCall) -> dict[str, Any] | None:
+class _Training:
+    """The training rows of an attempt, as the adapter `trajectory` makes them, and where its calls are in them.
+
+    Args:
+        spans: Of the attempt.
+    """
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.rows: list[dict[str, int]] = []
+        self._by_span: dict[str, dict[str, Any]] = {}
+        self._otherwise = "is not learned from"
+        try:
+            found = TraceToTrajectories().adapt(spans)
+        except ValueError as exc:  # a broken reward: nothing is learned from the attempt
+            self._otherwise = str(exc)
+            return
+        for refused in found.refused:
+            self._put(refused.call, refused.choice, {"why": refused.detail})
+        for number, row in enumerate(found.rows, start=1):
+            trained = sum(row.mask)
+            masked = len(row.prompt_ids) + len(row.response_ids) - trained
+            self.rows.append({"trained": trained, "masked": masked})
+            before, stop = row.prompt_ids, 0
+            for part in row.calls:
+                between = before or row.response_ids[stop : part.start]
+                about = {"row": number, "goes_on": not before, "masked": len(between), "before": between[-MAX_MASKED:]}
+                self._put(part.call, part.choice, about)
+                before, stop = [], part.stop
+
+    def of(self, call: ModelCall) -> dict[str, Any]:
+        """Return `row`, its number from 1, None where the call's first answer is in none, and `why`.
+
+        In a row, `goes_on` says whether an earlier call began it, `masked` how many tokens came between that call's
+        answer and this one, or before the row's first answer, and `before` has the last of these.
+        """
+        nowhere: dict[str, Any] = {"row": None, "goes_on": False, "masked": 0, "before": [], "why": None}
+        return nowhere | self._by_span.get(call.span_id, {"why": self._otherwise})
+
+    def _put(self, call: ModelCall, choice: int, about: dict[str, Any]) -> None:
+        if choice == 0:
+            self._by_span.update(dict.fromkeys((span.span_id for span in call.spans), about))
+
+
+def _tokens(call: ModelCall, training: _Training) -> dict[str, Any] | None:
     """Return the engine's tokens of a call, None where it gave none: what the prompt has, and the answer's own."""
     if call.prompt_token_ids is None or call.response_token_ids is None:
         return None
@@ -78,6 +126,7 @@ def _tokens(call: ModelCall) -> dict[str, Any] | None:
         "response": len(call.response_token_ids),
         "ids": list(call.response_token_ids[:MAX_TOKENS]),
         "logprobs": None if logprobs is None else [round(each, 3) for each in logprobs[:MAX_TOKENS]],
+        **training.of(call),
     }
 
 

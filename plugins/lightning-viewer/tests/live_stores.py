@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,27 @@ async def talk(store: LightningStore) -> tuple[str, str]:
     await store.add_span(reward_span(**ids, reward=0.25))
     await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, "succeeded")
     return claimed.rollout_id, plan.span_id
+
+
+async def converse(
+    store: LightningStore, calls: Sequence[tuple[list[int], list[int]]], *, error: str = "", reward: Any = 1.0
+) -> str:
+    """Carry out a rollout with model calls of these tokens, of the prompt and of the answer."""
+    claimed = await store.start_rollout({"question": "long"}, mode="train")
+    ids: dict[str, Any] = {"rollout_id": claimed.rollout_id, "attempt_id": claimed.attempt.attempt_id}
+    for prompt_ids, answer_ids in calls:
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "tiny",
+            "prompt_token_ids": prompt_ids,
+            "response_token_ids": answer_ids,
+            "response_logprobs": [-0.5] * len(answer_ids),
+            **({"error.type": error} if error else {}),
+        }
+        await store.add_span(Span.from_attributes(**ids, sequence_id=0, name="chat tiny", attributes=attributes))
+    await store.add_span(reward_span(**ids, reward=reward))
+    await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, "succeeded")
+    return claimed.rollout_id
 
 
 @rollout

@@ -136,6 +136,30 @@ def test_versions_have_the_rewards_of_equal_ones() -> None:
     ]
 
 
+def test_a_version_has_the_number_of_the_one_that_it_was_made_from() -> None:
+    made = [
+        ("rs-1", "a", None),
+        ("rs-2", "b", "rs-1"),
+        ("rs-3", "c", "rs-2"),
+        ("rs-4", "b", "rs-3"),
+        ("rs-5", "a", "rs-4"),
+    ]
+    aggregates = Aggregates()
+    aggregates.put_resources(
+        ResourcesUpdate(
+            resources_id=resources_id,
+            create_time=float(number),
+            update_time=float(number),
+            version=1,
+            resources={"main": PromptTemplate(template=text)},
+            parent_id=parent_id,
+        )
+        for number, (resources_id, text, parent_id) in enumerate(made)
+    )
+    # What was made again, of one of its own descendants, keeps its place.
+    assert [each["parent"] for each in aggregates.versions()] == [None, 0, 1]
+
+
 def test_two_versions_are_compared_on_the_samples_of_both() -> None:
     compared = filled([0.0, 1.0, 1.0, 0.5, None, 0.5, 1.0, 1.0]).compare(0, 1)
     assert (compared["better"], compared["worse"], compared["same"]) == (1, 1, 1)

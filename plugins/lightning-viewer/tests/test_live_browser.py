@@ -9,7 +9,7 @@ import pytest
 from chromium import browser, needs_chromium
 from lightning_http.server import LightningStoreServer
 from lightning_viewer.live import Live
-from live_stores import HOSTILE, KEY, SECONDS, served, talk, two_runs
+from live_stores import HOSTILE, KEY, SECONDS, prompt, served, talk, two_runs
 
 from lightning_core.store import InMemoryLightningStore, LightningStore
 
@@ -51,12 +51,43 @@ async def test_a_trace_shows_tokens_and_leads_to_a_span(
         await page.wait_for(HOSTILE)
         toggle = "[...document.querySelectorAll('.head label')].find((each) => each.innerText.trim() === '{}').click()"
         await page.evaluate(toggle.format("tokens"))
-        await page.wait_for("3 prompt tokens, which the loss leaves out; 2 tokens of the answer, which it counts")
+        await page.wait_for(
+            "Training row 1: the 3 tokens of its prompt are masked, the 2 tokens of the answer are trained on"
+        )
+        marks = "[...document.querySelectorAll('.ids span')].map((each) => each.className + ' ' + each.innerText)"
+        assert await page.evaluate(marks) == ["masked 1", "masked 2", "masked 3", "trained 4", "trained 5"]
         await page.evaluate(toggle.format("messages"))
         await page.wait_for("what is asked", gone=True)
         await page.open(f"{server.url}/#/rollout?id={rollout_id}&span={span_id}")
         await page.wait_for("Copy it and what is below")
         assert "depth 3" in await page.text()
+        assert page.errors == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("shape", ["wide", "long"])
+async def test_the_lineage_of_sixty_versions_leads_from_one_to_another(
+    server: LightningStoreServer, store: LightningStore, tmp_path: Path, shape: str
+) -> None:
+    first, parent = await store.query_resources(limit=2)
+    for number in range(58):
+        made = await store.add_resources(prompt(f"prompt {number}"), parent_id=parent.resources_id)
+        parent = made if shape == "long" else first
+    async with browser(tmp_path / "profile") as page:
+        await page.open(f"{server.url}/#/prompts?version=v60")
+        await page.wait_for("Sample by sample against " + ("v59" if shape == "long" else "v1") + ", its parent")
+        assert await page.evaluate("document.querySelectorAll('.lineage a').length") == 60
+        width, height = await page.evaluate(
+            "(() => { const { width, height } = document.querySelector('.lineage').getBoundingClientRect();"
+            " return [width, height]; })()"
+        )
+        assert width < 1200
+        assert height < 300
+        await page.evaluate(
+            "[...document.querySelectorAll('.lineage a')].find((each) => each.ariaLabel.startsWith('v3,'))"
+            ".dispatchEvent(new MouseEvent('click', { bubbles: true, cancelable: true }))"
+        )
+        await page.wait_for("made from v2")
         assert page.errors == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 from lightning_http.server import LightningStoreServer
-from live_stores import HOSTILE, KEY, RUNNER_KEY, SECONDS, ask, next_event, talk, work
+from live_stores import HOSTILE, KEY, RUNNER_KEY, SECONDS, ask, converse, next_event, work
 
 from lightning_core.store import InMemoryLightningStore, LightningStore
 
@@ -176,7 +176,55 @@ async def test_deleted_rollouts_are_gone_from_the_page(server: LightningStoreSer
     assert [each["reward"] for each in told["rollouts"]] == [1.0, 0.5, 1.0, 0.0, 0.5, None, None]
 
 
-async def test_a_call_has_the_engines_tokens(server: LightningStoreServer, store: LightningStore) -> None:
-    rollout_id, _ = await talk(store)
+async def test_a_call_has_the_engines_tokens_and_its_place_in_a_training_row(
+    server: LightningStoreServer, store: LightningStore
+) -> None:
+    rollout_id = await converse(store, [([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5, 6, 7], [8]), ([1, 9], [10])])
     _, trace = await ask(server, f"/ui/rollouts/{rollout_id}/trace")
-    assert trace["calls"][0]["tokens"] == {"prompt": 3, "response": 2, "ids": [4, 5], "logprobs": [-0.1, -2.303]}
+    assert trace["rows"] == [{"trained": 3, "masked": 5}, {"trained": 1, "masked": 2}]
+    assert [each["tokens"] for each in trace["calls"]] == [
+        {
+            "prompt": 3,
+            "response": 2,
+            "ids": [4, 5],
+            "logprobs": [-0.5, -0.5],
+            "row": 1,
+            "goes_on": False,
+            "masked": 3,
+            "before": [1, 2, 3],
+            "why": None,
+        },
+        {
+            "prompt": 7,
+            "response": 1,
+            "ids": [8],
+            "logprobs": [-0.5],
+            "row": 1,
+            "goes_on": True,
+            "masked": 2,
+            "before": [6, 7],
+            "why": None,
+        },
+        {
+            "prompt": 2,
+            "response": 1,
+            "ids": [10],
+            "logprobs": [-0.5],
+            "row": 2,
+            "goes_on": False,
+            "masked": 2,
+            "before": [1, 9],
+            "why": None,
+        },
+    ]
+
+
+async def test_a_call_that_is_in_no_training_row_says_why(server: LightningStoreServer, store: LightningStore) -> None:
+    failed = await converse(store, [([1, 2], [3])], error="timeout")
+    _, trace = await ask(server, f"/ui/rollouts/{failed}/trace")
+    assert trace["rows"] == []
+    assert "it failed" in trace["calls"][0]["tokens"]["why"]
+    broken = await converse(store, [([1, 2], [3])], reward="much")
+    _, trace = await ask(server, f"/ui/rollouts/{broken}/trace")
+    assert (trace["rows"], trace["calls"][0]["tokens"]["row"]) == ([], None)
+    assert "much" in trace["calls"][0]["tokens"]["why"]

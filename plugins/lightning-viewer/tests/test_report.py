@@ -31,10 +31,11 @@ class Improves(Algorithm):
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         store = self.get_store()
         best: NamedResources | None = None
+        parent_id: str | None = None
         assert val_dataset is not None
         for step, template in enumerate(("first\n{task}", "first\nthink\n{task}", "first\n{task}")):
             resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
-            resources_id = (await store.add_resources(resources)).resources_id
+            parent_id = resources_id = (await store.add_resources(resources, parent_id=parent_id)).resources_id
             if step == 1:
                 best = resources
             batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
@@ -252,6 +253,7 @@ def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: R
     assert all("ValueError: cannot add 17 apples" in line for line in lines[:3])
     assert "  0.00  " in lines[3]
     assert lines[4] == "  and 8 more: --limit"
+    assert "lineage of the best: v1 > v2; 2 versions in all\n" in done.stdout
 
 
 def test_show_prints_a_trace(folder: RunFolder) -> None:
@@ -334,7 +336,7 @@ def shown(path: Path, page: str, tmp_path: Path) -> str:
         ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
         ("rollouts?status=failed", ["3 of 12 rollouts"]),
         ("rollouts?text=hard", ["3 of 12 rollouts"]),
-        ("prompts", ["v2, the best", "+ think", "2 better , 0 worse , 1 the same, of 3"]),
+        ("prompts", ["v2, the best made from v1", "+ think", "2 better , 0 worse , 1 the same, of 3", "+0.67 95%"]),
         ("nowhere", ["Reward on validation samples"]),
     ],
 )

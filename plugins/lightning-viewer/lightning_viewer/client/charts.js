@@ -110,3 +110,77 @@ function RewardBar({ value, range }) {
   const share = (value - range[0]) / (range[1] - range[0] || 1);
   return html`<span class="reward-bar"><span style=${{ width: `${Math.max(0, Math.min(1, share)) * 100}%` }}></span></span>`;
 }
+
+const MOST_DRAWN = 200; // versions; of more, those that nothing came from are left out
+
+/**
+ * Say where versions stand in a drawing of their lineage: in which generation, and at which place in it.
+ * @param {[number, number | null][]} parents
+ */
+function lineagePlaces(parents) {
+  /** @type {Map<number, number[]>} */
+  const children = new Map();
+  /** @type {Map<number, {generation: number, place: number}>} */
+  const found = new Map();
+  /** @type {number[]} */
+  const roots = [];
+  for (const [each, parent] of parents) {
+    if (parent === null) roots.push(each);
+    else children.set(parent, [...(children.get(parent) || []), each]);
+  }
+  let places = 0, generations = 0;
+  const open = roots.reverse().map((each) => ({ each, generation: 0 }));
+  for (let next = open.pop(); next; next = open.pop()) {
+    const { each, generation } = next, own = children.get(each) || [];
+    generations = Math.max(generations, generation + 1);
+    found.set(each, { generation, place: own.length ? 0 : places++ });
+    open.push(...[...own].reverse().map((child) => ({ each: child, generation: generation + 1 })));
+  }
+  // A version is younger than its parent, so its children have their places before it gets its own between them.
+  const at = (/** @type {number} */ each) => found.get(each) || { generation: 0, place: 0 };
+  for (const each of [...found.keys()].sort((a, b) => b - a)) {
+    const own = children.get(each);
+    if (own) at(each).place = (at(own[0]).place + at(own[own.length - 1]).place) / 2;
+  }
+  return { at, places, generations };
+}
+
+/**
+ * The versions, each below the one that it was made from; of a long lineage, beside it.
+ * @param {{versions: Drawn[], chosen: number, range: [number, number]}} given
+ */
+function Lineage({ versions, chosen, range }) {
+  const isParent = new Set(versions.map((each) => each.parent));
+  const isShown = (/** @type {number} */ i) => versions.length <= MOST_DRAWN || isParent.has(i) || versions[i].is_best || i === chosen;
+  /** @type {[number, number | null][]} */
+  const all = versions.map((each, i) => [i, each.parent]);
+  const shown = all.filter(([i]) => isShown(i));
+  const { at, places, generations } = useMemo(() => lineagePlaces(shown), [shown.join(" ")]);
+  const isLong = generations > places;
+  const step = Math.max(13, Math.min(44, 780 / (isLong ? generations : places))), gap = 46, margin = 24, radius = Math.min(6.5, step * 0.4);
+  const across = (/** @type {number} */ i) => margin + (isLong ? at(i).generation : at(i).place) * step;
+  const down = (/** @type {number} */ i) => 14 + (isLong ? at(i).place : at(i).generation) * gap;
+  const width = 2 * margin + ((isLong ? generations : places) - 1) * step, height = 40 + ((isLong ? places : generations) - 1) * gap;
+  const line = new Set();
+  for (let each = /** @type {number | null} */ (chosen); each !== null; each = versions[each].parent) line.add(each);
+  /**
+   * @param {number} from
+   * @param {number} to
+   */
+  const curve = (from, to) => {
+    const [x, y, u, v] = [across(from), down(from), across(to), down(to)];
+    return isLong ? `M${x},${y}C${(x + u) / 2},${y} ${(x + u) / 2},${v} ${u},${v}` : `M${x},${y}C${x},${(y + v) / 2} ${u},${(y + v) / 2} ${u},${v}`;
+  };
+  const share = (/** @type {number} */ mean) => `${Math.round(Math.max(0, Math.min(1, (mean - range[0]) / (range[1] - range[0] || 1))) * 100)}%`;
+  return html`<div class="scroll"><svg class="lineage" role="group" aria-label="lineage of the versions" width=${width} height=${height}>
+      ${shown.map(([each, parent]) => parent !== null && html`<path class=${line.has(each) ? "line" : ""} d=${curve(parent, each)} />`)}
+      ${shown.map(([i, parent]) => {
+        const each = versions[i], x = across(i), y = down(i);
+        const words = `${each.name}${each.is_best ? ", the best" : ""}${parent === null ? "" : `, made from ${versions[parent].name}`}: ${each.mean === null ? "not tried" : number(each.mean)}`;
+        const isNamed = step >= 28 || i === chosen || each.is_best || i === 0;
+        return html`<a key=${i} href=${each.href} aria-label=${words} class="${i === chosen ? "chosen" : ""} ${each.is_best ? "best" : ""} ${each.mean === null ? "untried" : ""}"><title>${words}</title>
+          <circle class="reach" cx=${x} cy=${y} r=${2 * radius} /><circle class="node" cx=${x} cy=${y} r=${radius} style=${{ "--share": each.mean === null ? "0%" : share(each.mean) }} />${isNamed && html`<text x=${x} y=${y + 21} text-anchor="middle">${each.name}</text>`}</a>`;
+      })}
+    </svg></div>
+    <p class="note">The higher its mean reward, the darker a version${versions.some((each) => each.is_best) ? "; the best has a green ring" : ""}.${shown.length < versions.length ? ` ${count(versions.length - shown.length)} versions that no other was made from are left out.` : ""}</p>`;
+}

@@ -214,35 +214,40 @@ function PromptsPage({ data, source, revision, parameters, go }) {
   if (!data.resources.length) return html`<p class="empty">There are no resources: the agent is measured as it is.</p>`;
   const best = data.resources.findIndex((each) => each.is_best);
   const chosen = parameters.version ? place(parameters.version) : best >= 0 ? best : 0;
-  const against = parameters.against ? place(parameters.against) : 0;
   const resources = data.resources[chosen];
-  if (!resources || !data.resources[against]) return html`<p class="empty">This run has no version ${parameters.version}.</p>`;
-  const mean = (/** @type {Version} */ each) => ["test", "val", "train", null].map((mode) => each.rewards.find((reward) => reward.mode === mode)).find(Boolean);
-  const ranked = data.resources.map((each, index) => ({ each, index, found: each.rewards.find((reward) => reward.mode === "val") || mean(each) }));
+  const usual = resources?.parent ?? 0;
+  const against = parameters.against ? place(parameters.against) : usual;
+  if (!resources || !data.resources[against]) return html`<p class="empty">This run has no version ${resources ? parameters.against : parameters.version}.</p>`;
+  const mean = (/** @type {Version} */ each) => ["val", "test", "train", null].map((mode) => each.rewards.find((reward) => reward.mode === mode)).find(Boolean);
+  const ranked = data.resources.map((each, index) => ({ each, index, found: mean(each) }));
   const range = rangeOf(ranked.flatMap(({ found }) => (found ? [found.mean] : [])));
+  const role = (/** @type {number} */ index) => (index === resources.parent ? ", its parent" : index === 0 ? ", the first" : data.resources[index].is_best ? ", the best" : "");
+  const others = data.resources.map((_, i) => [version(i), `${version(i)}${role(i)}`]).filter((_, i) => i !== usual && i !== chosen);
+  const at = (/** @type {number} */ index) => link("prompts", { ...parameters, version: version(index) });
   return html`<div class="columns"><nav class="card versions" aria-label="Versions"><h2>Versions</h2><ul>
-    ${ranked.map(({ each, index, found }) => html`<li><a class=${index === chosen ? "chosen" : ""} aria-current=${index === chosen ? "true" : undefined} href=${link("prompts", { ...parameters, version: version(index) })}>
+    ${ranked.map(({ each, index, found }) => html`<li><a class=${index === chosen ? "chosen" : ""} aria-current=${index === chosen ? "true" : undefined} href=${at(index)}>
       <span>${version(index)}${each.is_best ? " · best" : index === 0 ? " · first" : ""}</span>${found ? html`<span class="reward">${number(found.mean)} <${RewardBar} value=${found.mean} range=${range} /></span>` : html`<span class="muted">not tried</span>`}</a></li>`)}
     </ul></nav>
-    <div><section class="card"><div class="head"><h2>${version(chosen)}${resources.is_best ? ", the best" : ""}</h2>
-      <${Choice} label="against" value=${version(against)} options=${data.resources.map((each, i) => [version(i), `${version(i)}${i === 0 ? ", the first" : ""}`])} onChange=${(against) => go("prompts", { ...parameters, against })} /></div>
+    <div>${data.resources.some((each) => each.parent !== null) && html`<section class="card"><h2>Lineage</h2><${Lineage} chosen=${chosen} versions=${ranked.map(({ each, index, found }) => ({ parent: each.parent, is_best: each.is_best, name: version(index), href: at(index), mean: found ? found.mean : null }))} range=${range} /></section>`}
+    <section class="card"><div class="head"><h2>${version(chosen)}${resources.is_best ? ", the best" : ""}${resources.parent !== null && html`<span class="made">made from <a href=${at(resources.parent)}>${version(resources.parent)}</a></span>`}</h2>
+      ${data.resources.length > 1 && html`<${Choice} label="against" value=${against === usual ? "" : version(against)} options=${[["", chosen === usual ? "nothing" : `${version(usual)}${role(usual)}`], ...others]} onChange=${(against) => go("prompts", { ...parameters, against })} />`}</div>
       ${Object.entries(resources.texts).map(([name, text]) => html`<h3>${name}</h3>${chosen === against ? html`<pre class="diff">${text}</pre>` : html`<${Diff} before=${data.resources[against].texts[name] ?? ""} after=${text} />`}`)}
       ${resources.rewards.length > 0 && html`<h3>Rewards</h3><${Intervals} rows=${resources.rewards.map((each) => ({ name: `${modeName(each.mode)} (${each.n})`, kind: "after", ...each }))} />`}
       <p><a href=${link("rollouts", { version: version(chosen) })}>Its rollouts</a></p></section>
-    ${chosen !== against && html`<${Samples} source=${source} revision=${revision} before=${against} after=${chosen} />`}</div></div>`;
+    ${chosen !== against && html`<${Samples} source=${source} revision=${revision} before=${against} after=${chosen} words=${`against ${version(against)}${role(against)}`} />`}</div></div>`;
 }
 
 /**
  * Compare two versions sample by sample, on the samples that both were tried on.
- * @param {{source: Source, revision: number, before: number, after: number}} given
+ * @param {{source: Source, revision: number, before: number, after: number, words: string}} given
  */
-function Samples({ source, revision, before, after }) {
+function Samples({ source, revision, before, after, words }) {
   const { value, error } = useAsked(() => source.samples(before, after), [before, after], revision);
   if (error) return html`<${Problem} error=${error} />`;
-  if (!value) return html`<section class="card"><h2>Sample by sample</h2><${Loading} what="the samples" /></section>`;
+  if (!value) return html`<section class="card"><h2>Sample by sample ${words}</h2><${Loading} what="the samples" /></section>`;
   const whole = value.better + value.worse + value.same;
-  if (!whole) return html`<section class="card"><h2>Sample by sample</h2><p class="muted">No sample was tried with both.</p></section>`;
-  return html`<section class="card"><h2>Sample by sample</h2>
+  if (!whole) return html`<section class="card"><h2>Sample by sample ${words}</h2><p class="muted">No sample was tried with both.</p></section>`;
+  return html`<section class="card"><h2>Sample by sample ${words}</h2>
     <p><strong class="good">${count(value.better)} better</strong>, <strong class="bad">${count(value.worse)} worse</strong>, ${count(value.same)} the same, of ${count(whole)} that both were tried on</p>
     ${value.difference && html`<${Difference} found=${value.difference} />`}
     ${value.rows.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">${version(before)}</th><th scope="col" class="number">${version(after)}</th><th scope="col" class="number">Change</th></tr></thead><tbody>

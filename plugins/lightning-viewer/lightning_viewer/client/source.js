@@ -62,11 +62,9 @@ class FileSource {
    * @returns {VersionChanges}
    */
   samples(before, after) {
-    if (this.data.version_changes) {
-      const found = this.data.version_changes[`${before}-${after}`];
-      if (!found) throw new Error("This file compares versions with the first and the best only. See others with agl compare or agl ui.");
-      return found;
-    }
+    const known = this.data.version_changes[`${before}-${after}`];
+    if (known) return known;
+    if (this.data.left_out.rollouts) throw new Error("This file compares versions with their parent, the first and the best only. See others with agl compare or agl ui.");
     const means = (/** @type {number} */ resources) => {
       /** @type {Map<number, Row[]>} */
       const found = new Map();

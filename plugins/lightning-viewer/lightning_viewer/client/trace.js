@@ -47,6 +47,7 @@ function Trace({ trace, isOpen, id, chosen }) {
   /** @type {Set<string>} */
   const told = new Set();
   return html`<section class="card"><div class="head"><h2>Conversation</h2><span class="filters">${toggle("messages", "messages")} ${has("tools") && toggle("tools", "tools")} ${has("reasoning") && toggle("reasoning", "reasoning")} ${trace.calls.some((each) => each.tokens) && toggle("tokens", "tokens")} <button onClick=${(event) => copy(traceText(trace.spans, trace.calls), event.target)}>Copy as text</button></span></div>
+      ${shown.tokens && html`<${Rows} rows=${trace.rows} />`}
       ${events.length === 0 && html`<p class="empty">${isOpen ? "Nothing was said yet." : "Nothing was said: no model call, message or reward was recorded."}</p>`}
       <ol class="conversation">${events.map((span) => html`<${Told} key=${span.id} span=${span} call=${calls.get(span.id)} shown=${shown} told=${told} id=${id} />`)}</ol></section>
     <section class="card"><h2>Spans</h2><${Waterfall} trace=${trace} id=${id} chosen=${chosen} /></section>`;
@@ -77,18 +78,28 @@ function Message({ message, shown, answer }) {
 }
 
 /**
- * The engine's own tokens of an answer: the ones that training counts. The less likely one was, the darker it is.
+ * The engine's own tokens, as they stand in the training row. The less likely the model found one, the darker it is.
  * @param {{tokens: TokenData}} given
  */
 function Tokens({ tokens }) {
-  const { ids, logprobs } = tokens;
+  const { ids, logprobs, row, before } = tokens;
   /**
    * @param {number} each
    * @param {number} i
    */
-  const title = (each, i) => `token ${each}${logprobs ? `: log-probability ${logprobs[i]}, probability ${number(Math.exp(logprobs[i]))}` : ""}`;
-  return html`<div class="tokens"><p class="about">${count(tokens.prompt)} prompt tokens, which the loss leaves out; ${count(tokens.response)} tokens of the answer, which it counts${logprobs ? "" : "; the engine gave no log-probabilities"}${tokens.response > ids.length ? `; the first ${count(ids.length)}` : ""}</p>
-    <p class="ids">${ids.map((each, i) => html`<span title=${title(each, i)} style=${{ "--weight": logprobs ? `${Math.round((1 - Math.exp(logprobs[i])) * 100)}%` : "0%" }}>${each}</span>`)}</p></div>`;
+  const title = (each, i) => `token ${each}, ${row === null ? "in no training row" : "trained on"}${logprobs ? `: log-probability ${logprobs[i]}, probability ${number(Math.exp(logprobs[i]))}` : ""}`;
+  const masked = tokens.goes_on ? tokens.masked ? `${count(tokens.masked)} tokens since the answer before are masked` : "nothing came in between" : `the ${count(tokens.masked)} tokens of its prompt are masked`;
+  return html`<div class="tokens"><p class="about">${row === null ? html`<strong>Not trained on</strong>: ${tokens.why}` : html`<strong>Training row ${row}</strong>${tokens.goes_on && " goes on"}: ${masked}, the ${count(tokens.response)} tokens of the answer are <span class="trained">trained on</span>`}${logprobs ? "" : "; the engine gave no log-probabilities"}${tokens.response > ids.length ? `; the first ${count(ids.length)} are shown` : ""}</p>
+    <p class="ids">${tokens.masked > before.length && html`<span class="masked">… ${count(tokens.masked - before.length)} more</span>`}${before.map((each) => html`<span class="masked" title="token ${each}, masked">${each}</span>`)}${ids.map((each, i) => html`<span class=${row === null ? "masked" : "trained"} title=${title(each, i)} style=${{ "--weight": logprobs ? `${Math.round((1 - Math.exp(logprobs[i])) * 100)}%` : "0%" }}>${each}</span>`)}</p></div>`;
+}
+
+/**
+ * What the training rows of an attempt have together.
+ * @param {{rows: TraceData["rows"]}} given
+ */
+function Rows({ rows }) {
+  const sum = (/** @type {"trained" | "masked"} */ name) => rows.reduce((whole, each) => whole + each[name], 0);
+  return html`<p class="note">${rows.length === 0 ? "No training row is made of this." : html`${rows.length === 1 ? "One training row" : `${count(rows.length)} training rows`} as the adapter <code>trajectory</code> makes them: ${count(sum("trained"))} tokens are trained on, ${count(sum("masked"))} are masked.`}</p>`;
 }
 
 const ROW_HEIGHT = 30; // of a span that is closed, in pixels
