@@ -4,7 +4,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import aiohttp
-from lightning_proxy.backend import BackendAnswer, BackendBroke, BackendTimeout, BackendUnavailable, WholeAnswer
+from lightning_proxy.backend import (
+    BackendAnswer,
+    BackendBroke,
+    BackendTimeout,
+    BackendUnavailable,
+    WholeAnswer,
+    is_retry_header,
+)
 from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump
 from lightning_proxy.request import Refused
@@ -97,10 +104,8 @@ def answer_of(error: Exception, path: str, address: str, library: Any) -> WholeA
         raise failure_of(error, address, library, has_begun=False) from error
     refused = Refused(status, str(getattr(error, "code", None) or status), _said(error))
     headers = [("content-type", "application/json")]
-    response = getattr(error, "response", None)
-    retry_after = getattr(response, "headers", {}).get("retry-after")
-    if retry_after is not None:
-        headers.append(("retry-after", str(retry_after)))
+    said = getattr(getattr(error, "response", None), "headers", {})
+    headers += [(name.lower(), str(value)) for name, value in said.items() if is_retry_header(name.lower())]
     return WholeAnswer(status, dump(DIALECTS[path].error(refused)), headers)
 
 

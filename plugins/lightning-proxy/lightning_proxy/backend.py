@@ -7,6 +7,14 @@ from typing import Any
 
 from lightning_core.errors import ProxyError
 
+_RETRY_HEADERS = frozenset({"retry-after", "retry-after-ms", "x-should-retry"})
+_RATE_LIMITS = ("x-ratelimit-", "anthropic-ratelimit-", "ratelimit")
+
+
+def is_retry_header(name: str) -> bool:
+    """Whether a header of this lower-case name says when to call again, or how much may be asked for until then."""
+    return name in _RETRY_HEADERS or name.startswith(_RATE_LIMITS)
+
 
 class BackendUnavailable(ProxyError):
     """The backend could not be reached, or went away before it answered anything; another try is safe."""
@@ -44,7 +52,7 @@ class BackendAnswer(ABC):
     status: int
     """The HTTP status."""
     headers: Sequence[tuple[str, str]]
-    """Those that tell about the content, such as `content-type` and `retry-after`."""
+    """Those that tell about the content, such as `content-type`, and about other tries, such as `retry-after`."""
 
     @abstractmethod
     async def read(self) -> bytes:

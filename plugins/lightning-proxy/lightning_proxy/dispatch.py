@@ -4,9 +4,11 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Set
 from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from lightning_core.secrets import hide_in_text
@@ -34,9 +36,19 @@ logger = logging.getLogger(__name__)
 
 _RETRIED = frozenset({429, 502, 503, 504})
 _FALL_BACK = frozenset({"backend_unavailable", "backend_timeout", "backend_broke"})
-_LONGEST_WAIT_SECONDS = 30.0
+_LONGEST_PAUSE_SECONDS = 30.0
+_LONGEST_ASKED_SECONDS = 2.0
+"""A backend that asks for a longer wait is tried again by the client, which knows how long it can wait."""
+_BLIP_SECONDS = 2.0
+"""A backend that has been out of reach for longer is tried once by each call."""
+_RETRIES_TAKEN = "x-stainless-retry-count"
+_CLIENT_TIMEOUTS = ("x-stainless-timeout", "x-stainless-read-timeout")
+"""What the clients of OpenAI and Anthropic say of themselves: how often they tried already, and how long they wait."""
 _PASSED_ON = frozenset(
-    {"content-type", "accept", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key"}
+    {
+        *("content-type", "accept", "anthropic-version", "anthropic-beta", "openai-beta", "idempotency-key"),
+        *(_RETRIES_TAKEN, *_CLIENT_TIMEOUTS),
+    }
 )
 _PASSED_ON_CONVERTED = frozenset({"content-type", "accept", "idempotency-key"})
 
@@ -44,11 +56,23 @@ _PASSED_ON_CONVERTED = frozenset({"content-type", "accept", "idempotency-key"})
 class _TryAgain(Exception):
     """A try that failed before anything was answered."""
 
-    def __init__(self, refused: Refused, *, wait_seconds: float | None, answer: WholeAnswer | None) -> None:
+    def __init__(
+        self,
+        refused: Refused,
+        *,
+        is_elsewhere: bool,
+        is_last: bool,
+        asked_seconds: float | None = None,
+        answer: WholeAnswer | None = None,
+    ) -> None:
         super().__init__(refused.message)
         self.refused = refused
-        self.wait_seconds = wait_seconds
-        """What the backend asks for, or 0 where another replica is there; None for the usual pause."""
+        self.is_elsewhere = is_elsewhere
+        """Whether another replica is there, which can be tried at once."""
+        self.is_last = is_last
+        """Whether another try at the same one would not help."""
+        self.asked_seconds = asked_seconds
+        """The wait that the backend asks for; None for the usual pause."""
         self.answer = answer
         """What the backend said."""
 
@@ -113,6 +137,9 @@ class Sender:
     async def send(self, call: Call) -> Response:
         """Send a call until a model answers it, or there is none left to ask.
 
+        A client that tries again by itself, and a backend that asks for a long wait, leave no other try to the proxy:
+        else each would multiply those of the other. Another replica is tried at once all the same.
+
         Returns:
             The answer, whatever its status. The caller calls `end` of the replicas when it is over, and before that
             `record_success` or `failed`.
@@ -161,17 +188,14 @@ class Sender:
                 failed = call.replica
                 call.is_sent = False
                 self._limiter.park(call)
-                if tries > self._retries:
+                wait = self._wait_seconds(call, exc, tries)
+                if wait is None:
                     if exc.answer is None or failed is None:
                         raise exc.refused from exc
                     self._replicas.begin(failed)
                     outgoing = _outgoing(call, failed)
                     # The backend's own words say most.
                     return Response(exc.answer, failed, outgoing.dialect, outgoing.conversion)
-                wait = exc.wait_seconds
-            if wait is None:
-                jitter = random.uniform(0, self._first_pause_seconds)
-                wait = min(self._first_pause_seconds * 2 ** min(tries - 1, 10) + jitter, _LONGEST_WAIT_SECONDS)
             await asyncio.sleep(wait)
             await self._limiter.reacquire(call)
 
@@ -187,6 +211,7 @@ class Sender:
         is_half_open = self._replicas.begin_half_open(replica)
         try:
             response = await self._ask(call, outgoing, replica)
+            replica.has_answered = True
             if response.answer.status in _RETRIED:
                 raise await self._read_refusal(call, response, is_half_open=is_half_open)
             if 300 <= response.answer.status < 400:
@@ -203,8 +228,11 @@ class Sender:
             if isinstance(exc, BackendUnavailable):
                 reason = hide_in_text(str(exc))
                 self._replicas.record_failure(replica, reason, is_dead=True, was_half_open=is_half_open)
-                refused = Refused(503, "backend_unavailable", reason, retry_after=1.0)
-                raise _TryAgain(refused, wait_seconds=self._wait_seconds(call, replica), answer=None) from exc
+                if not replica.has_answered:
+                    reason += "; it has not answered any call yet"
+                refused = Refused(503, "backend_unavailable", reason, retry_after=1.0 if replica.has_answered else None)
+                is_last = self._clock.now() - replica.down_since > _BLIP_SECONDS
+                raise _TryAgain(refused, is_elsewhere=self._is_elsewhere(call, replica), is_last=is_last) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 refused = refusal_of(exc)
                 self._replicas.record_failure(replica, refused.message, is_dead=False, was_half_open=is_half_open)
@@ -267,16 +295,52 @@ class Sender:
             )
         kind = "rate_limited" if answer.status == 429 else "backend_unavailable"
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
-        wait = self._wait_seconds(call, replica, asked=answer.header("retry-after"))
-        return _TryAgain(refused, wait_seconds=wait, answer=WholeAnswer(answer.status, body, answer.headers))
+        return _TryAgain(
+            refused,
+            is_elsewhere=self._is_elsewhere(call, replica),
+            is_last=answer.header("x-should-retry") == "false",
+            asked_seconds=_asked_seconds(answer),
+            answer=WholeAnswer(answer.status, body, answer.headers),
+        )
 
-    def _wait_seconds(self, call: Call, replica: Replica, *, asked: str = "") -> float | None:
-        if call.pinned is None and self._replicas.has_other(call.target, replica):
+    def _is_elsewhere(self, call: Call, replica: Replica) -> bool:
+        return call.pinned is None and self._replicas.has_other(call.target, replica)
+
+    def _wait_seconds(self, call: Call, failed: _TryAgain, tries: int) -> float | None:
+        """Return how long to wait for another try; None where there is to be none."""
+        if tries > self._retries:
+            return None
+        if failed.is_elsewhere:
             return 0.0
+        headers, asked = call.request.headers, failed.asked_seconds
+        if failed.is_last or headers.get(_RETRIES_TAKEN, "0") != "0":
+            return None
+        if asked is None:
+            jitter = random.uniform(0, self._first_pause_seconds)
+            asked = self._first_pause_seconds * 2 ** min(tries - 1, 10) + jitter
+            asked = min(asked, _LONGEST_PAUSE_SECONDS)
+        elif asked > _LONGEST_ASKED_SECONDS:
+            return None
+        waits = [_number(headers.get(name, "")) or math.inf for name in _CLIENT_TIMEOUTS]
+        return asked if call.seconds() + asked < min(waits) else None
+
+
+def _asked_seconds(answer: BackendAnswer) -> float | None:
+    """Return the wait that a backend asks for: milliseconds, seconds or a date; None for none."""
+    milliseconds, asked = _number(answer.header("retry-after-ms")), answer.header("retry-after")
+    seconds = _number(asked) if milliseconds is None else milliseconds / 1000
+    if seconds is None and asked:
         with suppress(ValueError):
-            if math.isfinite(seconds := float(asked)):
-                return min(max(seconds, 0.0), _LONGEST_WAIT_SECONDS)
-        return None
+            seconds = parsedate_to_datetime(asked).timestamp() - time.time()
+    return seconds if seconds is not None and seconds > 0 else None
+
+
+def _number(text: str) -> float | None:
+    """Return a number of 0 or more; None for any other text."""
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)) and number >= 0:
+            return number
+    return None
 
 
 def _is_no_answer(status: int) -> bool:

@@ -146,6 +146,10 @@ class Replica:
     """In a row."""
     outages: int = 0
     """How often it was left out since an answer of it last came to its end."""
+    has_answered: bool = False
+    """Whether it ever answered anything."""
+    down_since: float = 0.0
+    """When the last outage began, in the clock's time."""
     down_until: float = 0.0
     """In the clock's time; 0 while nothing is known against it."""
     lacked_tokens: bool = False

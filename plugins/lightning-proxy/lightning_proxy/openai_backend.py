@@ -25,6 +25,7 @@ from lightning_proxy.backend import (
     BackendRequest,
     BackendTimeout,
     BackendUnavailable,
+    is_retry_header,
 )
 
 _PREFIX = "os.environ/"
@@ -54,7 +55,7 @@ _READ_BUFFER_BYTES = 64 * 1024
 _LARGE_BODY_BYTES = 512 * 1024
 _AT_ONCE_SECONDS = 0.05
 """So soon ends a call whose connection was closed already. A backend that takes longer has begun to work on it."""
-_PASSED_HEADERS = frozenset({"content-type", "content-disposition", "retry-after", "x-request-id", "request-id"})
+_PASSED_HEADERS = frozenset({"content-type", "content-disposition", "x-request-id", "request-id"})
 _STRANGERS = ("api.openai.com", "api.anthropic.com", ".openai.azure.com", "generativelanguage.googleapis.com")
 """Providers that refuse fields that they do not know, and give no token ids."""
 
@@ -212,7 +213,11 @@ class _Streamed(BackendAnswer):
         self, response: aiohttp.ClientResponse, url: str, timeout: aiohttp.ClientTimeout, max_bytes: int
     ) -> None:
         self.status = response.status
-        self.headers = [(name, value) for name, value in response.headers.items() if name.lower() in _PASSED_HEADERS]
+        self.headers = [
+            (name, value)
+            for name, value in response.headers.items()
+            if (lower := name.lower()) in _PASSED_HEADERS or is_retry_header(lower)
+        ]
         self._response = response
         self._url = url
         self._timeout = timeout

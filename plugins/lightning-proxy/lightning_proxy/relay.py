@@ -110,7 +110,7 @@ async def _hand_back_whole(
         body = without_keys_of(response.replica, body)
         if response.conversion is not None:
             body = dump(dialect.error(Refused(call.status, "backend_error", _failure(call, response))))
-        await call.request.respond(call.status, body, [(b"content-type", b"application/json")])
+        await call.request.respond(call.status, body, _headers_of(response))
         return
     if keep_response is not None and call.answer.id is not None:
         await keep_response(call.answer.id)

@@ -338,6 +338,7 @@ class Replicas:
                     replica.backend.address,
                     reason,
                 )
+                replica.down_since = self._clock.now()
             replica.outages += 1
             replica.down_until = self._clock.now() + seconds
 
