@@ -11,7 +11,7 @@ MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,http proxy sqlite verl)
+VERL_PLUGINS := $(addprefix plugins/lightning-,http proxy sqlite verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 LOWEST_VENV := .venv-lowest

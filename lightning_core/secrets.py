@@ -28,6 +28,9 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 
+_NAMED_KEYS = re.compile(r"(^|[_.-])(api|access|auth|private|secret)[_-]?keys?$", re.IGNORECASE)
+"""Names of fields that hold a key in any data. Other names of `_NAMES`, as `token`, may be what a task is about."""
+
 _HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
 """Each service has its own name for the header that has its key, so none of them is shown."""
 
@@ -153,9 +156,16 @@ def _without_keys(text: str, known: re.Pattern[str] | None) -> str:
 
 
 def hide_keys_in(value: Any) -> Any:
-    """Copy a value of mappings and lists, with `hide_keys` done to each text, and `hide_in_prompt` to prompts."""
+    """Copy a value of mappings and lists, with `hide_keys` done to each text, and `hide_in_prompt` to prompts.
+
+    Fields such as `api_key` are hidden, too.
+    """
     if isinstance(value, Mapping):
-        return {key: _hide_in_prompt_of(value, key) or hide_keys_in(item) for key, item in value.items()}
+        return {
+            key: _hide_in_prompt_of(value, key)
+            or (_hidden(item) if _NAMED_KEYS.search(str(key)) else hide_keys_in(item))
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [hide_keys_in(item) for item in value]
     return hide_keys(value) if isinstance(value, str) else value

@@ -200,7 +200,7 @@ def _show(result: FitResult, trainer: Trainer, console: Console) -> None:
     for resource in (result.best_resources or {}).values():
         if isinstance(resource, LLM):
             console.print(f"   the model  {resource.model}")
-    console.print(f"   the run    agl runs show {folder.run_id}")
+    console.print(f"   the run    agl show {folder.run_id}")
 
 
 def _say_how_to_resume(given: argparse.Namespace, trainer: Trainer, console: Console) -> None:

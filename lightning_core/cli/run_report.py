@@ -152,6 +152,7 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
     if origin.git is not None:
         rows.append(("git", origin.git.commit[:12] + (", with uncommitted changes" if origin.git.dirty else "")))
     rows.append(("folder", str(folder.path)))
+    rows += [("report", str(report))] if (report := folder.path / "report.html").is_file() else []
     for name, words in rows:
         console.print(f"  {name:<10} {words}")
     for name, resource in (read_best(folder.best_file) or {}).items():

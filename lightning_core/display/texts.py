@@ -28,7 +28,11 @@ def _escaped(text: str) -> str:
 
 def shortened(value: Any, limit: int) -> str:
     """Return a text, or a value as JSON, in one line of at most so many characters."""
-    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr, skipkeys=True)
+    from lightning_core.secrets import hide_keys_in  # late, as above
+
+    if not isinstance(value, str):
+        value = json.dumps(hide_keys_in(value), ensure_ascii=False, default=repr, skipkeys=True)
+    words: str = value
     return cut(visible(" ".join(words.split())), limit)
 
 

@@ -201,7 +201,7 @@ class Trainer:
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
         self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
         self._stop_on_identical_failures = stop_on_identical_failures
-        self._progress = progress
+        self._progress = _checked_progress(progress)
         self._first_run_id: str | None = None
         self._recorder = None if run_dir is None else Recorder(run_dir, registry=self._registry)
         self._has_store = store is not None
@@ -423,6 +423,18 @@ class Trainer:
 def is_watched() -> bool:
     """Whether somebody sees what is shown: stderr is a terminal, or this runs in a notebook."""
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _checked_progress(progress: "bool | Display | None") -> "bool | Display | None":
+    if progress is None or isinstance(progress, bool):
+        return progress
+    from lightning_core.display.live import Display  # late: rich takes time
+
+    if not isinstance(progress, Display):
+        raise InvalidComponent(
+            f"progress is {progress!r}; give True, False, None or a lightning_core.display.live.Display"
+        )
+    return progress
 
 
 def _check_prompts(resources: NamedResources | None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core.errors import InvalidComponent
 from lightning_core.runs import FitResult
 
 PROGRAM = """
@@ -134,3 +135,9 @@ def test_a_result_without_a_folder_has_no_report() -> None:
     result = fit()
     assert (result.folder, result.report) == (None, None)
     assert repr(result).endswith("3 rollouts and 1 failed>")
+
+
+@pytest.mark.parametrize("progress", ["x", 1, object])
+def test_progress_that_is_something_else_is_refused_at_once(progress: Any) -> None:
+    with pytest.raises(InvalidComponent, match=r"^progress is .*; give True, False, None or a lightning"):
+        Trainer(algorithm="baseline", progress=progress)

@@ -11,6 +11,7 @@ from lightning_core.cli.console import to_json
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
+from lightning_core.secrets import without_secrets
 from lightning_core.store import LightningStore
 from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row
 from lightning_viewer.reading import read_aggregates
@@ -106,7 +107,7 @@ def about_run(folder: RunFolder) -> RunData:
             "end": None if manifest.end is None else manifest.end.timestamp(),
             "resumed": len(manifest.resumed),
             "config_file": None if manifest.origin.config_file is None else Path(manifest.origin.config_file).name,
-            "config": manifest.origin.config,
+            "config": without_secrets("config", manifest.origin.config),
             "versions": {name: each for name, each in manifest.origin.versions.items() if "lightning" in name},
             "python": manifest.origin.python,
         },

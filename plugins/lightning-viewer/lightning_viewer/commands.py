@@ -70,7 +70,9 @@ def report(
 @click.argument("run", required=False)
 @click.argument("rollout", required=False)
 @click.option("--failed", is_flag=True, help="Only rollouts that gave no reward, by their cause.")
-@click.option("-n", "--limit", default=20, show_default=True, help="How many rollouts to show.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many rollouts to show."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write the manifest of the run, with how it stands, as JSON.")
 @runs_dir_option
 def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json: bool, runs_dir: Path | None) -> None:
@@ -91,6 +93,7 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
     from lightning_core.cli.run_report import print_run
     from lightning_core.runs.recording import read_best
     from lightning_viewer.reading import read_aggregates
+    from lightning_viewer.report import REPORT_FILE
     from lightning_viewer.stored import copied, find
     from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
 
@@ -106,6 +109,9 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
         if not folder.store_file.is_file():
             console.print("its rollouts are not known here: it has no store in its folder")
             return
+        if manifest.end is not None and not (folder.path / REPORT_FILE).is_file():
+            console.print()
+            console.print(f"it has no report yet; write it with: agl report {folder.run_id}")
 
     async def print_it() -> None:
         async with copied(folder) as store:
@@ -125,7 +131,9 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
 @click.command()
 @click.argument("before")
 @click.argument("after")
-@click.option("-n", "--limit", default=20, show_default=True, help="How many samples to show.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many samples to show."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON object with all samples instead.")
 @runs_dir_option
 def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path | None) -> None:

@@ -1,8 +1,8 @@
 """Writes the report of a run when the run has ended."""
 
+import asyncio
 import logging
 
-from lightning_core.errors import LightningError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.store import LightningStore
 
@@ -12,6 +12,10 @@ MAX_ROLLOUTS = 200_000
 """For a run with more rollouts the report is not written at its end, since that takes a minute."""
 
 
+MAX_SECONDS = 300.0
+"""How long a run waits for its report at most, such as on a store that does not answer."""
+
+
 class ReportWriter:
     """The plugin."""
 
@@ -19,20 +23,27 @@ class ReportWriter:
     """Runner processes do without it."""
 
     async def lightning_run_recorded(self, folder: RunFolder, store: LightningStore) -> None:
-        """Write the report into the folder of the run."""
-        count = (await store.query_rollouts(limit=1)).total
-        if count > MAX_ROLLOUTS:
-            logger.warning(
-                "lightning.report_not_written run_id=%s rollouts=%d: write it with: agl report %s",
-                folder.run_id,
-                count,
-                folder.run_id,
-            )
-            return
-        from lightning_viewer.collect import collect  # late: a run that starts does not wait for it
-        from lightning_viewer.report import REPORT_FILE, write_report
-
+        """Write the report into the folder of the run. What goes wrong is logged: the run itself is kept."""
         try:
-            write_report(await collect(folder, store), folder.path / REPORT_FILE)
-        except (OSError, LightningError) as exc:  # such as a full disk: the run itself is kept as far as it can be
-            logger.warning("lightning.report_not_written run_id=%s: %s", folder.run_id, exc)
+            async with asyncio.timeout(MAX_SECONDS):
+                why = await _write(folder, store)
+        except TimeoutError:
+            why = f"its store took more than {MAX_SECONDS:g} s"
+        except Exception as exc:  # such as a full disk, or a span that cannot be read
+            logger.warning("lightning.report_not_written run_id=%s", folder.run_id, exc_info=exc)
+            return
+        if why is not None:
+            words = "lightning.report_not_written run_id=%s: %s; write it with: agl report %s"
+            logger.warning(words, folder.run_id, why, folder.run_id)
+
+
+async def _write(folder: RunFolder, store: LightningStore) -> str | None:
+    """Write the report; return why not, where it is too large to wait for."""
+    count = (await store.query_rollouts(limit=1)).total
+    if count > MAX_ROLLOUTS:
+        return f"it has {count:,} rollouts"
+    from lightning_viewer.collect import collect  # late: a run that starts does not wait for it
+    from lightning_viewer.report import REPORT_FILE, write_report
+
+    write_report(await collect(folder, store), folder.path / REPORT_FILE)
+    return None

@@ -44,9 +44,13 @@ def print_failed(console: Console, known: Aggregates, *, limit: int) -> None:
         causes.setdefault(pattern_of(row.failure or ""), []).append(row)
     console.print()
     console.print(Text("rollouts without a reward, by their cause", style="bold"))
+    if not causes:
+        console.print("  none")
     left = limit
-    for cause, group in sorted(causes.items(), key=lambda item: -len(item[1])):
-        console.print(Text(f"{len(group):,}x {shortened(cause, MAX_CHARACTERS)}", style="red"))
+    for pattern, group in sorted(causes.items(), key=lambda item: -len(item[1])):
+        cause = next(iter(words)) if len(words := {row.failure or "" for row in group}) == 1 else pattern
+        where = f" ({group[0].where})" if group[0].where else ""
+        console.print(Text(f"{len(group):,}x {shortened(cause, MAX_CHARACTERS)}{where}", style="red"))
         for row in group[: max(left, 1)]:
             console.print(_rollout_line(known, row))
         if len(group) > max(left, 1):
@@ -145,22 +149,29 @@ def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: in
 
 def _change_words(compared: Mapping[str, Any]) -> str:
     words = [f"{compared[name]:,} {name}" for name in ("better", "worse", "same")]
-    words += [f"{compared['unpaired']:,} without a reward on both sides"] if compared["unpaired"] else []
+    words += [f"{compared['unpaired']:,} without a reward on one side or both"] if compared["unpaired"] else []
     return ", ".join(words)
 
 
 def _print_changes(console: Console, compared: Mapping[str, Any], *, limit: int) -> None:
-    changed = [each for each in compared["samples"] if each["difference"] != 0]
-    if changed:
-        console.print(Text(f"{'before':>8}  {'after':>6}  {'change':>6}  sample", style="bold"))
+    """Print the samples that changed, each with its rollout on the later side, whose trace tells why."""
+    pairs = compared["samples"]
+    changed = [each for each in pairs if each["before"] != each["after"]]
+    width = max((len(each["after_rollouts"][0]) for each in changed[:limit]), default=0)
+    if changed[:limit]:
+        console.print(Text(f"{'before':>8}  {'after':>6}  {'change':>6}  {'rollout':<{width}}  sample", style="bold"))
     for each in changed[:limit]:
         change = each["difference"]
         numbers = [_number(each["before"], 8), _number(each["after"], 6), _number(change, 6, sign="+")]
         style = "" if change is None else "green" if change > 0 else "red"
-        line = Text("  ".join(numbers), style=style).append("  ")
+        line = Text("  ".join(numbers), style=style).append(
+            f"  {each['after_rollouts'][0]:<{width}}  ", style="not bold"
+        )
         console.print(line.append(shortened(each["input"], MAX_CHARACTERS), style="dim not bold"))
     if len(changed) > limit:
         console.print(f"and {len(changed) - limit:,} more: --limit")
+    if changed[:limit]:
+        console.print(f"why: agl show {compared['after']['run']} {changed[0]['after_rollouts'][0]}")
 
 
 def _number(value: float | None, width: int, *, sign: Literal["", "+"] = "") -> str:

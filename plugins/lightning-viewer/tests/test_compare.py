@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ async def looks_at_itself(task: dict[str, Any]) -> float:
     assert shown.exit_code == 0, shown.output
     (runs_dir.parent / "shown.txt").write_text(shown.output)
     return 1.0
+
+
+@rollout
+async def needs_a_label(task: int) -> float:
+    return float({1: {"label": 1}, 2: {"label": 1}}.get(task, {})["label"])
 
 
 @rollout
@@ -104,9 +110,13 @@ def test_people_see_the_samples_that_changed_with_the_greatest_loss_first(tmp_pa
     lines = done.output.splitlines()
     assert lines[0].startswith(f"before  {name}:v2 (best)  0.75 (95% ")
     assert lines[2].startswith("reward on validation samples: 0.75 → 0.00 (-0.75, 95% ")
-    assert lines[3] == "0 better, 3 worse, 1 same, 1 without a reward on both sides"
-    assert lines[6] == '    1.00    0.00   -1.00  {"n": 0}'
-    assert lines[-1] == "and 2 more: --limit"
+    assert lines[3] == "0 better, 3 worse, 1 same, 1 without a reward on one side or both"
+    worst = compared(tmp_path, f"{name}:v2", f"{name}:v3")["samples"][0]
+    [rollout_id] = worst["after_rollouts"]
+    assert lines[6] == f'    1.00    0.00   -1.00  {rollout_id}  {{"n": 0}}'
+    assert lines[-2:] == ["and 1 more: --limit", f"why: agl show {name} {rollout_id}"]
+    trace = CliRunner().invoke(show, [name, rollout_id, "--runs-dir", str(tmp_path)])
+    assert trace.output.splitlines()[-1] == "succeeded, reward 0"
 
 
 def test_a_version_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -135,7 +145,7 @@ def test_show_has_the_samples_that_changed_before_and_after(tmp_path: Path) -> N
     lines = shown(tmp_path)
     title = "validation samples with the first version and the best: 2 better, 0 worse, 2 same, 1 without a reward on"
     at = next(number for number, line in enumerate(lines) if line.startswith(title))
-    assert lines[at + 2] == '    0.00    1.00   +1.00  {"n": 1}'
+    assert re.fullmatch(r' {4}0\.00 {4}1\.00 {3}\+1\.00  ro-\w+  {"n": 1}', lines[at + 2])
     assert "rollouts, the worst first" in lines[at:]
 
 
@@ -143,9 +153,36 @@ def test_show_has_failed_rollouts_by_their_cause(tmp_path: Path) -> None:
     run(tmp_path, "first", "second", "third")
     lines = shown(tmp_path, "--failed", "--limit", "2")
     at = lines.index("rollouts without a reward, by their cause")
-    assert lines[at + 1] == "3x ValueError: no such task"
+    assert re.fullmatch(r"3x ValueError: no such task \(.*test_compare\.py:\d+ in agent\)", lines[at + 1])
     assert all(line.endswith('{"n": 4}') for line in lines[at + 2 : at + 4])
     assert lines[at + 4 :] == ["  and 1 more: --limit"]
+
+
+def test_show_names_the_cause_in_its_own_words_where_all_say_the_same(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    trainer.fit(needs_a_label, [1, 2, 3, 4])
+    asyncio.run(trainer.store.aclose())
+    lines = shown(tmp_path, "--failed")
+    assert lines[lines.index("rollouts without a reward, by their cause") + 1].startswith("2x KeyError: 'label' (")
+
+
+def test_show_says_that_no_rollout_failed(tmp_path: Path) -> None:
+    run(tmp_path, "first", samples=2)
+    assert shown(tmp_path, "--failed")[-2:] == ["rollouts without a reward, by their cause", "  none"]
+
+
+def test_show_names_the_report_or_says_how_to_write_it(tmp_path: Path) -> None:
+    name = run(tmp_path, "first", samples=1)
+    report = tmp_path / name / "report.html"
+    assert f"  report     {report}" in shown(tmp_path)
+    report.unlink()
+    assert f"it has no report yet; write it with: agl report {name}" in shown(tmp_path)
+
+
+def test_a_negative_limit_is_refused(tmp_path: Path) -> None:
+    for command in (show, compare):
+        done = CliRunner().invoke(command, ["run-1", "run-2", "-n", "-5", "--runs-dir", str(tmp_path)])
+        assert (done.exit_code, "-5 is not in the range x>=0" in done.output) == (2, True)
 
 
 def test_show_writes_the_manifest_for_programs(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from lightning_viewer.report import render
 from lightning_core import PromptTemplate, Trainer, emit_message, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.runs import RunFolder
+from lightning_core.runs.manifest import describe_origin
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import Dataset, NamedResources, Span, SpanCoreFields
 
@@ -53,6 +54,11 @@ async def agent(task: Any, prompt_template: PromptTemplate) -> float:
 @rollout
 async def agent_of_length(task: str) -> float:
     return float(len(task))
+
+
+@rollout
+async def agent_of_fields(task: dict[str, str]) -> float:
+    return float(task["api_key"] == "tidal-wharf-91")
 
 
 TASKS = [{"question": "easy"}, {"question": "hard"}, {"question": HOSTILE}, {"question": "fails"}]
@@ -186,6 +192,49 @@ async def test_a_long_sample_is_whole_where_its_trace_is(tmp_path: Path) -> None
     await store.aclose()
     assert sorted(map(len, data["inputs"])) == [1, 5_000]
     assert max(map(len, short["inputs"])) < 1_000
+
+
+@pytest.mark.parametrize("error", [ValueError("a span that cannot be read"), OSError("no space left")])
+def test_a_run_whose_report_cannot_be_written_succeeds_and_the_log_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("lightning_viewer.report.write_report", refuse)
+    result = Trainer(algorithm="baseline", run_dir=tmp_path).fit(agent_of_length, ["x"])
+    assert (result.status, result.report, result.failed_hooks) == ("succeeded", None, [])
+    [record] = [each for each in caplog.records if "report_not_written" in each.message]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_a_run_does_not_wait_for_ever_for_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("lightning_viewer.collect.collect", never)
+    monkeypatch.setattr("lightning_viewer.hooks.MAX_SECONDS", 0.1)
+    result = Trainer(algorithm="baseline", run_dir=tmp_path).fit(agent_of_length, ["x"])
+    assert result.status == "succeeded"
+    assert f"its store took more than 0.1 s; write it with: agl report {result.run_id}" in caplog.text
+
+
+def test_fields_of_a_sample_that_are_named_as_a_key_are_hidden(tmp_path: Path) -> None:
+    config = {"agent": "a:b", "train_dataset": [{"api_key": "tidal-wharf-91", "password": "marble-canoe-28", "n": 1}]}
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    trainer.origin = describe_origin(config=config)
+    result = trainer.fit(agent_of_fields, [{"api_key": "tidal-wharf-91", "word": "blue"}])
+    assert result.report is not None
+    text = result.report.read_text()
+    assert "tidal-wharf-91" not in text
+    data = embedded(text)
+    assert data["run"]["config"]["train_dataset"] == [{"api_key": "***", "password": "***", "n": 1}]
+    assert data["inputs"] == [{"api_key": "***", "word": "blue"}]
+    done = agl("show", result.run_id, "--runs-dir", tmp_path)
+    assert '{"api_key": "***", "word": "blue"}' in done.stdout
 
 
 def test_a_title_cannot_break_out() -> None:
