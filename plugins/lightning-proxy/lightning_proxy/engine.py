@@ -189,7 +189,7 @@ class Engine:
             call.path = quoted(below)
             call.fields = parse_object(call.body) if call.body[:1] == b"{" else None
             call.target = self.models.resolve(call.model, self.replicas.models())
-            if call.pinned is None and call.target is None and (count := len(self.replicas.all)) > 1:
+            if call.pinned is None and call.model is None and (count := len(self.replicas.all)) > 1:
                 raise Refused(
                     400,
                     "no_model",
