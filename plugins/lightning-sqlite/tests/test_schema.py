@@ -82,6 +82,35 @@ async def test_a_version_of_the_resources_that_was_kept_without_a_parent_has_non
     await store.aclose()
 
 
+async def test_large_spans_are_compressed_and_those_of_an_older_file_are_read_as_they_are(
+    path: Path, connection: sqlite3.Connection
+) -> None:
+    store = SqliteLightningStore(path, run_id="run-1")
+    started = await store.start_rollout("long")
+    ids: dict[str, Any] = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
+    tokens = [number * 7 % 1_000 for number in range(16_000)]
+    written = [
+        Span.from_attributes(**ids, sequence_id=number, name=f"call {number}", attributes={"prompt_token_ids": each})
+        for number, each in enumerate((tokens, [1, 2], tokens), start=1)
+    ]
+    await store.add_many_spans(written)
+    await store.aclose()
+    lengths = [length for (length,) in connection.execute("SELECT length(body) FROM span ORDER BY sequence_id")]
+    plain = b'{"a":{"prompt_token_ids":[%s]}}' % ",".join(map(str, tokens)).encode()
+    assert lengths[0] < len(plain) / 4
+    assert lengths[1] == len(b'{"a":{"prompt_token_ids":[1,2]}}')
+    connection.execute("UPDATE span SET body = ? WHERE sequence_id = 3", (plain,))  # as the third version wrote it
+    connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    store = SqliteLightningStore(path, run_id="run-1")
+    found = await store.query_spans(started.rollout_id)
+    assert [each.attributes for each in found] == [each.attributes for each in written]
+    assert [each.name for each in await store.query_spans(started.rollout_id, name_contains="call 1")] == ["call 1"]
+    by_end = await store.query_spans(started.rollout_id, sort_by="attempt_id", limit=1)
+    assert by_end.total == 3
+    await store.aclose()
+
+
 async def test_rollouts_of_a_file_of_the_second_version_are_found_page_by_page(
     path: Path, connection: sqlite3.Connection
 ) -> None:
