@@ -143,6 +143,10 @@ class AgentTimeout(AgentError, TimeoutError):
         super().__init__(f"the agent{extra} ran longer than {timeout_seconds:g} s")
 
 
+class AttemptLimitReached(AgentError):
+    """An attempt has used what the model proxy lets an attempt use: no further call of it starts."""
+
+
 class AttemptStopped(AgentError):
     """The store does not want an attempt any more: its rollout was cancelled, or it was given up."""
 

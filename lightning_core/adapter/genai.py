@@ -31,6 +31,8 @@ TOOL_DEFINITIONS = "gen_ai.tool.definitions"
 ERROR_TYPE = "error.type"
 BUDGET_EXHAUSTED = "budget_exhausted"
 """The value of `ERROR_TYPE` for a call that a budget kept from starting."""
+ATTEMPT_LIMIT = "attempt_limit_reached"
+"""The value of `ERROR_TYPE` for a call that the limits of its attempt kept from starting."""
 BACKEND_FAILED = frozenset({"backend_unavailable", "backend_broke", "backend_garbage"})
 """The values of `ERROR_TYPE` for a call that the proxy got no answer to: the model's server is out of reach, broke off,
 or answered something else."""

@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.adapter import ModelCall, read_model_calls
-from lightning_core.adapter.genai import BUDGET_EXHAUSTED, ERROR_TYPE, OPERATION_OUTPUT
+from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED, ERROR_TYPE, OPERATION_OUTPUT
 from lightning_core.types import Span
 
+_REFUSED = (BUDGET_EXHAUSTED, ATTEMPT_LIMIT)
 _INPUT_TOKENS = (
     "gen_ai.usage.input_tokens",
     "gen_ai.usage.prompt_tokens",
@@ -53,7 +54,7 @@ class Usage:
 def read_usage(spans: Sequence[Span]) -> Usage:
     """Add up the model calls of one attempt. A call that several sources recorded counts once.
 
-    One that a budget kept from starting was never made, and does not count.
+    One that a budget or a limit kept from starting was never made, and does not count.
     """
     calls = [call for call in read_model_calls(spans) if not _was_refused(call)]
     each = [usage_of(call) for call in calls]
@@ -81,7 +82,7 @@ def usage_of(call: ModelCall) -> Usage:
 
 
 def _was_refused(call: ModelCall) -> bool:
-    return any(span.attributes.get(ERROR_TYPE) == BUDGET_EXHAUSTED for span in call.spans)
+    return any(span.attributes.get(ERROR_TYPE) in _REFUSED for span in call.spans)
 
 
 def _find_number(spans: Iterable[Span], names: Sequence[str]) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 from lightning_core.adapter import genai
 from lightning_core.adapter.calls import has_failed
 from lightning_core.concurrency import contained, in_daemon_thread
-from lightning_core.errors import AgentError, AgentTimeout, BudgetExhausted, Fault
+from lightning_core.errors import AgentError, AgentTimeout, AttemptLimitReached, BudgetExhausted, Fault
 from lightning_core.model_proxy import flush_calls
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import LightningStore
@@ -56,12 +56,18 @@ async def take_in_calls(
         return
     await flush_calls(resources.values(), rollout, end=end)
     outcome.spans = list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
-    refused = [span for span in outcome.spans if span.attributes.get(genai.ERROR_TYPE) == genai.BUDGET_EXHAUSTED]
-    if refused:
+    refused = {span.attributes.get(genai.ERROR_TYPE): span.status.description for span in outcome.spans}
+    if genai.BUDGET_EXHAUSTED in refused:
         # Neither what it returned nor what it raised says anything of the agent.
-        outcome.end_with(BudgetExhausted(refused[0].status.description or "the run's budget is used up"))
+        outcome.end_with(BudgetExhausted(refused[genai.BUDGET_EXHAUSTED] or "the run's budget is used up"))
         outcome.is_fault = True
-    elif outcome.status == "failed" and not outcome.was_stopped and (broken := _without_answer(outcome.spans)):
+    elif outcome.status != "failed" or outcome.was_stopped:
+        return
+    elif genai.ATTEMPT_LIMIT in refused:
+        reached = AttemptLimitReached(refused[genai.ATTEMPT_LIMIT] or "the attempt has reached a limit of its calls")
+        reached.__cause__ = outcome.error  # which has the place in the agent
+        outcome.end_with(reached)
+    elif (broken := _without_answer(outcome.spans)) is not None:
         # An agent that bears it, and fails at something else later, has failed.
         outcome.end_with(Fault(f"its model gave no answer: {broken.status.description}"))
 

@@ -4,8 +4,10 @@ A call passes these files, in this order:
 
 1. `engine.py` makes the `Call` of a request (`request.py`): whose it is and whether it may be made (`owner.py`,
    `live_attempts.py`, `paths.py`), and which API it speaks (`dialects/`).
-2. `limiter.py` lets it start: in its turn, not during a pause, and within the budget.
-3. `dispatch.py` sends it to a replica (`replicas.py`) through its backend (`openai_backend.py`), and tries again.
+2. `limiter.py` lets it start: in its turn, and not during a pause; `spending.py`: within the budget and the limits of
+   its attempt.
+3. `dispatch.py` sets the parameters of its model (`models.py`), sends it to a replica (`replicas.py`) through its
+   backend (`openai_backend.py`), and tries again, or another model.
 4. `relay.py` hands the answer to the agent, whole or piece by piece, and has the dialect read it.
 5. `engine.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
 """
@@ -58,6 +60,8 @@ class Call:
     """The only replica that can answer it; None for any of its model."""
     is_free: bool = False
     """Whether a budget does not count it."""
+    limited: Owner | None = None
+    """The attempt whose limits count it; None where none do."""
     is_management: bool = False
     """Whether it manages the backend: then it is not a model call, and no pause holds it."""
 

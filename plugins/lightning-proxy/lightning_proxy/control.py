@@ -9,10 +9,11 @@ from lightning_http.connection_limits import ConnectionLimits, Seconds
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.errors import ProxyError
-from lightning_proxy.limiter import Drained, Spending
+from lightning_proxy.limiter import Drained
 from lightning_proxy.models import ModelOptions
 from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import SharedAffinity
+from lightning_proxy.spending import AttemptLimits, Spending
 
 
 class CallsLost(ProxyError):
@@ -130,6 +131,7 @@ class Settings(ConnectionLimits):
     attribution_header: str | None = None
     cors_allow_origins: Sequence[str] = ()
     models: Sequence[ModelOptions] = ()
+    attempt_limits: AttemptLimits | None = None
     num_retries: NonNegativeInt = 2
     first_retry_seconds: Wait = 0.25
     max_concurrent_calls: PositiveInt = 4096
@@ -162,7 +164,7 @@ class Links:
     control: ProxyControl
     """Controls all of them."""
     spending: Spending | None
-    """The budget; None for no limit."""
+    """The budget, and what attempts used; None for no limit."""
     affinity: SharedAffinity
     on_attempt: Callable[[Owner, bool], None]
     """Is told of an attempt that has calls here which the store does not have yet, and (False) of one that has none any

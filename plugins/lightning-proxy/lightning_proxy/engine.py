@@ -10,14 +10,15 @@ from lightning_http.auth import Role
 from lightning_http.body import ClientGone
 from lightning_http.web_pages import OtherSite, require_local, require_same_site
 
-from lightning_core.errors import AccessDenied, BudgetExhausted, LightningError, StoreUnavailable
+from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
+from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
 from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.dispatch import Response, Sender, refusal_of
 from lightning_proxy.jsons import dump, parse_object
-from lightning_proxy.limiter import Limiter, Spending
+from lightning_proxy.limiter import Limiter
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica
 from lightning_proxy.models import Models
@@ -37,6 +38,7 @@ from lightning_proxy.relay import KeepResponse, hand_back
 from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
 from lightning_proxy.spans import Capture, bare_span_of, span_of
+from lightning_proxy.spending import Spending
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +262,7 @@ class Engine:
                     if not call.is_management:
                         await self.limiter.acquire(call, scope.abort)
                     if not call.is_free:
-                        await self._start_budgeted()
+                        await self._start_budgeted(call)
                         is_counted = True
                     await self._answer(call)
                 finally:
@@ -296,12 +298,16 @@ class Engine:
                     # When the event loop has its next turn: in this one it writes the answer.
                     asyncio.get_running_loop().call_soon(self._record, ticket, call)
 
-    async def _start_budgeted(self) -> None:
+    async def _start_budgeted(self, call: Call) -> None:
         if self.spending is not None:
+            if call.owner is not None and call.purpose is None and self.attempts.is_of_agent(call.owner):
+                call.limited = call.owner
             try:
-                await self.spending.start_call()
+                await self.spending.start_call(call.limited)
+            except AttemptLimitReached as exc:
+                raise Refused(403, ATTEMPT_LIMIT, str(exc)) from exc
             except BudgetExhausted as exc:
-                raise Refused(402, "budget_exhausted", str(exc)) from exc
+                raise Refused(402, BUDGET_EXHAUSTED, str(exc)) from exc
 
     async def _answer(self, call: Call) -> None:
         response = await self.sender.send(call)
@@ -352,7 +358,7 @@ class Engine:
         self.counts.usd += cost or 0.0
         self.counts.failed += call.dialect is not None and call.error_kind is not None
         if self.spending is not None and is_counted:
-            self.spending.end_call(tokens=tokens, usd=cost)
+            self.spending.end_call(call.limited, tokens=tokens, usd=cost)
 
     def _record(self, ticket: Ticket, call: Call) -> None:
         if call.dialect is None:

@@ -1,10 +1,10 @@
-"""When a call may start: the limit of concurrent calls with its queue, the pause for new weights, and the budget."""
+"""When a call may start: the limit of concurrent calls with its queue, and the pause for new weights."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from lightning_core.budget import Budget, Limit
 from lightning_core.store.clock import Clock
@@ -239,41 +239,6 @@ class Limiter:
         if self._idle is None:
             self._idle = asyncio.get_running_loop().create_future()
         return self._idle
-
-
-class Spending(Protocol):
-    """Counts calls."""
-
-    async def start_call(self) -> None:
-        """Count a call that is about to start.
-
-        Raises:
-            BudgetExhausted: When a limit is reached. It must not start.
-        """
-        ...
-
-    def end_call(self, *, tokens: int, usd: float | None) -> None:
-        """Count what a call used; `usd` is None where it is not known what it cost."""
-        ...
-
-
-class LocalSpending:
-    """Counts in this process.
-
-    Args:
-        budget: Where.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-
-    async def start_call(self) -> None:
-        """See `Spending.start_call`."""
-        self._budget.start_call()
-
-    def end_call(self, *, tokens: int, usd: float | None) -> None:
-        """See `Spending.end_call`."""
-        self._budget.end_call(tokens=tokens, usd=usd)
 
 
 class RefusalWaits:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.errors import LightningError, NotFound, StoreUnavailable
 from lightning_core.lifecycle import ENDED
 from lightning_core.store import LightningStore
@@ -34,6 +35,7 @@ class _Verdict:
     at: float
     problem: str | None
     """Why it may not call; None for one that is live."""
+    is_of_agent: bool = True
 
 
 _ENDED = _Verdict(math.inf, "has ended")
@@ -73,6 +75,11 @@ class LiveAttempts:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def is_of_agent(self, owner: Owner) -> bool:
+        """Whether an attempt is an agent's, as far as is known, and does not keep an algorithm's own calls."""
+        known = self._known.get(owner)
+        return known is None or known.is_of_agent
 
     def require_not_ended(self, owner: Owner) -> None:
         """Check that an attempt has not ended since `require`. Whoever then begins a call at once is not too late.
@@ -122,8 +129,9 @@ class LiveAttempts:
 
     async def _learn(self, owner: Owner) -> None:
         try:
-            problem = _problem(await self._rollout(owner), owner)
-            self._remember(owner, _Verdict(self._clock.now(), problem))
+            rollout = await self._rollout(owner)
+            is_of_agent = rollout is None or not is_of_algorithm(rollout)
+            self._remember(owner, _Verdict(self._clock.now(), _problem(rollout, owner), is_of_agent))
         except (LightningError, TimeoutError) as exc:
             if isinstance(exc, StoreUnavailable | TimeoutError):
                 self._away_until = self._clock.now() + FRESH_SECONDS

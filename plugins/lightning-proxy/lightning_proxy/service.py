@@ -18,7 +18,7 @@ from lightning_core.store.clock import Clock
 from lightning_proxy.control import Links, ProxyServer, Settings
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
-from lightning_proxy.limiter import Drained, Limiter, LocalSpending, RefusalWaits
+from lightning_proxy.limiter import Drained, Limiter, RefusalWaits
 from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.model_list import Replica, make_replicas
 from lightning_proxy.models import Models
@@ -29,6 +29,7 @@ from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import App, IncomingBodies
 from lightning_proxy.routes import ControlRoutes, Reports
 from lightning_proxy.spans import Capture
+from lightning_proxy.spending import LocalSpending
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0
@@ -95,7 +96,7 @@ class ProxyService(ProxyServer):
             retries=settings.num_retries,
             first_pause_seconds=settings.first_retry_seconds,
         )
-        local = None if budget is None else LocalSpending(budget)
+        self.spending = LocalSpending(budget, settings.attempt_limits)
         routes = ControlRoutes(
             self if links is None else links.control,
             Reports(self.attempts, self.outbox),
@@ -110,7 +111,7 @@ class ProxyService(ProxyServer):
             models=models,
             sender=self.sender,
             capture=capture,
-            spending=local if links is None else links.spending,
+            spending=(self.spending if self.spending.has_limits else None) if links is None else links.spending,
             open_paths=OpenPaths(settings.allow_paths),
             serve_control=routes.serve,
             run_id=None if store is None else store.run_id,
@@ -179,6 +180,7 @@ class ProxyService(ProxyServer):
     async def flush(self, owner: Owner, end: bool) -> None:
         if end:
             self.attempts.end(owner)
+            self.spending.end_attempt(owner)
         await self.outbox.flush(
             owner,
             grace_seconds=self._settings.flush_grace_seconds,

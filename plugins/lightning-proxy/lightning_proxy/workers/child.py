@@ -89,7 +89,7 @@ class Worker:
             budget=None,
             registry=default_registry(),
             clock=SystemClock(),
-            links=_links(self._channel, has_budget=task.has_budget),
+            links=_links(self._channel, has_limits=task.has_limits),
         )
         await self._adopt(service, state)
         self._task, self._service = task, service
@@ -121,30 +121,30 @@ async def _work(listening: socket.socket, ours: socket.socket) -> None:
     await Worker(listening).run(ours)
 
 
-def _links(channel: Channel, *, has_budget: bool) -> Links:
+def _links(channel: Channel, *, has_limits: bool) -> Links:
     shared = _Shared(channel)
     return Links(
         control=forward_control(channel.ask),
-        spending=shared if has_budget else None,
+        spending=shared if has_limits else None,
         affinity=shared,
         on_attempt=functools.partial(channel.tell, "attempt"),
     )
 
 
 class _Shared:
-    """The budget and the places of attempts, which the process that started this one keeps."""
+    """What calls used and the places of attempts, which the process that started this one keeps."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def start_call(self) -> None:
+    async def start_call(self, attempt: Owner | None) -> None:
         try:
-            await self._channel.ask("start_call")
+            await self._channel.ask("start_call", attempt)
         except ChannelClosed as exc:
             raise Refused(503, "proxy_stopped", "the proxy is about to stop", retry_after=1.0) from exc
 
-    def end_call(self, *, tokens: int, usd: float | None) -> None:
-        self._channel.tell("end_call", tokens, usd)
+    def end_call(self, attempt: Owner | None, *, tokens: int, usd: float | None) -> None:
+        self._channel.tell("end_call", attempt, tokens, usd)
 
     async def place(self, request: PlacementRequest) -> int | None:
         try:

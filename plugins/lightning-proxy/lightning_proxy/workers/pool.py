@@ -24,6 +24,7 @@ from lightning_proxy.owner import MAX_BOUND, Owner
 from lightning_proxy.replicas import SessionAffinity, StoredResponses
 from lightning_proxy.service import STOP_SECONDS
 from lightning_proxy.spans import Capture
+from lightning_proxy.spending import LocalSpending
 from lightning_proxy.workers.task import ERRORS, State, Task, packed_task, require_sendable
 
 
@@ -152,6 +153,7 @@ class WorkerPool(ProxyServer):
         self._affinity = SessionAffinity()
         self._responses = StoredResponses()
         self._refusals = RefusalWaits(plan.budget)
+        self._spending = LocalSpending(plan.budget, plan.settings.attempt_limits)
         self._workers: list[WorkerProcess] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._lost: OrderedDict[Owner, None] = OrderedDict()
@@ -203,7 +205,7 @@ class WorkerPool(ProxyServer):
             key=plan.key,
             settings=plan.settings.share_of(plan.workers),
             capture=plan.capture,
-            has_budget=plan.budget is not None,
+            has_limits=self._spending.has_limits,
         )
 
     async def _reachable(self, store: LightningStore) -> LightningStore:
@@ -274,8 +276,7 @@ class WorkerPool(ProxyServer):
 
     async def _answer(self, worker: WorkerProcess, name: str, arguments: tuple[Any, ...]) -> Any:
         if name == "start_call":
-            assert self._plan.budget is not None
-            self._plan.budget.start_call()
+            await self._spending.start_call(*arguments)
             return None
         if name == "place":
             (request,) = arguments
@@ -297,9 +298,8 @@ class WorkerPool(ProxyServer):
 
     def _take(self, worker: WorkerProcess, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "end_call":
-            tokens, usd = arguments
-            assert self._plan.budget is not None
-            self._plan.budget.end_call(tokens=tokens, usd=usd)
+            attempt, tokens, usd = arguments
+            self._spending.end_call(attempt, tokens=tokens, usd=usd)
             return
         assert name == "attempt"
         owner, has_calls = arguments
@@ -346,6 +346,8 @@ class WorkerPool(ProxyServer):
     async def flush(self, owner: Owner, end: bool) -> None:
         self._require_known(owner)
         await self._all("flush", owner, end)
+        if end:
+            self._spending.end_attempt(owner)
         self._require_known(owner)  # one may have died meanwhile
 
     async def status(self) -> dict[str, Any]:

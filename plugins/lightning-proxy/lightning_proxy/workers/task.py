@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_core.errors import (
+    AttemptLimitReached,
     BudgetExhausted,
     ConfigError,
     LightningError,
@@ -32,7 +33,8 @@ class Task:
     settings: Settings
     """Of one worker."""
     capture: Capture
-    has_budget: bool
+    has_limits: bool
+    """Whether a budget or limits of attempts count calls."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class State:
 
 
 ERRORS: tuple[type[LightningError], ...] = (
+    AttemptLimitReached,
     BudgetExhausted,
     CallsLost,
     ConfigError,
