@@ -293,8 +293,8 @@ async def test_a_call_is_not_tried_again_while_new_weights_come(
 async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_not_cut_off(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
-    proxy = await make_proxy(engine, flush_grace_seconds=0)
-    engine.faults, engine.retry_after = [429], "30"
+    proxy = await make_proxy(engine, flush_grace_seconds=0, first_retry_seconds=30)
+    engine.faults = [503]
     call = asyncio.create_task(Agent(http, proxy, attempt).chat().__aenter__())
     async with asyncio.timeout(5):
         while (await proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # nobody is told of it
@@ -312,8 +312,8 @@ async def test_a_call_that_waits_for_another_try_keeps_no_drain_waiting_and_is_n
 async def test_a_call_that_waits_for_another_try_does_not_keep_the_proxy_from_stopping(
     make_proxy: MakeProxy, engine: FakeEngine, store: InMemoryLightningStore, http: Any, is_late: bool
 ) -> None:
-    agent = Agent(http, await make_proxy(engine), await store.start_rollout({}))
-    engine.faults, engine.retry_after = [429], "30"
+    agent = Agent(http, await make_proxy(engine, first_retry_seconds=30), await store.start_rollout({}))
+    engine.faults = [503]
     real, goes_on = engine._fail, asyncio.Event()
 
     async def fail(request: Any, fields: Any, fault: Any) -> Any:
