@@ -1,34 +1,17 @@
 """Anthropic's messages in front of an engine that speaks chat: their own client, and the rows that chat leaves."""
 
-import json
 from typing import Any
 
 import aiohttp
 import pytest
 from lightning_proxy.testing import FakeEngine
-from lightning_proxy.tokens import TokensBackend
 from proxy_fixtures import Agent, MakeProxy
-from token_engine import END, PAIR, Engine, Letters, StreamingEngine
 
-from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import AttemptedRollout, Span
+from lightning_core.types import AttemptedRollout
 
 anthropic = pytest.importorskip("anthropic")
 
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-engines = pytest.mark.parametrize("engine_type", [Engine, StreamingEngine])
-
-PARAMETERS = {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}
-TOOLS = [{"name": "add", "description": "adds", "input_schema": PARAMETERS}]
-CHAT_TOOLS = [
-    {"type": "function", "function": {"name": "add", "description": "adds", "parameters": PARAMETERS}},
-]
-CALLS = '<tool_call>{"name": "add", "arguments": {"b": 2, "a": 1.0}}</tool_call>'
-
-
-def answers() -> list[list[int] | str]:
-    """A text that the tokenizer would cut in another way, two calls of tools with a text before them, and the end."""
-    return [[PAIR, ord("c"), END], "so: " + CALLS + CALLS, "three", [ord("l"), PAIR]]
 
 
 class Client:
@@ -50,87 +33,6 @@ class Client:
             return await self._client.messages.create(**asked)
         async with self._client.messages.stream(**asked) as streamed:
             return await streamed.get_final_message()
-
-
-async def tokens_agent(
-    make_proxy: MakeProxy, http: aiohttp.ClientSession, attempt: AttemptedRollout, engine: Engine
-) -> Agent:
-    proxy = await make_proxy()
-    proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(engine, Letters())}])
-    return Agent(http, proxy, attempt)
-
-
-def tokens_of(spans: list[Span]) -> list[list[Any]]:
-    names = ("prompt_token_ids", "response_token_ids", "response_logprobs")
-    return [[span.attributes[name] for name in names] for span in spans]
-
-
-def result(call: Any, content: str, **more: Any) -> dict[str, Any]:
-    return {"type": "tool_result", "tool_use_id": call.id, "content": content, **more}
-
-
-async def converse_in_messages(client: Client, stream: bool) -> list[Any]:
-    said: list[Any] = [{"role": "user", "content": "hi"}]
-    asked: dict[str, Any] = {"system": "be good", "tools": TOOLS}
-    found = []
-    for more in ("and 1 + 2?", None, "again"):
-        answer = await client.ask(stream, messages=said, **asked)
-        found.append(answer)
-        calls = [block for block in answer.content if block.type == "tool_use"]
-        said.append({"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in answer.content]})
-        results = [result(call, "3", **({"is_error": True} if place else {})) for place, call in enumerate(calls)]
-        texts = [] if more is None else [{"type": "text", "text": more}]
-        said.append({"role": "user", "content": [*results, *texts]})
-    found.append(await client.ask(stream, messages=said, **asked))
-    return found
-
-
-async def converse_in_chat(agent: Agent) -> None:
-    said: list[Any] = [{"role": "system", "content": "be good"}, {"role": "user", "content": "hi"}]
-    for more in ("and 1 + 2?", None, "again", ""):
-        async with agent.post("/chat/completions", messages=said, tools=CHAT_TOOLS, max_tokens=50) as response:
-            message = (await response.json())["choices"][0]["message"]
-        said.append(message)
-        said += [
-            {"role": "tool", "tool_call_id": call["id"], "content": "3"} for call in message.get("tool_calls") or ()
-        ]
-        said += [] if more is None else [{"role": "user", "content": more}]
-
-
-@both_ways
-@engines
-async def test_a_conversation_with_tools_leaves_the_rows_of_the_same_one_by_chat(
-    make_proxy: MakeProxy,
-    http: aiohttp.ClientSession,
-    store: InMemoryLightningStore,
-    stream: bool,
-    engine_type: type[Engine],
-) -> None:
-    agent = await tokens_agent(make_proxy, http, await store.start_rollout({}), engine_type(*answers()))
-    async with Client(agent) as client:
-        found = await converse_in_messages(client, stream)
-    by_chat = await tokens_agent(make_proxy, http, await store.start_rollout({}), engine_type(*answers()))
-    await converse_in_chat(by_chat)
-    spans = await agent.spans()
-    assert tokens_of(spans) == tokens_of(await by_chat.spans())
-    assert spans[0].attributes["response_token_ids"] == [PAIR, ord("c"), END]
-    assert [span.attributes["agentlightning.has_token_ids"] for span in spans] == [True] * 4
-    first, second, third, _ = (span.attributes for span in spans)
-    assert second["prompt_token_ids"][: len(first["prompt_token_ids"]) + 3] == [
-        *first["prompt_token_ids"],
-        *first["response_token_ids"],
-    ]
-    assert third["prompt_token_ids"][: len(second["prompt_token_ids"])] == second["prompt_token_ids"]
-    assert [answer.stop_reason for answer in found] == ["end_turn", "tool_use", "end_turn", "max_tokens"]
-    assert found[0].content[0].text == "abc"
-    text, *calls = found[1].content
-    assert text.text.strip() == "so:"
-    assert [(call.name, call.input) for call in calls] == [("add", {"a": 1.0, "b": 2})] * 2
-    assert len({call.id for call in calls}) == 2
-    assert found[0].usage.input_tokens == len(first["prompt_token_ids"])
-    assert found[0].usage.output_tokens == 3
-    said = json.loads(str(spans[0].attributes["gen_ai.system_instructions"]))
-    assert said == [{"type": "text", "content": "be good"}]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 from proxy_fixtures import Agent, MakeProxy
+from three_apis import by_chat, by_messages, by_responses
 
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout
@@ -41,14 +42,16 @@ tokenizer.decoder = decoders.ByteLevel()
 alphabet = pre_tokenizers.ByteLevel.alphabet()
 tokenizer.train_from_iterator(["some words"], trainers.BpeTrainer(
     vocab_size=300, initial_alphabet=alphabet, special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"]))
-template = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\\n{{ m['content'] }}<|im_end|>\\n{% endfor %}"
+template = ("{% if tools %}{{ tools | tojson }}\\n{% endif %}{% for m in messages %}<|im_start|>{{ m['role'] }}\\n"
+            "{{ m['content'] }}{% if m['tool_calls'] %}{% for c in m['tool_calls'] %}{{ c['function'] | tojson }}"
+            "{% endfor %}{% endif %}<|im_end|>\\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}")
 fast = PreTrainedTokenizerFast(
     tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=template)
 fast.save_pretrained(sys.argv[1])
 Qwen2ForCausalLM(Qwen2Config(
     vocab_size=len(fast), hidden_size=256, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=False,
+    num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=False,
     eos_token_id=fast.eos_token_id, pad_token_id=fast.pad_token_id, bos_token_id=None,
 )).save_pretrained(sys.argv[1])
 """
@@ -75,8 +78,8 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vllm]:
         port = free.getsockname()[1]
     command = [
         *(PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(made), "--served-model-name", "small"),
-        *("--enforce-eager", "--max-model-len", "512", "--dtype", "bfloat16", "--host", "127.0.0.1"),
-        *("--port", str(port)),
+        *("--enforce-eager", "--max-model-len", "2048", "--dtype", "bfloat16", "--host", "127.0.0.1"),
+        *("--port", str(port), "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     ]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     log = folder / "vllm.log"
@@ -152,7 +155,7 @@ async def test_completions_are_recorded_alike(
 
 
 @pytest.mark.parametrize(("path", "asked"), [("/responses", "input"), ("/messages", "messages")])
-async def test_other_apis_are_recorded_without_tokens(
+async def test_other_apis_are_recorded_without_tokens_where_none_are_wanted(
     make_proxy: MakeProxy,
     vllm: Vllm,
     attempt: AttemptedRollout,
@@ -167,6 +170,36 @@ async def test_other_apis_are_recorded_without_tokens(
     span = await agent.span()
     assert span.attributes["agentlightning.has_token_ids"] is False
     assert span.attributes["gen_ai.usage.output_tokens"] == 6
+
+
+TURNS = [{"say": "say some words"}, {"say": "add 1", "forced": True}, {"results": ["2"]}]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("talk", [by_messages, by_responses])
+async def test_other_apis_leave_the_rows_of_the_same_conversation_by_chat(
+    make_proxy: MakeProxy,
+    vllm: Vllm,
+    store: InMemoryLightningStore,
+    http: aiohttp.ClientSession,
+    stream: bool,
+    talk: Any,
+) -> None:
+    proxy = await make_proxy(vllm, params={"return_token_ids": True})  # type: ignore[arg-type]
+    fields = {"max_tokens": 40, "temperature": 0.0}
+    chat = Agent(http, proxy, await store.start_rollout({}))
+    said = await by_chat(chat, TURNS, **fields)
+    other = Agent(http, proxy, await store.start_rollout({}))
+    await talk(other, TURNS, stream=stream, **fields)
+    assert len(said[1]["tool_calls"]) == 1
+    expected, found = await chat.spans(), await other.spans()
+    assert len(expected) == len(found) == 3
+    for one, two in zip(expected, found, strict=True):
+        for name in ("prompt_token_ids", "response_token_ids"):
+            assert two.attributes[name] == one.attributes[name]
+        assert two.attributes["response_logprobs"] == pytest.approx(one.attributes["response_logprobs"], abs=1e-3)
+        assert two.attributes["agentlightning.has_token_ids"] is True
+    print(talk.__name__, stream, [len(span.attributes["response_token_ids"]) for span in found], file=sys.stderr)
 
 
 async def test_an_error_of_the_engine_is_the_agents(

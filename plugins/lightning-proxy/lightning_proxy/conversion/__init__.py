@@ -9,9 +9,11 @@ from collections.abc import Mapping
 
 from lightning_proxy.conversion.base import Conversion, StreamConversion
 from lightning_proxy.conversion.messages import MessagesConversion
+from lightning_proxy.conversion.responses import ResponsesConversion
 
 CONVERSIONS: Mapping[str, Conversion] = {
     "/messages": MessagesConversion(),
+    "/responses": ResponsesConversion(),
 }
 """By the path below `/v1`."""
 

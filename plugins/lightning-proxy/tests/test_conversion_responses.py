@@ -1,0 +1,188 @@
+"""Responses to chat and back: nothing is lost, and what chat cannot say is refused by its name."""
+
+from typing import Any
+
+import pytest
+from chat_answers import chunks, message, messages, texts, values, whole
+from hypothesis import given, strategies
+from lightning_proxy.conversion import CONVERSIONS
+from lightning_proxy.request import Refused
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+RESPONSES = CONVERSIONS["/responses"]
+EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+HI = {"role": "user", "content": "hi"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+KEPT = {"include": ["reasoning.encrypted_content"]}
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return RESPONSES.request({"model": "small", "input": "hi", **fields})
+
+
+def streamed(said: dict[str, Any], size: int, reason: str | None = None, **request: Any) -> list[dict[str, Any]]:
+    conversion = RESPONSES.stream({"model": "small", **request})
+    events = [event for chunk in chunks(said, size, reason) for event in conversion.feed(chunk)]
+    return events + conversion.finish()
+
+
+def without_ids(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_ids(each) for name, each in value.items() if name not in ("id", "created_at")}
+    return [without_ids(each) for each in value] if isinstance(value, list) else value
+
+
+@given(messages)
+def test_an_answer_comes_back_as_the_message_that_the_engine_gave(said: dict[str, Any]) -> None:
+    answer = RESPONSES.answer(whole(said), {"model": "small"})
+    Response.model_validate(answer, strict=False)
+    chat = asked(input=[HI, *answer["output"], HI])
+    (turn,) = chat["messages"][1:-1]
+    assert {**turn, "content": turn["content"] or ""} == {**said, "content": said["content"] or ""}
+
+
+@given(messages)
+def test_a_client_that_keeps_no_reasoning_sends_it_back_encrypted(said: dict[str, Any]) -> None:
+    answer = RESPONSES.answer(whole(said), {"model": "small", **KEPT})
+    items = [{name: value for name, value in item.items() if name != "id"} for item in answer["output"]]
+    items = [{**item, "content": None} if item["type"] == "reasoning" else item for item in items]
+    (turn,) = asked(input=[HI, *items, HI])["messages"][1:-1]
+    assert turn.get("reasoning_content") == said.get("reasoning_content")
+
+
+@given(messages, strategies.integers(1, 9))
+def test_a_stream_says_what_the_answer_in_one_piece_does(said: dict[str, Any], size: int) -> None:
+    events = streamed(said, size)
+    for event in events:
+        EVENTS.validate_python(event)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    last = events[-1]
+    assert last["type"] == "response.completed"
+    assert without_ids(last["response"]) == without_ids(RESPONSES.answer(whole(said), {"model": "small"}))
+    items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert items == last["response"]["output"]
+    for item in items:
+        pieces = [event["delta"] for event in events if event.get("item_id") == item["id"] and "delta" in event]
+        whole_text = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
+        assert "".join(pieces) == whole_text
+
+
+images = strategies.builds(
+    lambda detail: (
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": detail},
+        {
+            "type": "image_url",
+            "image_url": {"url": "data:image/png;base64,AAAA", **({} if detail == "auto" else {"detail": detail})},
+        },
+    ),
+    strategies.sampled_from(["auto", "low", "high"]),
+)
+parts = texts.map(lambda text: ({"type": "input_text", "text": text}, {"type": "text", "text": text})) | images
+
+
+@given(strategies.lists(parts, min_size=1, max_size=3), texts, strategies.sampled_from(["user", "system", "developer"]))
+def test_texts_and_images_are_chats_own(both: list[Any], instructions: str, role: str) -> None:
+    given_parts, expected = [first for first, _ in both], [second for _, second in both]
+    chat = asked(instructions=instructions, input=[{"type": "message", "role": role, "content": given_parts}])
+    is_text = len(expected) == 1 and expected[0]["type"] == "text"
+    assert chat["messages"] == [
+        *([{"role": "system", "content": instructions}] if instructions else []),
+        {"role": "user" if role == "user" else "system", "content": expected[0]["text"] if is_text else expected},
+    ]
+
+
+@given(strategies.dictionaries(texts, values, max_size=3), strategies.booleans() | strategies.none())
+def test_a_tool_keeps_its_schema(schema: dict[str, Any], strict: bool | None) -> None:
+    tool = {"type": "function", "name": "add", "description": "adds", "parameters": schema, "strict": strict}
+    function = {"name": "add", "description": "adds", "parameters": schema}
+    function |= {} if strict is None else {"strict": strict}
+    assert asked(tools=[tool])["tools"] == [{"type": "function", "function": function}]
+
+
+def test_turns_of_the_model_are_told_apart() -> None:
+    first = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}]}
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "2"}]}
+    chat = asked(input=[HI, first, call, result, first, {**first, "content": "two"}])
+    assert [each["role"] for each in chat["messages"]] == ["user", "assistant", "tool", "assistant", "assistant"]
+    assert chat["messages"][1]["tool_calls"][0]["id"] == "c1"
+    assert [each["content"] for each in chat["messages"]] == ["hi", "one", "2", "one", "two"]
+
+
+def test_what_clients_always_send_changes_nothing() -> None:
+    assert asked() == asked(
+        store=False,
+        include=["reasoning.encrypted_content"],
+        reasoning={"summary": "auto"},
+        prompt_cache_key="k",
+        client_metadata={"a": "b"},
+        text={"format": {"type": "text"}},
+        truncation="disabled",
+        parallel_tool_calls=True,
+    )
+
+
+def test_parameters_have_chats_names() -> None:
+    chat = asked(
+        max_output_tokens=9,
+        temperature=0.5,
+        reasoning={"effort": "low"},
+        tools=[{"type": "function", "name": "add"}],
+        tool_choice={"type": "function", "name": "add"},
+        parallel_tool_calls=False,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True}, "verbosity": "low"},
+    )
+    assert chat == {
+        **asked(),
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "reasoning_effort": "low",
+        "tools": [{"type": "function", "function": {"name": "add"}}],
+        "tool_choice": {"type": "function", "function": {"name": "add"}},
+        "parallel_tool_calls": False,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}},
+        "verbosity": "low",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search', not 'function'"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+            "input[0].content[0].type",
+        ),
+        ({"input": [{"type": "reasoning", "encrypted_content": "gAAA"}]}, "input[0].encrypted_content"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "n"}]}, "input[0].arguments is None"),
+        ({"prompt": {"id": "x"}}, "prompt is none of the fields"),
+        ({"truncation": "auto"}, "truncation is 'auto'"),
+        ({"include": ["message.output_text.logprobs"]}, "include asks for log-probabilities"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type is 'grammar'"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice.type is 'mcp'"),
+        ({"input": [{"role": "other", "content": "x"}]}, "input[0].role is 'other'"),
+    ],
+)
+def test_what_chat_cannot_say_is_refused_by_its_name(fields: dict[str, Any], names: str) -> None:
+    with pytest.raises(Refused) as caught:
+        asked(**fields)
+    assert caught.value.status == 400
+    assert names in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "why"),
+    [
+        ("stop", "completed", None),
+        ("length", "incomplete", "max_output_tokens"),
+        ("content_filter", "incomplete", "content_filter"),
+    ],
+)
+def test_a_response_ends_for_its_reason(reason: str, status: str, why: str | None) -> None:
+    event = streamed(message("a", "", [CALL]), 2, reason)[-1]
+    assert event["type"] == f"response.{status}"
+    assert event["response"]["status"] == status
+    assert (event["response"]["incomplete_details"] or {}).get("reason") == why

@@ -1,0 +1,86 @@
+"""The rows of a conversation are the same by whichever API the agent speaks, id by id."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+from lightning_proxy.tokens import TokensBackend
+from proxy_fixtures import Agent, MakeProxy
+from three_apis import by_chat, by_messages, by_responses
+from token_engine import END, PAIR, Engine, Letters, StreamingEngine
+
+from lightning_core.adapter import TraceToTrajectories
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import Span
+
+pytest.importorskip("anthropic")
+
+apis = pytest.mark.parametrize("talk", [by_messages, by_responses])
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+engines = pytest.mark.parametrize("engine_type", [Engine, StreamingEngine])
+
+CALLS = '<tool_call>{"name": "add", "arguments": {"a": 1.0}}</tool_call>' * 2
+TURNS = [{"say": "hi"}, {"say": "1 + 2?"}, {"results": ["3", "no"]}, {"say": "on"}, {"say": "and on"}]
+
+
+def answers() -> list[list[int] | str]:
+    """Texts that the tokenizer would cut in another way, two calls after a text, nothing, and what is cut off."""
+    return [[PAIR, ord("c"), END], "so: " + CALLS, "three", [END], [ord("l"), PAIR]]
+
+
+@pytest.fixture
+async def make_agent(make_proxy: MakeProxy, http: aiohttp.ClientSession, store: InMemoryLightningStore) -> Any:
+    async def make(engine: Engine) -> Agent:
+        proxy = await make_proxy()
+        proxy.update_model_list([{"model_name": "small", "backend": TokensBackend(engine, Letters())}])
+        return Agent(http, proxy, await store.start_rollout({}))
+
+    return make
+
+
+def tokens_of(spans: list[Span]) -> list[list[Any]]:
+    names = ("prompt_token_ids", "response_token_ids", "response_logprobs", "agentlightning.has_token_ids")
+    return [[span.attributes[name] for name in names] for span in spans]
+
+
+@apis
+@both_ways
+@engines
+async def test_a_conversation_with_tools_leaves_the_rows_of_the_same_one_by_chat(
+    make_agent: Any, talk: Any, stream: bool, engine_type: type[Engine]
+) -> None:
+    agent, chat = await make_agent(engine_type(*answers())), await make_agent(engine_type(*answers()))
+    await talk(agent, TURNS, stream=stream, max_tokens=50)
+    await by_chat(chat, TURNS, max_tokens=50)
+    spans = await agent.spans()
+    assert tokens_of(spans) == tokens_of(await chat.spans())
+    assert [span.attributes["response_token_ids"] for span in spans][::4] == [[PAIR, ord("c"), END], [ord("l"), PAIR]]
+    found = TraceToTrajectories().adapt(spans)
+    assert (len(found.rows), found.refused) == (1, ()), "each prompt goes on with the tokens of the one before"
+
+
+@both_ways
+@engines
+async def test_messages_say_what_the_model_did(make_agent: Any, stream: bool, engine_type: type[Engine]) -> None:
+    found = await by_messages(await make_agent(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
+    assert [each.stop_reason for each in found] == ["end_turn", "tool_use", "end_turn", "end_turn", "max_tokens"]
+    assert found[0].content[0].text == "abc"
+    text, *calls = found[1].content
+    assert text.text.strip() == "so:"
+    assert [(call.name, call.input) for call in calls] == [("add", {"a": 1.0})] * 2
+    assert len({call.id for call in calls}) == 2
+    assert found[3].content == []
+    assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
+
+
+@both_ways
+@engines
+async def test_responses_say_what_the_model_did(make_agent: Any, stream: bool, engine_type: type[Engine]) -> None:
+    found = await by_responses(await make_agent(engine_type(*answers())), TURNS, stream=stream, max_tokens=50)
+    assert [each.status for each in found] == ["completed"] * 4 + ["incomplete"]
+    assert found[4].incomplete_details.reason == "max_output_tokens"
+    assert [each.output_text.strip() for each in found] == ["abc", "so:", "three", "", "lab"]
+    _, *calls = found[1].output
+    assert [(call.name, call.arguments) for call in calls] == [("add", '{"a": 1.0}')] * 2
+    assert len({call.call_id for call in calls}) == 2
+    assert (found[0].usage.output_tokens, found[4].usage.output_tokens) == (3, 2)
