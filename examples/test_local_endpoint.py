@@ -42,12 +42,49 @@ async def test_a_request_without_an_answer_is_refused_with_the_reason() -> None:
             await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hello"}])
 
 
-async def test_a_stream_is_refused() -> None:
+async def test_a_stream_gives_the_same_answer_and_its_usage() -> None:
     async with serve(echo) as url, AsyncOpenAI(base_url=url, api_key="any") as client:
-        with pytest.raises(BadRequestError, match="does not stream"):
-            await client.chat.completions.create(
-                model="m", messages=[{"role": "user", "content": "Hello"}], stream=True
-            )
+        stream = await client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "m|0|Hello"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == len("m|0|Hello")
+
+
+async def test_a_stream_gives_tool_calls() -> None:
+    async with (
+        serve(lambda request: [ToolCall("look_up", {"name": "pen"})]) as url,
+        AsyncOpenAI(base_url=url, api_key="any") as client,
+    ):
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "Hello"}], stream=True
+        )
+        first, last = [chunk.choices[0] async for chunk in stream]
+    [call] = first.delta.tool_calls or []
+    assert call.function is not None
+    assert (call.index, call.function.arguments) == (0, '{"name": "pen"}')
+    assert last.finish_reason == "tool_calls"
+
+
+async def test_an_answer_ends_before_a_stop_and_has_its_tokens_where_they_are_asked_for() -> None:
+    async with serve(lambda request: "One. END Two.") as url, AsyncOpenAI(base_url=url, api_key="any") as client:
+        completion = await client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "Hi"}],
+            stop=["END", "."],
+            logprobs=True,
+            extra_body={"return_token_ids": True},
+        )
+    answer = completion.model_dump()
+    assert "".join(map(chr, answer["prompt_token_ids"])) == "user: Hi\nassistant: "
+    assert "".join(map(chr, answer["choices"][0]["token_ids"])) == "One"
+    assert [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]] == [0.0] * 3
 
 
 async def test_clients_of_the_process_reach_the_endpoint_during_a_run_and_only_then(

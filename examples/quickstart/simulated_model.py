@@ -4,44 +4,15 @@ Whether it gets a thing right is drawn by a hash of the whole prompt and the req
 the same reply, and two prompts that differ in a word make different mistakes.
 """
 
-import hashlib
 import json
 import re
-from dataclasses import dataclass
-from typing import Self
 
 from local_endpoint import ChatRequest, ToolCall
 from price_list import in_dollars
+from skill import Skill
 
 QUESTION = re.compile(r"What do (.+?) cost together\?")
 ITEM = re.compile(r"(\d+) (\w+?)s?\b")
-
-
-@dataclass(frozen=True)
-class Skill:
-    """Something that the model does more or less reliably, depending on what the prompt says."""
-
-    name: str
-    unasked: float
-    """The probability of getting it right when the prompt says nothing about it."""
-    asked: float
-    """The probability when the prompt asks for it, in any of the ways that `helps` matches."""
-    helps: re.Pattern[str]
-    hurts: re.Pattern[str]
-    """What halves the probability, asked or not."""
-
-    @classmethod
-    def of(cls, name: str, unasked: float, asked: float, *, helps: str, hurts: str) -> Self:
-        """Make a skill from patterns that ignore case."""
-        return cls(name, unasked, asked, re.compile(helps, re.IGNORECASE), re.compile(hurts, re.IGNORECASE))
-
-    def shown(self, prompt: str, seed: int) -> bool:
-        """Return whether the model gets this right for this very request."""
-        probability = self.asked if self.helps.search(prompt) else self.unasked
-        if self.hurts.search(prompt):
-            probability /= 2
-        digest = hashlib.sha256(f"{self.name}\n{seed}\n{prompt}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") / 2**64 < probability
 
 
 LOOKS_UP = Skill.of(

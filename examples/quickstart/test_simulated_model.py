@@ -14,7 +14,8 @@ from beam_search import beam_search
 from endpoint import editor
 from local_endpoint import ChatMessage, ChatRequest
 from prompt_edits import EDITS
-from simulated_model import ADDS_UP, COVERS_ALL, ENDS_WITH_ANSWER, LOOKS_UP, Skill
+from simulated_model import ADDS_UP, COVERS_ALL, ENDS_WITH_ANSWER, LOOKS_UP
+from skill import Skill
 
 FOLDER = Path(__file__).parent
 ORDERS = [json.loads(line) for line in (FOLDER / "val.jsonl").read_text(encoding="utf-8").splitlines()]
