@@ -15,7 +15,7 @@ from lightning_core.adapter.usage import read_usage
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import FastAlgorithm, RolloutOutcome, run_batch
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
-from lightning_core.config.components import search_first
+from lightning_core.config.components import import_path, search_first
 from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, hook_lines
 from lightning_core.display.texts import shortened
@@ -64,20 +64,11 @@ def module_path(agent: str) -> str:
     Raises:
         ConfigError: When there is no such file, or its name is not a module name.
     """
-    place, _, name = agent.rpartition(":")
-    if not place.endswith(".py"):
-        search_first(Path.cwd())
-        return agent
-    file = Path(place).resolve()
-    if not file.is_file():
-        raise ConfigError(f"agent {agent!r}: there is no file {file}")
-    if not file.stem.isidentifier():
-        raise ConfigError(f"agent {agent!r}: {file.name} cannot be imported; rename it, as in my_agent.py")
-    search_first(file.parent)
-    loaded = getattr(sys.modules.get(file.stem), "__file__", None)
-    if loaded is not None and Path(loaded).resolve() != file:
-        raise ConfigError(f"agent {agent!r}: this process has loaded {loaded} under the name {file.stem!r}; rename it")
-    return f"{file.stem}:{name}"
+    search_first(Path.cwd())
+    try:
+        return import_path(agent, Path.cwd())
+    except ConfigError as exc:
+        raise ConfigError(f"agent {exc}") from exc
 
 
 def load_agent(path: str) -> LitAgent[Any]:

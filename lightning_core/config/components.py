@@ -27,14 +27,43 @@ def search_first(folder: Path) -> None:
     sys.path.insert(0, str(folder))
 
 
+def import_path(path: str, folder: Path) -> str:
+    """Return the `module:object` of what may be given as `file.py:object`, ready to be imported.
+
+    The folder of such a file is put in front of the module search path.
+
+    Args:
+        path: What is named.
+        folder: Where the path of a file begins.
+
+    Raises:
+        ConfigError: When there is no such file, its name is not a module name, or another module has that name.
+    """
+    place, _, name = path.rpartition(":")
+    if not place.endswith(".py"):
+        return path
+    file = (folder / place).resolve()
+    if not file.is_file():
+        raise ConfigError(f"{path!r}: there is no file {file}")
+    if not file.stem.isidentifier():
+        raise ConfigError(f"{path!r}: {file.name} cannot be imported; rename it, as in my_agent.py")
+    search_first(file.parent)
+    loaded = getattr(sys.modules.get(file.stem), "__file__", None)
+    if loaded is not None and Path(loaded).resolve() != file:
+        raise ConfigError(f"{path!r}: this process has loaded {loaded} under the name {file.stem!r}; rename it")
+    return f"{file.stem}:{name}"
+
+
 def load_named(file: ConfigFile, place: Place, path: str) -> Any:
-    """Load what `"module:name"` names.
+    """Load what `"module:name"` or `"file.py:name"` names; files are found from the config's folder.
 
     Raises:
         ConfigError: When there is no such thing, or its module cannot be imported.
     """
     try:
-        return load_object(path)
+        return load_object(import_path(path, file.path.resolve().parent))
+    except ConfigError as exc:
+        raise ConfigError(f"{file.where(place)}: {place[0]}: {exc}") from exc
     except RegistryError as exc:
         raise ConfigError(f"{file.where(place)}: {place[0]}: {exc}{raised_at(file, exc)}") from exc
 

@@ -275,6 +275,7 @@ def load_job(
     config = _validate(file)
     for key in config.model_fields_set - set(DATASETS):
         remember_secrets(key, getattr(config, key))
+    _check_templates(file, config)
     agent = load_agent(file, config.agent, has_grader=config.reward is not None)
     options, faults = check_components(file)
     if faults:
@@ -321,6 +322,20 @@ def _validate(file: ConfigFile) -> Config:
         faults = [explain(file, fault, Config.model_fields) for fault in exc.errors()]
         faults += check_components(file)[1]
         raise ConfigError("\n".join(in_order(file, faults))) from exc
+
+
+def _check_templates(file: ConfigFile, config: Config) -> None:
+    """Refuse the name of a file where the text of a prompt belongs."""
+    for name, resource in (config.initial_resources or {}).items():
+        if isinstance(resource, PromptTemplate) and _FILE_NAME.fullmatch(resource.template):
+            place = ("initial_resources", name, "template")
+            raise ConfigError(
+                f"{file.where(place)}: initial_resources.{name}.template is {resource.template!r}, which names a file; "
+                "give the text of the prompt itself, as in `template: |-` with the text below it"
+            )
+
+
+_FILE_NAME = re.compile(r"@?[\w./~-]+\.(txt|md|jinja2?|j2|poml|prompt|tmpl|ya?ml|json)", re.IGNORECASE)
 
 
 def _check_plugins(file: ConfigFile, config: Config, plugins: Sequence[object]) -> None:

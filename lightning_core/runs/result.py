@@ -282,19 +282,29 @@ DELETED_USAGE = "lightning_core.deleted_usage"
 
 
 async def keep_usage(store: LightningStore, rollouts: Iterable[Rollout]) -> None:
-    """Remember what rollouts used that are about to be deleted, so that `sum_usage` still counts it."""
-    used = usage_in({USAGE: await store.load_state(DELETED_USAGE)})
+    """Remember what rollouts used that are about to be deleted, so that `sum_usage` still counts it, once."""
+    used, counted = await _deleted_usage(store)
+    rollouts = list(rollouts)
     for rollout in rollouts:
-        for attempt in await store.query_attempts(rollout.rollout_id):
-            used += await _usage_of(store, attempt)
-    await store.save_state(DELETED_USAGE, as_metadata(used))
+        if rollout.rollout_id not in counted:
+            for attempt in await store.query_attempts(rollout.rollout_id):
+                used += await _usage_of(store, attempt)
+    ids = [rollout.rollout_id for rollout in rollouts]
+    await store.save_state(DELETED_USAGE, {**as_metadata(used), "rollouts": ids})
+
+
+async def _deleted_usage(store: LightningStore) -> tuple[Usage, set[str]]:
+    """Return what deleted rollouts used, and the ids of those that were counted last: a kill may have kept them."""
+    state = await store.load_state(DELETED_USAGE)
+    return usage_in({USAGE: state}), set(state.get("rollouts", ())) if isinstance(state, Mapping) else set()
 
 
 async def sum_usage(store: LightningStore) -> RunUsage:
     """Add up what the attempts of a run used: as their metadata have it, else as their spans do."""
-    agent, algorithm = usage_in({USAGE: await store.load_state(DELETED_USAGE)}), Usage()
+    agent, counted = await _deleted_usage(store)
+    algorithm = Usage()
     for rollout in await store.query_rollouts():
-        if not isinstance(rollout, AttemptedRollout):
+        if not isinstance(rollout, AttemptedRollout) or rollout.rollout_id in counted:
             continue
         attempts = [rollout.attempt]
         if rollout.attempt.sequence_id > 1:

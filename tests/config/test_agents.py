@@ -1,5 +1,6 @@
 """The agent of a config file: a path, a program or a service."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,10 +92,16 @@ def test_what_is_no_agent_is_told_with_its_place_before_a_run(write: WriteFile, 
         load_job(write("config.yaml", f"agent: {agent}\n{REST}"))
 
 
-@pytest.mark.parametrize(
-    ("agent", "meant"),
-    [("tickets.py:classify", "tickets:classify"), ("./agents/tickets.py:classify", "agents.tickets:classify")],
-)
-def test_an_agent_given_as_a_file_is_answered_with_what_to_write(write: WriteFile, agent: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf":1: agent: {agent!r} names a file; name its module: {meant!r}"):
-        load_job(write("config.yaml", f"agent: {agent}\n{REST}"))
+@pytest.mark.parametrize("path", ["tickets.py", "agents/tickets.py", "./agents/tickets.py"])
+def test_an_agent_may_be_given_as_its_file(write: WriteFile, folder: Path, path: str) -> None:
+    (folder / "agents").mkdir()
+    source = (folder / "my_agent.py").read_text()
+    write(path, source.replace("solve", "classify"))
+    job = load_job(write("config.yaml", f"agent: {path}:classify\n{REST}"))
+    assert inspect.getfile(inspect.unwrap(job.agent)) == str(folder / path)  # type: ignore[arg-type]
+
+
+def test_an_agent_whose_file_is_not_there_is_told_with_its_place(write: WriteFile, folder: Path) -> None:
+    message = rf":1: agent: 'tickets\.py:classify': there is no file {folder / 'tickets.py'}"
+    with pytest.raises(ConfigError, match=message):
+        load_job(write("config.yaml", f"agent: tickets.py:classify\n{REST}"))

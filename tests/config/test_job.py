@@ -249,3 +249,12 @@ def test_what_an_algorithm_cannot_use_is_told_with_its_line(write: WriteFile, fo
     job = load_job(write("config.yaml", "agent: my_agent:solve\nalgorithm: picky:Picky\n"))
     with pytest.raises(ConfigError, match=rf"^{folder}/config.yaml:2: algorithm: no sample is left to learn from$"):
         job.plan()
+
+
+@pytest.mark.parametrize("template", ["prompts/first.txt", "prompt.jinja", "@prompt.md"])
+def test_the_name_of_a_file_in_place_of_a_prompt_is_refused(write: WriteFile, template: str) -> None:
+    resources = f"initial_resources:\n  main:\n    resource_type: prompt_template\n    template: '{template}'\n"
+    config = write("config.yaml", f"agent: my_agent:solve\nalgorithm: baseline\ntrain_dataset: [1]\n{resources}")
+    message = rf":7: initial_resources\.main\.template is '{template}', which names a file; give the text of the prompt"
+    with pytest.raises(ConfigError, match=message):
+        load_job(config, dry_run=True)

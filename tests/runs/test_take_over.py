@@ -4,9 +4,11 @@ from pathlib import Path
 
 from lightning_http import LightningStoreClient, LightningStoreServer
 
+from lightning_core.adapter.usage import Usage
 from lightning_core.runs import RunFolder
 from lightning_core.runs.manifest import Origin
 from lightning_core.runs.recording import Recording
+from lightning_core.runs.result import keep_usage, sum_usage
 from lightning_core.store import InMemoryLightningStore, LightningStore, StoreFacade
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.types import RolloutStatus
@@ -38,3 +40,23 @@ async def test_runners_of_a_store_that_is_served_elsewhere_keep_what_they_work_o
     started = await memory.start_rollout("task", worker_id="w-1")
     async with LightningStoreServer(memory) as server, LightningStoreClient(server.url) as store:
         assert await status_after(tmp_path, store, started.rollout_id) == "preparing"
+
+
+async def test_what_deleted_rollouts_used_counts_once_also_after_a_kill_before_they_are_deleted() -> None:
+    store = InMemoryLightningStore()
+    rollouts = []
+    for _ in range(2):
+        started = await store.start_rollout("task")
+        used = {"usage": {"calls": 3, "input_tokens": 10}}
+        await store.update_attempt(started.rollout_id, "latest", status="failed", add_metadata={**used, "failure": {}})
+        rollouts.append(started)
+    assert (await sum_usage(store)).agent == Usage(calls=6, input_tokens=20)
+    for _ in range(2):  # the first time, the process is killed before it deletes them
+        await keep_usage(store, rollouts)
+        assert (await sum_usage(store)).agent == Usage(calls=6, input_tokens=20)
+    await store.delete_rollouts([each.rollout_id for each in rollouts])
+    assert (await sum_usage(store)).agent == Usage(calls=6, input_tokens=20)
+    again = await store.start_rollout("task")
+    await store.update_attempt(again.rollout_id, "latest", status="failed", add_metadata={**used, "failure": {}})
+    await keep_usage(store, [again])
+    assert (await sum_usage(store)).agent == Usage(calls=9, input_tokens=30)

@@ -128,6 +128,9 @@ _FUNCTIONS = {
     "/responses": "aresponses",
 }
 
+_VLLM_VARIABLE = "HOSTED_VLLM_API_BASE"
+"""Where the library finds the server of `hosted_vllm` that no `api_base` names."""
+
 _in_use: set["LitellmBackend"] = set()
 """Those that have made a call, and are not closed."""
 
@@ -152,7 +155,8 @@ class LitellmBackend(Backend):
         params: More arguments of the library for this provider, such as `aws_region_name` or `vertex_project`.
 
     Raises:
-        ConfigError: When the model has no provider, or the variable of the key is not set.
+        ConfigError: When the model has no provider, a `hosted_vllm` has no `api_base`, or the variable of the key is
+            not set.
     """
 
     def __init__(
@@ -183,6 +187,12 @@ class LitellmBackend(Backend):
             "num_retries": 0,  # the proxy tries again, and counts it
             "max_retries": 0,
         }
+        address = {"api_base", "base_url"} & self._options.keys()
+        if provider == "hosted_vllm" and not address and not os.environ.get(_VLLM_VARIABLE):
+            raise ConfigError(
+                f"model {model!r} has no api_base, and would go to OpenAI; give the URL of your server, as "
+                f"http://127.0.0.1:8000/v1, or set {_VLLM_VARIABLE}"
+            )
         self._model = model
         at = hide_in_text(f" at {self._options['api_base']}") if "api_base" in self._options else ""
         self._where = f"{self.address}{at}"

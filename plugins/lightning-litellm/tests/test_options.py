@@ -43,6 +43,7 @@ def test_nothing_of_it_is_imported_before_it_is_configured_nor_the_library_befor
     ("options", "message"),
     [
         ({"model": "gpt-4o"}, "model is 'gpt-4o'; it begins with the provider, as litellm has it: anthropic/gpt-4o"),
+        ({"model": "hosted_vllm/small"}, r"'hosted_vllm/small' has no api_base, and would go to OpenAI; give the URL"),
         ({"model": "openai/x", "api_key": "os.environ/NOT_SET_HERE"}, "the variable NOT_SET_HERE, which is not set"),
     ],
 )

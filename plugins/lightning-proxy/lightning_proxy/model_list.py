@@ -1,5 +1,6 @@
 """The list of models, in the form of LiteLLM's: which name leads to which backend."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, Required
@@ -88,6 +89,12 @@ class RefusedFields:
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
 """LiteLLM's names of providers that speak OpenAI's API."""
+
+_OWN_SERVERS = frozenset({"hosted_vllm", "vllm", "sglang"})
+"""Those of them that are servers of one's own."""
+
+_BASE_VARIABLE = "OPENAI_BASE_URL"
+"""Where the backend `openai` finds the server that no `api_base` names."""
 
 _OTHER_PROVIDERS = frozenset(
     {
@@ -233,6 +240,11 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
     if given is None:
         is_openai = provider in _OPENAI_PROVIDERS or (provider is None and "api_base" in options)
         spec = "openai" if is_openai else "litellm"
+    if is_openai and provider in _OWN_SERVERS and "api_base" not in options and not os.environ.get(_BASE_VARIABLE):
+        raise ConfigError(
+            f"model_list[{number}] ({name}): {model_name!r} has no api_base, and would go to OpenAI; give the URL of "
+            f"your server, as http://127.0.0.1:8000/v1, or set {_BASE_VARIABLE}"
+        )
     if spec == "litellm":  # it needs the provider's prefix
         model = model_name
         options = {"model": model, **options}

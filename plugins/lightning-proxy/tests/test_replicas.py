@@ -252,6 +252,16 @@ class TestModelList:
         with pytest.raises(ConfigError, match=message):
             make_replicas([entry], default_registry())
 
+    @pytest.mark.parametrize("provider", ["hosted_vllm", "vllm", "sglang"])
+    def test_ones_own_server_without_its_url_is_refused_and_not_taken_for_openai(
+        self, provider: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+        entry = {"model_name": "m", "litellm_params": {"model": f"{provider}/small"}}
+        message = rf"model_list\[0\] \(m\): '{provider}/small' has no api_base, and would go to OpenAI; give the URL of"
+        with pytest.raises(ConfigError, match=message):
+            make_replicas([entry], default_registry())
+
     def test_a_variable_that_is_not_set_is_named(self) -> None:
         entry = {"model_name": "m", "litellm_params": {"api_base": "http://a:1", "api_key": "os.environ/NO_SUCH_KEY"}}
         with pytest.raises(ConfigError, match="NO_SUCH_KEY, which is not set"):

@@ -1,16 +1,19 @@
 """Opening the file: what is checked, who owns it, how safely it is written."""
 
 import json
+import logging
 import os
 import socket
 import sqlite3
-from contextlib import suppress
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
 from lightning_core.errors import InvalidRequest, LightningError, StoreError, StoreFull
 from lightning_sqlite.schema import MIGRATIONS, is_ours, migrate, version_of
+
+logger = logging.getLogger(__name__)
 
 
 class StoreInUse(StoreError):
@@ -198,9 +201,28 @@ def refuse_damage(connection: sqlite3.Connection) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Make a file that only its owner can read, where there is none: a store has keys. Its journals get its mode."""
-    with suppress(FileExistsError):
+    """Make a file that only its owner can read: a store has keys. New journals get its mode.
+
+    One that is there already, and that others can read, is theirs no more.
+    """
+    try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        _close_to_others(path)
+        for ending in ("-wal", "-shm"):
+            _close_to_others(Path(f"{path}{ending}"))
+
+
+def _close_to_others(path: Path) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if os.name == "posix" and mode & 0o077:
+            path.chmod(mode & 0o700)
+            logger.warning("lightning.store_made_private path=%s: others could use it (mode %04o)", path, mode)
+    except FileNotFoundError:
+        return
+    except OSError as exc:  # somebody else's
+        logger.warning("lightning.store_not_private path=%s: others can use it, and it has keys: %s", path, exc)
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -80,6 +80,19 @@ async def test_files_are_their_owners_alone_whatever_the_umask(tmp_path: Path) -
     assert modes == dict.fromkeys(["store.db", "store.db-wal", "store.db-owner"], "0o600")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="files have modes there")
+async def test_a_file_that_others_can_read_is_its_owners_alone_when_it_is_opened(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await SqliteLightningStore(path).aclose()
+    os.chmod(path, 0o644)
+    store = SqliteLightningStore(path)
+    await store.enqueue_rollout("task")
+    assert set(modes_in(path.parent).values()) == {"0o600"}
+    await store.aclose()
+    assert f"lightning.store_made_private path={path}: others could use it (mode 0644)" in caplog.text
+
+
 async def test_a_second_store_of_the_same_process_is_told_who_owns_the_file(path: Path) -> None:
     store = SqliteLightningStore(path)
     owner = rf"is in use by this process {os.getpid()} on {re.escape(socket.gethostname())}, since \d{{4}}-.*\+00:00; "
