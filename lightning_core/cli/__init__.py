@@ -152,7 +152,7 @@ def main() -> None:
         _leave(1)
     except SystemExit as exc:
         if exc.code == INTERRUPTED:
-            # All is told and closed. What does not let itself be stopped, a thread or a coroutine of an agent, must
+            # Everything is printed and closed. A thread or coroutine of an agent that cannot be stopped must
             # not keep the process any longer.
             _leave(TERMINATED if terminations else INTERRUPTED)
         raise

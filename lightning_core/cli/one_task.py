@@ -193,7 +193,7 @@ def print_outcome(console: Console, agent: str, outcome: RolloutOutcome, result:
     Args:
         console: See `plain_console`.
         agent: What it is called.
-        outcome: What is told.
+        outcome: What is printed.
         result: Of the run that the rollout was all of.
     """
     title = Text(agent, style="bold").append(f"  {shortened(outcome.rollout.input, MAX_CHARACTERS)}", style="not bold")

@@ -43,7 +43,7 @@ class Branch:
 
     label: Text
     lines: list[Text] = field(default_factory=list)
-    """What is told about it, below it."""
+    """The lines below it, which describe it."""
     depth: int = 0
     """0 for what lies in no other span."""
 

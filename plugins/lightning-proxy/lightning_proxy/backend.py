@@ -47,7 +47,7 @@ class BackendRequest:
 
 
 class BackendAnswer(ABC):
-    """An answer that has begun. Whoever has it closes it."""
+    """An answer that has begun. Its holder closes it."""
 
     status: int
     """The HTTP status."""

@@ -197,7 +197,7 @@ class CancelScope:
         self._watching: asyncio.Task[None] | None = None
 
     def abort(self, reason: str) -> None:
-        """Cancel the block; the agent is told to try again. Does nothing once it has ended."""
+        """Cancel the block; the agent gets an error that says to try again. Does nothing once it has ended."""
         self._cancel(Refused(503, "call_aborted", f"the call was cut off: {reason}", retry_after=1.0))
 
     async def __aenter__(self) -> Self:

@@ -202,7 +202,7 @@ class Engine:
         call.path = below
         call.fields = fields = parse_object(call.body)
         if fields is None:
-            raise Refused(400, "invalid_json", "the request's body is no JSON object")
+            raise Refused(400, "invalid_json", "the request's body is not a JSON object")
         if not isinstance(fields.get("model"), str | None):
             raise Refused(400, "invalid_request", f"model is {fields['model']!r:.100}; it is the name of one")
         models = self.replicas.models()

@@ -267,7 +267,7 @@ class RefusalWaits:
         refused: asyncio.Future[None] = loop.create_future()
 
         def tell(limit: Limit) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, and with it all that waited
                 loop.call_soon_threadsafe(_settle, refused)
 
         stop_listening = budget.listen_to_refusals(tell)
@@ -281,7 +281,7 @@ class RefusalWaits:
         return budget.status()
 
     def close(self) -> None:
-        """Let everybody go who waits, and nobody wait from now on: the proxy is about to stop."""
+        """Release all waiting calls, and let none wait from now on: the proxy is about to stop."""
         self._is_closed = True
         for refused in tuple(self._waiting):
             _settle(refused)

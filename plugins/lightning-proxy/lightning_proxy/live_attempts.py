@@ -43,7 +43,7 @@ _ENDED = _Verdict(math.inf, "has ended")
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the store is being asked. It ends by itself, whoever still waits for it."""
+    """What the store is being asked. It ends by itself, also without a waiting call."""
 
     began: float
     task: "asyncio.Task[None]"
@@ -82,7 +82,7 @@ class LiveAttempts:
         return known is None or known.is_of_agent
 
     def require_not_ended(self, owner: Owner) -> None:
-        """Check that an attempt has not ended since `require`. Whoever then begins a call at once is not too late.
+        """Check that an attempt has not ended since `require`. A call that begins right after it is not too late.
 
         Raises:
             Refused: When it has.
@@ -97,7 +97,7 @@ class LiveAttempts:
         believed to be live where the caller has its key.
 
         Raises:
-            Refused: When it is not, or nobody can tell.
+            Refused: When it is not, or that cannot be known.
         """
         known = self._known.get(owner)
         if known is None or self._clock.now() - known.at >= FRESH_SECONDS:

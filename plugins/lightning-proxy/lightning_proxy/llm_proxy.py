@@ -56,7 +56,7 @@ class LLMProxy(AddressedProxy):
         host: The address to listen on. One that other machines can reach demands a key.
         num_retries: How often a call is tried again that was refused before it was answered.
         launch_mode: `thread` or `asyncio`; 0.3's `mp` is a thread, too: `agl proxy` runs in a process of its own.
-        key: What whoever steers it says, and what the keys of attempts are made of: that of the store's server. None
+        key: What its controllers send, and what the keys of attempts are derived from: that of the store's server. None
             for the variable `AGL_KEY`, `""` for none.
         public_url: How agents reach it, where that is not `host` and `port`.
         allow_unattributed: Whether calls are served that belong to no attempt. They are not recorded.
@@ -298,7 +298,7 @@ class LLMProxy(AddressedProxy):
         """Wait until no call is under way, and cut off those that are after so many seconds; `pause` first.
 
         Returns:
-            How many calls ended, and how many were cut off. The agents of the latter are told to try again.
+            How many calls ended, and how many were cut off. The agents of the latter get an error: try again.
         """
         return await self._require_running().ask(lambda proxy: proxy.drain(timeout))
 

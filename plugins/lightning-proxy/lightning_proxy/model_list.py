@@ -19,7 +19,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class RefusedFields:
-    """The fields that a replica refuses, whoever calls.
+    """The fields that a replica refuses from every caller.
 
     A field is left out for a minute when two different calls were refused for it, and went well without it. One that
     was ever taken is known: then a refusal is that of a call which cannot have it, and of no other one.

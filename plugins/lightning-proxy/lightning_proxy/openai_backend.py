@@ -77,7 +77,7 @@ class OpenAIBackend(Backend):
         return_token_ids: Whether it knows `return_token_ids`; None for finding out.
 
     Raises:
-        ConfigError: When `api_base` is no URL, the variable of the key is not set, or an option has a value that it
+        ConfigError: When `api_base` is not a URL, the variable of the key is not set, or an option has a value that it
             does not take.
     """
 

@@ -94,7 +94,7 @@ class Outbox:
         self._hurry: asyncio.Future[None] | None = None
         self._is_down = False
         self.lost = 0
-        """Spans that nobody took: their rollout was deleted, the store was closed, or it cannot keep them."""
+        """Spans that were not stored: their rollout was deleted, the store was closed, or it cannot keep them."""
         self._lost_of: OrderedDict[Owner, str] = OrderedDict()
         """Attempts that are there and have lost spans, and why."""
 
@@ -308,7 +308,7 @@ class Outbox:
 
     def _lose(self, run_id: str | None, spans: list[Span], error: Exception) -> None:
         self.lost += len(spans)
-        if not isinstance(error, NotFound):  # else nobody asks for the attempt any more
+        if not isinstance(error, NotFound):  # else the attempt is not asked for any more
             for span in spans:
                 self._lost_of[Owner(run_id, span.rollout_id, span.attempt_id)] = str(error)
             while len(self._lost_of) > _MAX_LOST:
@@ -321,7 +321,7 @@ class Outbox:
         self._hurry = asyncio.get_running_loop().create_future()
         await self._clock.wait(self._hurry, seconds)
 
-    # Whoever waits
+    # Waiters
 
     def _until_stored(self, attempt: _Attempt, tickets: set[Ticket]) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

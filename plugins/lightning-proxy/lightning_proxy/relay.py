@@ -22,7 +22,7 @@ _VARIABLE = "os.environ/"
 _SHORTEST_KEY = 8
 """What is shorter stands for none, such as `EMPTY`, and may be a part of any text."""
 _LONGEST_TEXT = 4096
-"""So many bytes of an error that is no JSON are handed on: it may be a page."""
+"""So many bytes of an error that is not JSON are passed on: it may be a page."""
 _SHOWN_BYTES = 200
 _NAME = re.compile(r"[\w.-]{1,64}")
 

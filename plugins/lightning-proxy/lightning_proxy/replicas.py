@@ -181,7 +181,7 @@ class Replicas:
         return list(self._by_model)
 
     def replace(self, replicas: Sequence[Replica]) -> None:
-        """Send calls to these from now on; `on_idle` is told of each other one when its last call has ended."""
+        """Send calls to these from now on; `on_idle` gets each of the others when its last call has ended."""
         gone = [replica for replica in self._all if replica not in replicas]
         for replica in replicas:
             replica.refused_fields.clear()

@@ -80,7 +80,7 @@ class Reports:
 
 def _read(fields: dict[str, Any] | None) -> list[SpanCoreFields]:
     if not fields:
-        raise Refused(400, "invalid_report", f"the report is no JSON object with something in it; send {_EXAMPLE}")
+        raise Refused(400, "invalid_report", f"the report is not a JSON object with something in it; send {_EXAMPLE}")
     unknown = next((name for name in fields if name not in _FIELDS), None)
     if unknown is not None:
         hint = did_you_mean(unknown, _FIELDS)
@@ -214,7 +214,7 @@ class ControlRoutes:
         body = await request.read_body(_MAX_BODY_BYTES)
         fields = parse_object(body) if body else {}
         if fields is None:
-            raise Refused(400, "invalid_json", "the request's body is no JSON object")
+            raise Refused(400, "invalid_json", "the request's body is not a JSON object")
         return fields
 
 

@@ -55,7 +55,7 @@ def _where(strategy: object) -> dict[str, str]:
 
 
 def _key(options: Mapping[str, Any], store: LightningStore, strategy: object) -> dict[str, str]:
-    """Make a key where nobody gave one, and those that are made of it reach the runners."""
+    """Make a key where none was given, and those that are made of it reach the runners."""
     if "key" in options or os.environ.get(KEY_VARIABLE):
         return {}
     serves = getattr(strategy, "serves", None)

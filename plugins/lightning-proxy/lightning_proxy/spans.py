@@ -75,7 +75,7 @@ def span_of(call: Call, capture: Capture) -> Span:
     """Make the span of a call that has ended, which belongs to an attempt. The caller sets its number."""
     assert call.dialect is not None
     model = None if call.replica is None else call.replica.model_name
-    if call.fell_back:  # they are another model's tokens, which nobody trains
+    if call.fell_back:  # they are another model's tokens, which are not trained on
         capture = replace(capture, tokens=False)
     attributes = attributes_of(call.dialect, call.fields or {}, call.answer, capture, model=model)
     if call.fell_back:
@@ -108,7 +108,7 @@ def bare_span_of(call: Call, error: Exception) -> Span:
 def attributes_of(
     dialect: Dialect, request: dict[str, Any], answer: Answer, capture: Capture, *, model: str | None = None
 ) -> dict[str, Any]:
-    """Return the attributes of a request and its answer, whoever made the call.
+    """Return the attributes of a request and its answer, for any caller.
 
     Args:
         dialect: The API.

@@ -1,4 +1,4 @@
-"""A model's server for tests: it answers as vLLM does, and fails as it is told to.
+"""A model's server for tests: it answers as vLLM does, and fails on request.
 
 A token is a character: its id is its code. So a test sees at once what the engine saw.
 """

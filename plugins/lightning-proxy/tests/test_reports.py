@@ -83,8 +83,8 @@ async def test_several_rewards_and_an_annotation_keep_their_names(agent: Agent) 
 @pytest.mark.parametrize(
     ("report", "message"),
     [
-        ("1.0", "the report is no JSON object"),
-        ("{}", "the report is no JSON object with something in it"),
+        ("1.0", "the report is not a JSON object"),
+        ("{}", "the report is not a JSON object with something in it"),
         ('{"rewrad": 1}', "no field 'rewrad'.*Did you mean 'reward'"),
         ('{"reward": "high"}', "must be a number, got 'high'"),
         ('{"reward": NaN}', "must be finite"),

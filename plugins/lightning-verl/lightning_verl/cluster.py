@@ -22,7 +22,7 @@ from lightning_verl.run_queue import check_queue, wait_until
 logger = logging.getLogger(__name__)
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-"""What is told to Ray unless the config says otherwise. Workers' logs stand in Ray's session folder."""
+"""Options of Ray, unless the config gives others. Workers' logs stand in Ray's session folder."""
 
 _POOL = "verl_group_"
 """What the names of verl's placement groups have in them."""

@@ -323,7 +323,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         try:
             metrics = self._bridge.call(self._outcome.validate(self.global_steps))
         except Enough:
-            if self._is_training:  # what the step has measured besides is told before the end
+            if self._is_training:  # the step's other metrics are reported before the end
                 return {}
             raise
         if not self._is_training:  # later, they are among those of the step

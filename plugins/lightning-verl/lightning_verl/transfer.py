@@ -24,7 +24,7 @@ class TransferQueueRows:
     def end(self, uid: str, lesson: Lesson, *, partition: str, step: int) -> None:
         """Put the rows of a group, and then say that it has ended. Each row has its versions.
 
-        One without rows is a failure: verl leaves it out, or asks for another one, where it is told to; of what is
+        One without rows is a failure: verl leaves it out, or asks for another one, where configured; of what is
         finished it wants to know the reward.
         """
         rows = lesson.rows

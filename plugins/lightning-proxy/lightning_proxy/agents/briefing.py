@@ -20,7 +20,7 @@ NO_KEY = "none"
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """What a program or a service is told."""
+    """What a program or a service gets to know."""
 
     task: Any
     mode: str | None
@@ -37,7 +37,7 @@ class Briefing:
         """Say what there is to know.
 
         Raises:
-            AgentError: When the rollout has no attempt: then nobody runs it.
+            AgentError: When the rollout has no attempt, so that no runner runs it.
         """
         if not isinstance(rollout, AttemptedRollout):
             raise AgentError(f"rollout {rollout.rollout_id} has no attempt; let a runner run the agent")
@@ -71,7 +71,7 @@ class Briefing:
         """Return the task as JSON, without spaces.
 
         Raises:
-            InvalidTask: When it is no JSON.
+            InvalidTask: When it is not JSON.
         """
         return as_json(self.task)
 

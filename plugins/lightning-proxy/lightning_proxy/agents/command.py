@@ -196,7 +196,7 @@ class CommandAgent(LitAgent[Any]):
                     "as in {'QUESTION': 'question'}"
                 )
             if name.startswith("AGL_") or name in MODEL_VARIABLES:
-                raise InvalidAgent(f"task_variables has {name}, in which the program is told something else; rename it")
+                raise InvalidAgent(f"task_variables has {name}, which has another meaning for programs; rename it")
         _require_program(self.command[0], self.folder, kept_variables(self.pass_variables))
 
     @property
@@ -267,7 +267,7 @@ class CommandAgent(LitAgent[Any]):
                 self._without_secrets(line, briefing), f"the last line that the program {self.name} printed"
             )
         try:
-            if reward_file.exists() and not reward_file.is_file():  # a pipe that nobody writes to would be waited for
+            if reward_file.exists() and not reward_file.is_file():  # to read a pipe without a writer would wait
                 raise InvalidResult(
                     f"the program {self.name} has left something that is not a file as {REWARD_FILE}; it is {WANTED}"
                 )

@@ -41,7 +41,7 @@ def checked_client(client: str | type) -> Any:
 
 
 def takes(client: Any, option: str) -> bool:
-    """Tell whether a class says by name that it takes an option; whoever takes any may pass them on."""
+    """Tell whether a class names an option among its parameters; `**options` may pass it on."""
     parameter = inspect.signature(client).parameters.get(option)
     return parameter is not None and is_given_by_name(parameter)
 
@@ -53,7 +53,7 @@ async def opened(client: Any, server_address: str, **options: Any) -> AsyncItera
     Args:
         client: The class.
         server_address: Where the service is.
-        options: What it is told besides, where it takes it.
+        options: Further options, for parameters that it has.
     """
     made = client(server_address=server_address, **{name: options[name] for name in options if takes(client, name)})
     if hasattr(made, "__aenter__"):
@@ -74,7 +74,7 @@ _ANSWER_SECONDS = 10.0
 
 
 async def wants_key(llm: LLM) -> bool:
-    """Ask the server of a model whether it answers nobody without a key.
+    """Ask the server of a model whether it refuses callers without a key.
 
     Raises:
         Fault: When it is out of reach.
@@ -104,13 +104,13 @@ class NotifyFile:
         self.path = path
 
     def tell(self, llm: LLM) -> None:
-        """Write where a model is, unless it stands there. Whoever reads at the same time sees the old line or the new.
+        """Write where a model is, unless it stands there. A reader at the same time sees the old line or the new.
 
         Args:
             llm: The resource as the rollout has it, not that of one attempt: the file is the same for all of them.
 
         Raises:
-            InvalidAgent: When that is no `http://host:port/v1`.
+            InvalidAgent: When that is not like `http://host:port/v1`.
             Fault: When the file cannot be written.
         """
         parts = urlsplit(llm.endpoint)
@@ -254,7 +254,7 @@ class HttpAgent(LitAgent[Any]):
         headers: What is sent with each request; `os.environ/NAME` for the value of a variable.
         attribution_header: A header by which the proxy knows attempts, where it has been given one, such as
             `trace_id`; its value is `ROLLOUT_ID/ATTEMPT_ID`.
-        notify_file: A file that is told `host:port` of the model's server before the first request; None for the
+        notify_file: A file that gets `host:port` of the model's server before the first request; None for the
             variable `LLM_SERVER_NOTIFY_FILE`, if it is set.
         client: A class, or its path: `package.module:Class`. One is made for each rollout, with `server_address=url`,
             and with `base_url` and `api_key` of the model if its constructor names them; it is let go of after: by

@@ -28,7 +28,7 @@ class Tail(asyncio.Protocol):
         self.size = 0
         """How many bytes came."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the pipe has ended: nobody holds its other end."""
+        """Done when the pipe has ended: its other end is closed everywhere."""
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
@@ -43,7 +43,7 @@ class Tail(asyncio.Protocol):
             self.ended.set_result(None)
 
     def text(self) -> str:
-        """Return what is kept; what is no UTF-8 is replaced."""
+        """Return what is kept; what is not UTF-8 is replaced."""
         return self._kept[-self._max_bytes :].decode("utf-8", "replace")
 
 
@@ -77,7 +77,7 @@ class Program:
         self._lock = threading.Lock()
         self._is_reaped = False
         self._transports: list[asyncio.BaseTransport] = []
-        self._guard = Guard()  # first: between the two, nobody would guard the program
+        self._guard = Guard()  # first: a program that starts before it is unguarded
         try:
             with stdin.open("rb") as given:
                 self._process = subprocess.Popen(
@@ -154,7 +154,7 @@ class Program:
     def _watch(self) -> None:
         _wait_for_end(self._process)
         self._end()
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits for this any more
+        with suppress(RuntimeError):  # the loop has ended, and with it what waited for this
             self._loop.call_soon_threadsafe(self._settle)
 
     def _end(self) -> None:
@@ -212,7 +212,7 @@ async def running(
 def _wait_for_end(process: "subprocess.Popen[Any]") -> None:
     """Return when a process has ended, if the system allows before it is reaped: until then its id is its own."""
     if hasattr(os, "waitid"):
-        with suppress(ChildProcessError):  # whoever started this process ignores the end of children
+        with suppress(ChildProcessError):  # the parent of this process ignores the end of children
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()

@@ -135,7 +135,7 @@ class TokensBackend(Backend):
         return await self._answer(shape, request, params, parse=self._tool_parser if params.finds_tools else None)
 
     async def aclose(self) -> None:
-        """The engine is whoever's who made it."""
+        """The engine belongs to its maker."""
         self._offload.close()
 
     async def _completion_prompt(self, prompt: Any) -> list[int]:

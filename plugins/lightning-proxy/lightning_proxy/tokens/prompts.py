@@ -116,7 +116,7 @@ def _arguments(given: Any) -> str:
 
 
 _MARK = "\u2063answer\u2063of\u2063the\u2063model\u2063"
-"""Stands for the model's own answer while the template is applied. Invisible separators: nobody writes this."""
+"""Stands for the model's own answer while the template is applied. Invisible separators, which no text has."""
 
 
 class Prompts:

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 class Worker:
-    """One worker, once it is told what to do."""
+    """One worker, once it has its task."""
 
     def __init__(self, listening: socket.socket) -> None:
         self._listening = listening

@@ -50,7 +50,7 @@ def sum_of(statuses: Sequence[dict[str, Any]], *, weight_version: str | None, is
 
 
 _END_SECONDS = 2.0
-"""How long a process that was told to end, and has closed its channel, may take to do so."""
+"""How long a process that was asked to end, and has closed its channel, may take to do so."""
 
 
 class WorkerProcess:
@@ -135,9 +135,9 @@ class Plan:
 class WorkerPool(ProxyServer):
     """A proxy in several processes, which accept connections from one socket. Belongs to one event loop.
 
-    Here is what they share: the budget, on which replica an attempt is, and what they were told, which one that comes
-    later is told, too. A worker that dies takes its calls with it: their agents lose the connection, and the end of
-    their attempts is told so (`CallsLost`), because what was said is not known any more.
+    It holds what they share: the budget, on which replica an attempt is, and the changes since the start, which a new
+    worker gets, too. A worker that dies takes its calls with it: their agents lose the connection, and the end of their
+    attempts raises `CallsLost`, because what the model said is not known any more.
 
     Args:
         plan: What the workers are made from.
@@ -166,7 +166,7 @@ class WorkerPool(ProxyServer):
 
     async def start(self, host: str, port: int) -> int:
         self._listening = bind(host, port)
-        self._listening.listen()  # nobody is turned away while a worker is replaced
+        self._listening.listen()  # no client is turned away while a worker is replaced
         try:
             self._packed = packed_task(await self._task())
             workers = await _all_of([self._start_worker() for _ in range(self._plan.workers)])
@@ -233,7 +233,7 @@ class WorkerPool(ProxyServer):
                 while known != self._changes:
                     known = self._changes
                     await worker.channel.ask("adopt", self._state)
-                self._workers.append(worker)  # from here on it is told by itself
+                self._workers.append(worker)  # from here on it gets changes by itself
                 await worker.channel.ask("listen")
         except BaseException as exc:
             if worker in self._workers:

@@ -1,4 +1,4 @@
-"""What a worker is told by the process that started it, and what cannot be sent: an object of this process."""
+"""What a worker gets from the process that started it, and what cannot be sent: an object of this process."""
 
 import io
 import pickle
@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(slots=True)
 class State:
-    """What was said since the start; a worker that comes later is told all of it."""
+    """The changes since the start; a worker that starts later gets all of them."""
 
     model_list: Sequence[Mapping[str, Any]] = ()
     list_version: int = 1

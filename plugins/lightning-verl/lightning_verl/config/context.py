@@ -18,7 +18,7 @@ def context_length(told: Mapping[str, Any], overrides: Mapping[str, Any]) -> int
 
     Args:
         told: What its `config.json` has; a model of more than text says it under `text_config`.
-        overrides: What verl is told to change in it, `actor_rollout_ref.model.override_config`.
+        overrides: What verl changes in it, `actor_rollout_ref.model.override_config`.
     """
     if (changed := said_length({}, overrides)) is not None:
         return changed

@@ -82,7 +82,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         """There is no device profiler."""
 
     def ray_resource_name(self) -> str:
-        """Return what a worker takes one of: verl's pools count no other resource, so Ray is told of pretended GPUs."""
+        """Return what a worker takes one of: verl's pools count only GPUs, so Ray has pretended ones."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:

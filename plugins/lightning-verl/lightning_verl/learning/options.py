@@ -20,7 +20,7 @@ _WITHOUT_GROUPS = ("gae", "reinforce_plus_plus")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningOptions:
-    """What the functions of this package are told; `docs/verl.md` says what each option means."""
+    """The options of this package's functions; `docs/verl.md` says what each option means."""
 
     max_prompt_length: int
     """Tokens; a row with a longer prompt is left out of the loss."""

@@ -21,7 +21,7 @@ OPTIONS: Mapping[str, str] = {
     "--enable-auto-tool-choice": "",
     "--tool-call-parser": "hermes",
 }
-"""What vLLM is told by default. Token ids are asked for with each call, by the proxy."""
+"""vLLM's default options. Token ids are asked for with each call, by the proxy."""
 
 _LOOK_SECONDS = 0.25
 _KILL_SECONDS = 10.0
