@@ -48,9 +48,16 @@ class Branch:
     """0 for what lies in no other span."""
 
 
-def print_trace(console: Console, title: Text, spans: Sequence[Span]) -> None:
-    """Print the spans of an attempt: as a tree on a terminal, else as text that is indented by what lies in what."""
-    branches = list(trace_branches(spans))
+def print_trace(console: Console, title: Text, spans: Sequence[Span], *, full: bool = False) -> None:
+    """Print the spans of an attempt: as a tree on a terminal, else as text that is indented by what lies in what.
+
+    Args:
+        console: Where to.
+        title: What stands above it.
+        spans: Of the attempt.
+        full: Whether to show texts whole, and all messages and attributes.
+    """
+    branches = list(trace_branches(spans, full=full))
     if not console.is_terminal:
         console.print(title)
         for branch in branches:
@@ -63,14 +70,16 @@ def print_trace(console: Console, title: Text, spans: Sequence[Span]) -> None:
     path = [root]
     for branch in branches:
         label = Text("\n").join([branch.label, *branch.lines])
-        label.no_wrap, label.overflow = True, "ellipsis"
+        if not full:
+            label.no_wrap, label.overflow = True, "ellipsis"
         del path[branch.depth + 1 :]
         path.append(path[-1].add(label))
     console.print(root, soft_wrap=False)
 
 
-def trace_branches(spans: Sequence[Span]) -> Iterator[Branch]:
+def trace_branches(spans: Sequence[Span], *, full: bool = False) -> Iterator[Branch]:
     """Yield each span as it is shown, a parent before what lies within it, in the order of the attempt."""
+    most = 10**9 if full else MAX_CHARACTERS
     if not spans:
         return
     tree = TraceTree.from_spans(spans)
@@ -89,16 +98,16 @@ def trace_branches(spans: Sequence[Span]) -> Iterator[Branch]:
             continue
         call = calls.get(id(node.span))
         if call is None:
-            yield _branch(node.span, depth, raised)
+            yield _branch(node.span, depth, raised, most)
         elif call.order in told:  # another source told of it above
             yield Branch(Text(visible(node.span.name), style=_DIM), depth=depth)
         else:
             told.add(call.order)
-            yield _call_branch(node.span, call, said, depth, raised)
+            yield _call_branch(node.span, call, said, depth, raised, full=full)
             said = (*call.messages, *call.answers[:1])
 
 
-def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
+def _branch(span: Span, depth: int, raised: set[str], most: int) -> Branch:
     label = Text(visible(span.name.removeprefix("agentlightning.")))
     branch = Branch(label, depth=depth)
     try:
@@ -115,20 +124,22 @@ def _branch(span: Span, depth: int, raised: set[str]) -> Branch:
         branch.label, *branch.lines = _exception_lines(span.attributes, raised)
         return branch
     elif isinstance(span.attributes.get(LightningSpanAttributes.MESSAGE_BODY.value), str):
-        label.append(f"  {shortened(get_message_value(span), MAX_CHARACTERS)}", style=_DIM)
+        label.append(f"  {shortened(get_message_value(span), most)}", style=_DIM)
     elif span.name == AGL_OBJECT:
-        label.append(f"  {shortened(_object(span), MAX_CHARACTERS)}", style=_DIM)
+        label.append(f"  {shortened(_object(span), most)}", style=_DIM)
     else:
         named = span.attributes.get(LightningSpanAttributes.OPERATION_NAME.value)
         if isinstance(named, str):
             branch.label = Text(visible(named))
-        branch.lines += [*_operation_lines(span), *_own_lines(span)]
+        branch.lines += [*_operation_lines(span, most), *_own_lines(span, most)]
     _add_duration(branch.label, span)
     _add_error(branch, span, None, raised)
     return branch
 
 
-def _call_branch(span: Span, call: ModelCall, said: Sequence[dict[str, Any]], depth: int, raised: set[str]) -> Branch:
+def _call_branch(
+    span: Span, call: ModelCall, said: Sequence[dict[str, Any]], depth: int, raised: set[str], *, full: bool
+) -> Branch:
     label = Text(visible(span.name))
     if call.model is not None and call.model not in span.name:
         label.append(f" {visible(call.model)}", style="bold")
@@ -141,11 +152,14 @@ def _call_branch(span: Span, call: ModelCall, said: Sequence[dict[str, Any]], de
         label.append(f"  {call.finish_reason}", style="yellow")
     known = _common(said, call.messages)
     new = call.messages[known:]
-    hidden = known + max(0, len(new) - MAX_MESSAGES)
+    new = new if full else new[-MAX_MESSAGES:]
+    hidden = len(call.messages) - len(new)
     if hidden:
         branch.lines.append(Text(f"… {hidden} earlier message{'' if hidden == 1 else 's'}", style=_DIM))
-    branch.lines += [_message_line(message) for message in new[-MAX_MESSAGES:]]
-    branch.lines += [_message_line(answer, mark="→ ") for answer in call.answers]
+    for message in new:
+        branch.lines += _message_lines(message, full=full)
+    for answer in call.answers:
+        branch.lines += _message_lines(answer, mark="→ ", full=full)
     _add_error(branch, span, call.error, raised)
     return branch
 
@@ -200,7 +214,7 @@ def _place(trace: str) -> list[Text]:
     return [Text(f"at {file}:{line} in {name}", style=_DIM) for file, line, name in _FRAME.findall(trace)[-1:]]
 
 
-def _operation_lines(span: Span) -> list[Text]:
+def _operation_lines(span: Span, most: int) -> list[Text]:
     """Show what went into an operation and what came out, or a tool's parameters and result."""
     names = {
         "in": (LightningSpanAttributes.OPERATION_INPUT.value, "tool.parameters", "gen_ai.tool.call.arguments"),
@@ -216,16 +230,17 @@ def _operation_lines(span: Span) -> list[Text]:
         }
         if found:
             shown = ", ".join(f"{name}={value}" if name else str(value) for name, value in found.items())
-            lines.append(Text(f"{word}: {shortened(shown, MAX_CHARACTERS)}", style=_DIM))
+            lines.append(Text(f"{word}: {shortened(shown, most)}", style=_DIM))
     return lines
 
 
-def _own_lines(span: Span) -> list[Text]:
+def _own_lines(span: Span, most: int) -> list[Text]:
     """Show the attributes that the agent gave a span: those that no convention names."""
     own = {name: value for name, value in span.attributes.items() if not name.startswith(_CONVENTIONS)}
-    lines = [Text(shortened(f"{name}: {value}", MAX_CHARACTERS), style=_DIM) for name, value in own.items()]
-    more = len(lines) - MAX_ATTRIBUTES
-    return [*lines[:MAX_ATTRIBUTES], *([Text(f"… {more} more attributes", style=_DIM)] if more > 0 else [])]
+    lines = [Text(shortened(f"{name}: {value}", most), style=_DIM) for name, value in own.items()]
+    count = MAX_ATTRIBUTES if most == MAX_CHARACTERS else len(lines)
+    more = len(lines) - count
+    return [*lines[:count], *([Text(f"… {more} more attributes", style=_DIM)] if more > 0 else [])]
 
 
 def _object(span: Span) -> Any:
@@ -233,13 +248,19 @@ def _object(span: Span) -> Any:
     return next((value for name in names if (value := span.attributes.get(name)) is not None), "")
 
 
-def _message_line(message: dict[str, Any], *, mark: str = "") -> Text:
+def _message_lines(message: dict[str, Any], *, mark: str = "", full: bool) -> list[Text]:
+    """Show a message in one line; a full one in as many as it has."""
     line = Text(f"{mark}{shortened(message.get('role', '?'), MAX_CHARACTERS)}: ", style="bold" if mark else _DIM)
     parts = [_content(message.get("content"))]
     for call in message.get("tool_calls") or ():
         function = call.get("function") or {}
         parts.append(f"{function.get('name')}({function.get('arguments') or ''})")
-    return line.append(shortened(" ".join(filter(None, parts)), MAX_CHARACTERS), style="not bold")
+    if not full:
+        return [line.append(shortened(" ".join(filter(None, parts)), MAX_CHARACTERS), style="not bold")]
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    parts[:0] = [f"({reasoning})"] if reasoning else []
+    first, *others = visible("\n".join(filter(None, parts))).splitlines() or [""]
+    return [line.append(first, style="not bold"), *(Text(f"  {each}") for each in others)]
 
 
 def _content(content: Any) -> str:

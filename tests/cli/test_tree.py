@@ -85,11 +85,12 @@ async def spans_of(agent: Any, task: str) -> list[Span]:
     return list(await store.query_spans(rollout_id))
 
 
-def shown(spans: list[Span], **options: Any) -> list[str]:
+def shown(spans: list[Span], *, full: bool = False, **options: Any) -> list[str]:
     for span in spans:  # times differ from run to run
         span.start_time, span.end_time = 10.0, 10.5 if span.name in ("agent", "chat") else 10.0
     file = io.StringIO()
-    print_trace(Console(file=file, markup=False, emoji=False, highlight=False, **options), Text("shop"), spans)
+    console = Console(file=file, markup=False, emoji=False, highlight=False, **options)
+    print_trace(console, Text("shop"), spans, full=full)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -112,6 +113,28 @@ async def test_without_a_terminal_it_is_text_indented_by_what_lies_in_what() -> 
         '    object  {"total": 6}',
         "  reward right 1, short 0.5",
     ]
+
+
+async def test_in_full_it_has_whole_texts_with_their_lines_and_all_messages_and_attributes() -> None:
+    lines = shown(await spans_of(shop, "apple"), soft_wrap=True, full=True)
+    place = lines.index("      system: You keep")
+    assert lines[place + 1 : place + 3] == ["        a shop.", "      user: What do 3 apples cost?"]
+    assert "    message  " + ("[b]done[/b] :smile: " + "and " * 40).strip() in lines
+    messages = {f"gen_ai.prompt.{number}.{name}": "x" for number in range(10) for name in ("role", "content")}
+    attributes = {
+        **chat(),
+        **messages,
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": "y" * 500,
+    }
+    call = Span.from_attributes(attributes=attributes, name="chat", rollout_id="ro-1")
+    own = Span.from_attributes(attributes={f"a{n}": n for n in range(12)}, name="own", rollout_id="ro-1")
+    brief, whole = shown([call, own], soft_wrap=True), shown([call, own], soft_wrap=True, full=True)
+    assert (brief.count("    x: x"), whole.count("    x: x")) == (6, 10)
+    assert f"    → assistant: {'y' * 500}" in whole
+    assert ("    a11: 11" in brief, "    a11: 11" in whole) == (False, True)
+    tree = shown([call], force_terminal=True, color_system=None, width=40, full=True)
+    assert "".join(tree).count("y") == 500
 
 
 async def test_on_a_terminal_it_is_a_tree_that_fits_its_width() -> None:

@@ -73,9 +73,18 @@ def report(
 @click.option(
     "-n", "--limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many rollouts to show."
 )
+@click.option("--full", is_flag=True, help="Show the texts of the ROLLOUT whole, and all messages and attributes.")
 @click.option("--json", "as_json", is_flag=True, help="Write the manifest of the run, with how it stands, as JSON.")
 @runs_dir_option
-def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json: bool, runs_dir: Path | None) -> None:
+def show(
+    run: str | None,
+    rollout: str | None,
+    failed: bool,
+    limit: int,
+    full: bool,
+    as_json: bool,
+    runs_dir: Path | None,
+) -> None:
     """Show a RUN, and its rollouts with the worst first; or the trace of one ROLLOUT. Without RUN, the latest one.
 
     RUN and ROLLOUT are ids, or the beginnings of them. A run that goes on is shown as it is at that moment.
@@ -84,7 +93,7 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
     Example:
       agl show
       agl show run-3f2a --failed
-      agl show run-3f2a ro-91c4
+      agl show run-3f2a ro-91c4 --full
     """
     import asyncio
     import json
@@ -116,7 +125,7 @@ def show(run: str | None, rollout: str | None, failed: bool, limit: int, as_json
     async def print_it() -> None:
         async with copied(folder) as store:
             if rollout is not None:
-                await print_rollout(console, store, rollout)
+                await print_rollout(console, store, rollout, full=full)
                 return
             known = await read_aggregates(store)
         if failed:

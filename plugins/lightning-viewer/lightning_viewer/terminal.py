@@ -19,6 +19,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
 from lightning_viewer.aggregates import Aggregates, Filter, Row
 from lightning_viewer.compare import compare, side_of
+from lightning_viewer.traces import Training
 
 MAX_LINE = 8
 """How many versions of a lineage are named in a line."""
@@ -92,13 +93,14 @@ def _lineage(known: Aggregates, number: int) -> str:
     return " > ".join(names if len(names) <= MAX_LINE else [*names[:2], "...", *names[-MAX_LINE + 3 :]])
 
 
-async def print_rollout(console: Console, store: LightningStore, given: str) -> None:
-    """Print the trace of the newest attempt of a rollout.
+async def print_rollout(console: Console, store: LightningStore, given: str, *, full: bool = False) -> None:
+    """Print the trace of the newest attempt of a rollout, and which tokens are trained on, where it has tokens.
 
     Args:
         console: Where to.
         store: Where it is.
         given: The rollout's id, or the beginning of it.
+        full: Whether to show texts whole, and all messages and attributes.
 
     Raises:
         NotFound: When no rollout, or more than one, has an id that begins so.
@@ -112,9 +114,11 @@ async def print_rollout(console: Console, store: LightningStore, given: str) -> 
             raise NotFound(f"run {store.run_id} has {count} whose id begins with {given!r}; list them with: agl show")
         [found] = near
     spans = await store.query_spans(found.rollout_id, "latest")
-    print_trace(
-        console, Text(found.rollout_id, style="bold").append(f"  {shortened(found.input, MAX_CHARACTERS)}"), spans
-    )
+    task = shortened(found.input, 10**9 if full else MAX_CHARACTERS)
+    print_trace(console, Text(found.rollout_id, style="bold").append(f"  {task}", style="not bold"), spans, full=full)
+    if rows := Training(spans).rows:
+        trained, masked = (sum(row[name] for row in rows) for name in ("trained", "masked"))
+        console.print(f"{counted(len(rows), 'training row')}: {trained:,} tokens trained on, {masked:,} masked")
     reward = await reward_of(store, found)
     words = found.status if reward is None else f"{found.status}, reward {reward:g}"
     if isinstance(found, AttemptedRollout) and found.attempt.sequence_id > 1:

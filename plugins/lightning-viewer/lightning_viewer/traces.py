@@ -41,7 +41,7 @@ async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
         many are `masked`), `spans` (all of them, in their order) and `characters`, the size of all as JSON.
     """
     spans = list(await store.query_spans(rollout_id, "latest"))
-    training = _Training(spans)
+    training = Training(spans)
     calls = read_model_calls(spans)
     of_calls = {span.span_id for call in calls for span in call.spans}
     said: Sequence[Mapping[str, Any]] = ()
@@ -73,7 +73,7 @@ async def read_trace(store: LightningStore, rollout_id: str) -> dict[str, Any]:
     return trace
 
 
-class _Training:
+class Training:
     """The training rows of an attempt, as the adapter `trajectory` makes them, and where its calls are in them.
 
     Args:
@@ -82,6 +82,7 @@ class _Training:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.rows: list[dict[str, int]] = []
+        """Of each row, how many tokens are `trained` on and how many are `masked`."""
         self._by_span: dict[str, dict[str, Any]] = {}
         self._otherwise = "is not learned from"
         try:
@@ -116,7 +117,7 @@ class _Training:
             self._by_span.update(dict.fromkeys((span.span_id for span in call.spans), about))
 
 
-def _tokens(call: ModelCall, training: _Training) -> dict[str, Any] | None:
+def _tokens(call: ModelCall, training: Training) -> dict[str, Any] | None:
     """Return the engine's tokens of a call, None where it gave none: what the prompt has, and the answer's own."""
     if call.prompt_token_ids is None or call.response_token_ids is None:
         return None

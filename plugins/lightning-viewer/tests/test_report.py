@@ -2,6 +2,7 @@
 
 import asyncio
 import html
+import io
 import json
 import re
 import shutil
@@ -14,6 +15,9 @@ import pytest
 from lightning_viewer.collect import collect
 from lightning_viewer.redaction import redacted
 from lightning_viewer.report import render
+from lightning_viewer.terminal import print_rollout
+from live_stores import converse
+from rich.console import Console
 
 from lightning_core import PromptTemplate, Trainer, emit_message, rollout
 from lightning_core.algorithm import Algorithm, run_batch
@@ -308,11 +312,20 @@ def test_show_lists_rollouts_without_a_reward_first_and_then_the_worst(folder: R
 def test_show_prints_a_trace(folder: RunFolder) -> None:
     data = embedded((folder.path / "report.html").read_text())
     row = next(row for row in data["rollouts"] if data["inputs"][row["sample"]]["question"] == "easy")
-    done = agl("show", folder.run_id, row["id"][:10], "--runs-dir", folder.path.parent)
+    done = agl("show", folder.run_id, row["id"][:10], "--full", "--runs-dir", folder.path.parent)
     assert done.returncode == 0, done.stderr
     assert "asked easy with" in done.stdout
     assert KEY not in done.stdout
     assert done.stdout.rstrip().endswith("succeeded, reward 1")
+
+
+async def test_show_says_how_many_tokens_of_a_rollout_are_trained_on() -> None:
+    store = InMemoryLightningStore()
+    rollout_id = await converse(store, [([1, 2, 3], [4, 5]), ([1, 2, 3, 4, 5, 6], [7])])
+    file = io.StringIO()
+    await print_rollout(Console(file=file, width=200), store, rollout_id)
+    await store.aclose()
+    assert "1 training row: 3 tokens trained on, 4 masked\nsucceeded, reward 1" in file.getvalue()
 
 
 def test_show_of_an_unknown_rollout_says_what_to_do(folder: RunFolder) -> None:
