@@ -11,7 +11,7 @@ from lightning_proxy.backend import Backend, BackendAnswer, BackendRequest, Whol
 from lightning_proxy.dialects import DIALECTS
 from lightning_proxy.jsons import dump
 from lightning_proxy.openai_backend import from_environment
-from lightning_proxy.request import Refused, openai_error
+from lightning_proxy.request import Refused, anthropic_error, openai_error
 
 from lightning_core.errors import ConfigError
 from lightning_core.secrets import hide_in_text
@@ -52,8 +52,10 @@ _KNOWN: Mapping[str, frozenset[str]] = {
     ),
 }
 
+COUNT_TOKENS = "/messages/count_tokens"
+
 PATHS = tuple(_KNOWN)
-"""The paths below `/v1` that are spoken."""
+"""The paths below `/v1` that are spoken, besides `COUNT_TOKENS`."""
 
 
 class UnknownField(ValueError):
@@ -223,8 +225,10 @@ class LitellmBackend(Backend):
 
     async def send(self, request: BackendRequest) -> BackendAnswer:
         path, fields = request.path, request.fields
+        if request.method == "POST" and path == COUNT_TOKENS and fields is not None:
+            return await self._count_tokens(fields)
         if request.method != "POST" or path not in PATHS or fields is None:
-            served = ", ".join(f"/v1{each}" for each in PATHS)
+            served = ", ".join(f"/v1{each}" for each in (*PATHS, COUNT_TOKENS))
             refused = Refused(404, "unknown_path", f"{self.address} serves {served}; got {request.method} /v1{path}")
             return WholeAnswer(404, dump(openai_error(refused)))
         try:
@@ -245,6 +249,20 @@ class LitellmBackend(Backend):
             return StreamedAnswer(answer, path, self._where, module)
         return WholeAnswer(200, whole(answer))
 
+    async def _count_tokens(self, fields: Mapping[str, Any]) -> WholeAnswer:
+        """Answer how many tokens a prompt has: by the provider, or else by what the library knows of its tokens."""
+        where = {name: self._options[name] for name in ("api_base", "api_key") if name in self._options}
+        prompt = {name: fields[name] for name in ("messages", "system", "tools") if name in fields}
+        if not prompt.get("messages"):
+            return _refused("messages is missing, or empty; it is what is to be counted")
+        _in_use.add(self)
+        module = await library()
+        try:
+            counted = await module.acount_tokens(model=self._model, **prompt, **where)
+        except Exception as exc:  # of whatever kind: it asks the provider alone, whose errors it does not raise
+            return _refused(f"the tokens cannot be counted: {hide_in_text(str(exc) or type(exc).__name__)}")
+        return WholeAnswer(200, dump({"input_tokens": counted.total_tokens}))
+
     async def aclose(self) -> None:
         """Let go of connections, once the last of these backends has ended: the library keeps them for all."""
         client, self._client = self._client, None
@@ -263,3 +281,7 @@ class LitellmBackend(Backend):
             key = self._options.get("api_key") or "none"
             self._client = AsyncOpenAI(base_url=self._options["api_base"], api_key=key, max_retries=0)
         return self._client
+
+
+def _refused(message: str) -> WholeAnswer:
+    return WholeAnswer(400, dump(anthropic_error(Refused(400, "invalid_request", message))))

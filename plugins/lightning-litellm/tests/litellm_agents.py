@@ -14,9 +14,9 @@ class Agent:
 
     def __init__(self, http: aiohttp.ClientSession, proxy: LLMProxy, rollout: Any) -> None:
         self._http = http
-        self._ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+        self.ids = (rollout.rollout_id, rollout.attempt.attempt_id)
         self.proxy = proxy
-        self.base = proxy.as_resource(*self._ids, model="small").endpoint
+        self.base = proxy.as_resource(*self.ids, model="small").endpoint
 
     def post(self, path: str, **fields: Any) -> Any:
         return self._http.post(f"{self.base}{path}", json={"model": "small", **fields})
@@ -25,9 +25,9 @@ class Agent:
         return self.post("/chat/completions", **{"messages": [{"role": "user", "content": "hi"}], **fields})
 
     async def span(self) -> Span:
-        await self.proxy.flush(*self._ids, end=False)
+        await self.proxy.flush(*self.ids, end=False)
         assert self.proxy.store is not None
-        (span,) = await self.proxy.store.query_spans(*self._ids)
+        (span,) = await self.proxy.store.query_spans(*self.ids)
         return span
 
 
