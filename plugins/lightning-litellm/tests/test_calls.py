@@ -134,7 +134,7 @@ async def test_embeddings_and_nothing_else(make_agent: MakeAgent) -> None:
     agent = await make_agent()
     async with agent.post("/embeddings", input="hi") as response:
         assert (await response.json())["data"][0]["embedding"] == [0.5, -0.5]
-    async with agent.post("/messages/count_tokens", messages=[]) as response:
+    async with agent.post("/responses/input_tokens", input="hi") as response:
         assert response.status == 404
         assert "litellm hosted_vllm/small serves" in await response.text()
 
