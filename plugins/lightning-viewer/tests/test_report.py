@@ -1,11 +1,9 @@
 """The report of a run, as a file and in a browser, and runs in the terminal."""
 
 import asyncio
-import html
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,41 +16,13 @@ from lightning_viewer.report import render
 from lightning_viewer.terminal import print_rollout
 from live_stores import converse
 from rich.console import Console
+from runs import KEY, TASKS, Improves, agent
 
-from lightning_core import PromptTemplate, Trainer, emit_message, rollout
-from lightning_core.algorithm import Algorithm, run_batch
+from lightning_core import Trainer, emit_message, rollout
 from lightning_core.runs import RunFolder
 from lightning_core.runs.manifest import describe_origin
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import Dataset, NamedResources, Span, SpanCoreFields
-
-HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&amp;"
-KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
-
-
-class Improves(Algorithm):
-    """Tries a prompt, then a better one, on the same samples."""
-
-    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
-        store = self.get_store()
-        best: NamedResources | None = None
-        parent_id: str | None = None
-        assert val_dataset is not None
-        for step, template in enumerate(("first\n{task}", "first\nthink\n{task}", "first\n{task}")):
-            resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
-            parent_id = resources_id = (await store.add_resources(resources, parent_id=parent_id)).resources_id
-            if step == 1:
-                best = resources
-            batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
-            self.report({"val_reward": batch.mean_reward}, step=step, best_resources=best)
-
-
-@rollout
-async def agent(task: Any, prompt_template: PromptTemplate) -> float:
-    emit_message(f"asked {task['question']} with {KEY}")
-    if task["question"] == "fails":
-        raise ValueError("cannot add 17 apples")
-    return 1.0 if "think" in prompt_template.template or task["question"] == "easy" else 0.0
+from lightning_core.types import Span, SpanCoreFields
 
 
 @rollout
@@ -63,22 +33,6 @@ async def agent_of_length(task: str) -> float:
 @rollout
 async def agent_of_fields(task: dict[str, str]) -> float:
     return float(task["api_key"] == "tidal-wharf-91")
-
-
-TASKS = [{"question": "easy"}, {"question": "hard"}, {"question": HOSTILE}, {"question": "fails"}]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    root = tmp_path_factory.mktemp("runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MY_API_KEY", KEY)
-        first: NamedResources = {"main_prompt": PromptTemplate(template="first\n{task}")}
-        trainer = Trainer(algorithm=Improves(), n_runners=2, initial_resources=first, run_dir=root)
-        trainer.fit(agent, val_dataset=TASKS)
-        asyncio.run(trainer.store.aclose())
-    [path] = root.iterdir()
-    return RunFolder(path)
 
 
 def agl(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -368,78 +322,3 @@ def test_a_run_is_shown_while_the_program_that_made_it_lives(tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
     assert file.read_bytes() == before
     asyncio.run(trainer.store.aclose())
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-def shown(path: Path, page: str, tmp_path: Path) -> str:
-    """Return the text of a page as a browser without a network shows it."""
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--virtual-time-budget=5000", "--dump-dom", f"{path.as_uri()}#/{page}"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    body = dom.partition('<div id="app">')[2].partition('<script type="application/json"')[0]
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-@pytest.mark.parametrize(
-    ("page", "words"),
-    [
-        (
-            "",
-            [
-                "Reward on validation samples",
-                "0.33 → 1.00",
-                "Validation reward by step",
-                "3× ValueError: cannot add 17 apples",
-            ],
-        ),
-        ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
-        ("rollouts?status=failed", ["3 of 12 rollouts"]),
-        ("rollouts?text=hard", ["3 of 12 rollouts"]),
-        ("prompts", ["v2, the best made from v1", "+ think", "2 better , 0 worse , 1 the same, of 3", "+0.67 95%"]),
-        ("nowhere", ["Reward on validation samples"]),
-    ],
-)
-def test_pages_in_a_browser(folder: RunFolder, tmp_path: Path, page: str, words: list[str]) -> None:
-    text = shown(folder.path / "report.html", page, tmp_path)
-    for each in words:
-        assert each in text
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-def test_the_page_of_a_rollout_in_a_browser(folder: RunFolder, tmp_path: Path) -> None:
-    path = folder.path / "report.html"
-    data = embedded(path.read_text())
-    row = next(row for row in data["rollouts"] if data["inputs"][row["sample"]]["question"] == HOSTILE)
-    text = shown(path, f"rollout?id={row['id']}", tmp_path)
-    assert f"asked {HOSTILE} with" in text
-    assert "reward 0.00" in text
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
-@pytest.mark.parametrize(
-    ("rewards", "words", "ticks"),
-    [
-        ((0.0012, 0.0048), "0.0012 → 0.0048", ["0.000", "0.002", "0.004"]),
-        ((1e20, 1e20), "1e20 → 1e20", ["9.5e19", "1e20", "1.05e20"]),
-        ((-1e300, 1e300), "-1e300 → 1e300", ["-1e300", "0", "1e300"]),
-        ((12.5, 250.0), "12.50 → 250.00", ["0", "100", "200"]),
-    ],
-)
-def test_rewards_of_any_size_are_told_apart(
-    tmp_path: Path, rewards: tuple[float, float], words: str, ticks: list[str]
-) -> None:
-    @rollout
-    async def gives(task: Any, prompt_template: PromptTemplate) -> float:
-        return rewards["think" in prompt_template.template]
-
-    first: NamedResources = {"main_prompt": PromptTemplate(template="first\n{task}")}
-    trainer = Trainer(algorithm=Improves(), initial_resources=first, run_dir=tmp_path)
-    trainer.fit(gives, val_dataset=TASKS[:2])
-    asyncio.run(trainer.store.aclose())
-    [path] = tmp_path.glob("*/report.html")
-    text = shown(path, "", tmp_path)
-    assert words in text
-    assert " ".join(ticks) in text

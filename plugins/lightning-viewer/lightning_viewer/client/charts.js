@@ -43,6 +43,8 @@ function rangeOf(values) {
   return [low - margin, high + margin];
 }
 
+const NARROW = 760; // pixels: there, and below, one unit of a chart is less than one of them
+
 /**
  * A curve with a band for its interval.
  * @param {{points: {x: number, y: number, low?: number | null, high?: number | null, title: string}[], label: string}} given
@@ -51,7 +53,7 @@ function Curve({ points, label }) {
   const [low, high] = rangeOf(points.flatMap((each) => [each.y, each.low, each.high]));
   const marks = ticks(low, high), words = tickWords(marks);
   const longest = words.reduce((most, each) => Math.max(most, each.length), 0);
-  const width = 1000, height = 250, left = Math.max(42, 14 + 7 * longest), right = 12, top = 12, bottom = 30;
+  const width = innerWidth > NARROW ? 1000 : 420, height = 250, left = Math.max(42, 14 + 7 * longest), right = 12, top = 12, bottom = 30;
   const first = points[0].x, last = points[points.length - 1].x;
   const x = (/** @type {number} */ value) => left + ((value - first) / (last - first || 1)) * (width - left - right);
   const y = (/** @type {number} */ value) => height - bottom - ((value - low) / (high - low || 1)) * (height - top - bottom);

@@ -248,13 +248,18 @@ function Samples({ source, revision, before, after, words }) {
   const whole = value.better + value.worse + value.same;
   if (!whole) return html`<section class="card"><h2>Sample by sample ${words}</h2><p class="muted">No sample was tried with both.</p></section>`;
   return html`<section class="card"><h2>Sample by sample ${words}</h2>
-    <p><strong class="good">${count(value.better)} better</strong>, <strong class="bad">${count(value.worse)} worse</strong>, ${count(value.same)} the same, of ${count(whole)} that both were tried on</p>
+    <p><${WonAndLost} found=${value} />, ${count(value.same)} the same, of ${count(whole)} that both were tried on</p>
     ${value.difference && html`<${Difference} found=${value.difference} />`}
     ${value.rows.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">${version(before)}</th><th scope="col" class="number">${version(after)}</th><th scope="col" class="number">Change</th></tr></thead><tbody>
     ${value.rows.map((each) => html`<tr key=${each.sample}><td class="sample">${sampleText(value.inputs[each.sample])}</td>
       <td class="number"><a href=${link("rollout", { id: each.old })}>${number(each.from)}</a></td><td class="number"><a href=${link("rollout", { id: each.now })}>${number(each.to)}</a></td>
       <td class="number ${each.to > each.from ? "good" : "bad"}">${signed(each.to - each.from)}</td></tr>`)}</tbody></table></div>`}
     ${value.better + value.worse > value.rows.length && html`<p class="muted">and ${count(value.better + value.worse - value.rows.length)} more</p>`}</section>`;
+}
+
+/** @param {{found: {better: number, worse: number}}} given */
+function WonAndLost({ found: { better, worse } }) {
+  return html`<strong class=${better ? "good" : ""}>${count(better)} better</strong>, <strong class=${worse ? "bad" : ""}>${count(worse)} worse</strong>`;
 }
 
 /**
@@ -311,7 +316,7 @@ function Compared({ found, run }) {
       <${Intervals} rows=${rows} />
       <p class="note">before: <code>${before.label}</code>, after: <code>${after.label}</code></p></section>
     <section class="card"><h2>Sample by sample</h2>
-      <p><strong class="good">${count(found.better)} better</strong>, <strong class="bad">${count(found.worse)} worse</strong>, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
+      <p><${WonAndLost} found=${found} />, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
       ${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">before</th><th scope="col" class="number">after</th><th scope="col" class="number">Change</th></tr></thead><tbody>
       ${found.samples.map((each) => html`<tr><td class="sample">${sampleText(each.input)}</td><td class="number">${cell(each, "before")}</td><td class="number">${cell(each, "after")}</td>
         <td class="number ${each.difference > 0 ? "good" : "bad"}">${signed(each.difference)}</td></tr>`)}</tbody></table></div>`}
@@ -333,7 +338,7 @@ function WorkersPage({ source, revision, now }) {
   return html`<section class="card"><h2>Workers</h2><p class="big">${count(parts[0].count)}<span class="of"> of ${count(value.length)} busy</span></p>
     <${Parts} parts=${parts} />
     <ul class="legend">${parts.filter((each) => each.count).map((each) => html`<li class=${each.name}>${count(each.count)} ${each.name}</li>`)}</ul></section>
-    <div class="card scroll"><table class="rollouts"><thead><tr><th scope="col">Worker</th><th scope="col">Status</th><th scope="col">Works on</th><th scope="col" class="number">Since</th><th scope="col" class="number">Heartbeat</th>${loads.map(([, [title, isNumber]]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead><tbody>
+    <div class="card scroll" role="region" aria-label="Workers one by one" tabindex="0"><table class="rollouts"><thead><tr><th scope="col">Worker</th><th scope="col">Status</th><th scope="col">Works on</th><th scope="col" class="number">Since</th><th scope="col" class="number">Heartbeat</th>${loads.map(([, [title, isNumber]]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead><tbody>
     ${value.map((each) => html`<tr key=${each.id}><td><code>${each.id}</code></td><td><span class="status ${each.status}">${each.status === "unknown" ? "lost" : each.status}</span></td>
       <td class="sample">${each.rollout ? html`<a href=${link("rollout", { id: each.rollout })}>${sampleText(each.input)}</a>` : html`<span class="muted">–</span>`}</td>
       <td class="number">${ago(each.status === "busy" ? each.busy_since : each.idle_since, now)}</td>

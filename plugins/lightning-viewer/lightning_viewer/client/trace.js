@@ -57,7 +57,7 @@ function Trace({ trace, isOpen, id, chosen }) {
 function Told({ span, call, shown, told, id }) {
   const at = link("rollout", { id, span: span.id });
   if (call) return html`<li class="call"><p class="about"><a href=${at} title="Its span">${call.model || "model call"}</a>${call.purpose && ` · ${call.purpose}`} · ${duration(call.end - call.start)}${call.input_tokens !== null && ` · ${count(call.input_tokens)} + ${count(call.output_tokens)} tokens`}${call.finish && !["stop", "tool_calls", "tool_call"].includes(call.finish) && html` · <strong>${call.finish}</strong>`}</p>
-    ${shown.messages && call.repeated > 0 && html`<p class="muted">after the ${count(call.repeated)} messages above</p>`}
+    ${shown.messages && call.repeated > 0 && html`<p class="muted">after ${call.repeated === 1 ? "the message" : `the ${count(call.repeated)} messages`} above</p>`}
     ${shown.messages && call.messages.map((each) => html`<${Message} message=${each} shown=${shown} />`)}
     ${call.answers.map((each) => html`<${Message} message=${each} shown=${shown} answer />`)}
     ${shown.tokens && call.tokens && html`<${Tokens} tokens=${call.tokens} />`}
@@ -129,7 +129,7 @@ function useWindow(count) {
 
 /** @param {{trace: TraceData, id: string, chosen?: string}} given */
 function Waterfall({ trace, id, chosen }) {
-  const { spans } = trace;
+  const spans = useMemo(() => asTree(trace.spans), [trace.spans]);
   const [open, setOpen] = useState(/** @type {string | null} */ (chosen || null));
   const isLong = spans.length > 300;
   const [element, from, to] = useWindow(spans.length);
@@ -160,9 +160,33 @@ function Waterfall({ trace, id, chosen }) {
       <span class="name" title=${span.name} style=${{ paddingLeft: `calc(${Math.min(12, depths.get(span.id))} * var(--indent))` }}>${span.name.replace(/^agentlightning\./, "")}</span>
       <span class="lane">${span.start !== null && html`<span class="bar" style=${{ left: `${((span.start - first) / whole) * 100}%`, width: `${Math.max(0.2, ((took(span) ?? 0) / whole) * 100)}%` }}></span>`}</span>
       <span class="time">${duration(took(span))}</span></button>
-    ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(trace.spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
+    ${open === span.id && html`<div class="about-span"><p class="actions"><a href=${link("rollout", { id, span: span.id })}>Link to this span</a> <button onClick=${(event) => copy(traceText(below(spans, span), trace.calls), event.target)}>Copy it and what is below</button></p>
       <dl class="attributes"><div><dt>span</dt><dd><code>${span.id}</code></dd></div>${Object.entries(span.attributes).map(([name, value]) => html`<div><dt>${name}</dt><dd><code>${value}</code></dd></div>`)}</dl></div>`}
   </div>`)}</div>`;
+}
+
+/**
+ * Return spans with each below its parent, by when they started.
+ * @param {SpanData[]} spans
+ */
+function asTree(spans) {
+  const known = new Set(spans.map((each) => each.id));
+  /** @type {Map<string, SpanData[]>} */
+  const below = new Map();
+  for (const each of spans) {
+    const parent = each.parent !== null && known.has(each.parent) ? each.parent : "";
+    const others = below.get(parent);
+    if (others) others.push(each);
+    else below.set(parent, [each]);
+  }
+  const started = (/** @type {SpanData} */ each) => each.start ?? Infinity;
+  const lastFirst = (/** @type {string} */ parent) => (below.get(parent) ?? []).reverse().sort((a, b) => started(b) - started(a) || 0);
+  const found = [], left = lastFirst("");
+  for (let each = left.pop(); each; each = left.pop()) {
+    found.push(each);
+    left.push(...lastFirst(each.id));
+  }
+  return found.length === spans.length ? found : spans; // some are each other's parents
 }
 
 /** @param {SpanData} span */

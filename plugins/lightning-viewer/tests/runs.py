@@ -1,0 +1,121 @@
+"""Runs that tests look into."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from opentelemetry import trace
+
+from lightning_core import PromptTemplate, Trainer, emit_message, rollout
+from lightning_core.algorithm import Algorithm, run_batch
+from lightning_core.runs.folder import RunFolder
+from lightning_core.types import Dataset, NamedResources
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&amp;"
+KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class Improves(Algorithm):
+    """Tries a prompt, then a better one, on the same samples."""
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        store = self.get_store()
+        best: NamedResources | None = None
+        parent_id: str | None = None
+        assert val_dataset is not None
+        for step, template in enumerate(("first\n{task}", "first\nthink\n{task}", "first\n{task}")):
+            resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
+            parent_id = resources_id = (await store.add_resources(resources, parent_id=parent_id)).resources_id
+            if step == 1:
+                best = resources
+            batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
+            self.report({"val_reward": batch.mean_reward}, step=step, best_resources=best)
+
+
+@rollout
+async def agent(task: Any, prompt_template: PromptTemplate) -> float:
+    emit_message(f"asked {task['question']} with {KEY}")
+    if task["question"] == "fails":
+        raise ValueError("cannot add 17 apples")
+    return 1.0 if "think" in prompt_template.template or task["question"] == "easy" else 0.0
+
+
+TASKS = [{"question": "easy"}, {"question": "hard"}, {"question": HOSTILE}, {"question": "fails"}]
+
+PROMPTS = (
+    "Answer the customer's question.\n\n{question}",
+    "Answer the customer's question.\nSay which order you mean.\n\n{question}",
+    "Answer the customer's question in one sentence.\nSay which order you mean.\n\n{question}",
+)
+QUESTIONS = [
+    f"{asks} {things}?"
+    for asks in ("Where is", "When do I get", "May I return", "Why was I charged twice for")
+    for things in (
+        "my red shoes",
+        "order 1042",
+        "the lamp that I bought on Monday",
+        "both of the books",
+        "the gift card",
+    )
+]
+
+
+class Searches(Algorithm):
+    """Tries three prompts on the same questions, and reports a step for each."""
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        store = self.get_store()
+        assert val_dataset is not None
+        parent_id: str | None = None
+        for step, template in enumerate(PROMPTS):
+            resources: NamedResources = {"main_prompt": PromptTemplate(template=template)}
+            parent_id = resources_id = (await store.add_resources(resources, parent_id=parent_id)).resources_id
+            batch = await run_batch(store, list(val_dataset), mode="val", resources_id=resources_id)
+            self.report({"val_reward": batch.mean_reward}, step=step, best_resources=resources)
+
+
+@rollout
+async def shop(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
+    """Answers a question with a tool call between two model calls; it knows more with a better prompt."""
+    tracer = trace.get_tracer("shop")
+    place, better = QUESTIONS.index(task["question"]), PROMPTS.index(prompt_template.template)
+    asked = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "small-model",
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": prompt_template.template.format(**task),
+        "gen_ai.usage.input_tokens": 61,
+        "gen_ai.usage.output_tokens": 18,
+    }
+    called = {
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.tool_calls.0.name": "find_order",
+        "gen_ai.completion.0.tool_calls.0.arguments": json.dumps({"customer": 7 + place}),
+    }
+    with tracer.start_as_current_span("answer a customer"):
+        with tracer.start_as_current_span("chat small-model", attributes={**asked, **called}):
+            pass
+        with tracer.start_as_current_span("find_order", attributes={"customer": 7 + place, "rows": 1}):
+            if place % 9 == 8 and better == 0:
+                raise LookupError(f"there is no order of customer {7 + place}")
+        told = {
+            "gen_ai.prompt.1.role": "assistant",
+            "gen_ai.prompt.1.content": "find_order",
+            "gen_ai.prompt.2.role": "tool",
+            "gen_ai.prompt.2.content": json.dumps({"order": 1042, "state": "sent", "days": place % 5}),
+            "gen_ai.completion.0.role": "assistant",
+            "gen_ai.completion.0.content": f"Order 1042 was sent, and comes within {place % 5 + 1} days.",
+        }
+        with tracer.start_as_current_span("chat small-model", attributes={**asked, **told}):
+            pass
+    return 1.0 if (place * 7) % 20 < 7 + 5 * better else 0.0
+
+
+async def make_run(root: Path) -> RunFolder:
+    """Make a run that has something for each page; it has ended."""
+    first: NamedResources = {"main_prompt": PromptTemplate(template=PROMPTS[0])}
+    trainer = Trainer(algorithm=Searches(), n_runners=4, initial_resources=first, run_dir=root)
+    result = await trainer.fit_async(shop, val_dataset=[{"question": each} for each in QUESTIONS])
+    await trainer.store.aclose()
+    assert result.run_id is not None
+    return RunFolder(root / result.run_id)

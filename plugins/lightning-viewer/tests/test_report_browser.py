@@ -1,0 +1,114 @@
+"""The report of a run in a browser: a file that is opened from disk, without a network."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsers import Page, expect, shows, tabs
+from runs import HOSTILE, TASKS, Improves
+
+from lightning_core import PromptTemplate, Trainer, rollout
+from lightning_core.runs.folder import RunFolder
+from lightning_core.types import NamedResources
+
+
+@asynccontextmanager
+async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
+    """Open a file during the block. Nothing but the file may be asked for."""
+    asked: list[str] = []
+    async with tabs(offline=True) as context:
+        page = await context.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        await page.goto(f"{path.as_uri()}#/{place}")
+        yield page
+    assert {each.partition("#")[0] for each in asked} - {"data:,"} == {path.as_uri()}
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (
+            "",
+            [
+                "Reward on validation samples",
+                "0.33→1.00",
+                "Validation reward by step",
+                "3× ValueError: cannot add 17 apples",
+            ],
+        ),
+        ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
+        ("rollouts?status=failed", ["3 of 12 rollouts"]),
+        ("rollouts?text=hard", ["3 of 12 rollouts"]),
+        ("prompts", ["v2, the best", "made from v1", "+think", "2 better, 0 worse, 1 the same, of 3", "+0.67 95%"]),
+        ("nowhere", ["Reward on validation samples"]),
+    ],
+)
+async def test_pages_of_a_file(folder: RunFolder, page: str, words: list[str]) -> None:
+    async with opened(folder.path / "report.html", page) as tab:
+        await shows(tab, *words)
+
+
+async def test_the_page_of_a_rollout(folder: RunFolder) -> None:
+    path = folder.path / "report.html"
+    found = re.search(r'id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    row = next(row for row in data["rollouts"] if data["inputs"][row["sample"]]["question"] == HOSTILE)
+    async with opened(path, f"rollout?id={row['id']}") as tab:
+        await shows(tab, f"asked {HOSTILE} with", "reward 0.00")
+        assert await tab.title() != "owned"
+
+
+async def test_a_file_is_read_with_the_keyboard_alone(folder: RunFolder) -> None:
+    async with opened(folder.path / "report.html") as tab:
+        await shows(tab, "Reward on validation samples")
+        await tab.get_by_role("link", name="Rollouts", exact=True).focus()
+        await tab.keyboard.press("Enter")
+        await shows(tab, "12 of 12 rollouts")
+        search = tab.get_by_label("Search samples, causes, ids")
+        while not await search.evaluate("each => each === document.activeElement"):
+            await tab.keyboard.press("Tab")
+        await tab.keyboard.type("hard")
+        await shows(tab, "3 of 12 rollouts")
+        row = tab.locator("td.sample a").first
+        while not await row.evaluate("each => each === document.activeElement"):
+            await tab.keyboard.press("Tab")
+        await tab.keyboard.press("Enter")
+        await shows(tab, "Conversation")
+        span = tab.locator("button.span").first
+        await span.focus()
+        await tab.keyboard.press("Enter")
+        await expect(span).to_have_attribute("aria-expanded", "true")
+        await tab.go_back()
+        await shows(tab, "3 of 12 rollouts")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "words", "ticks"),
+    [
+        ((0.0012, 0.0048), "0.0012→0.0048", ["0.000", "0.002", "0.004"]),
+        ((1e20, 1e20), "1e20→1e20", ["9.5e19", "1e20", "1.05e20"]),
+        ((-1e300, 1e300), "-1e300→1e300", ["-1e300", "0", "1e300"]),
+        ((12.5, 250.0), "12.50→250.00", ["0", "100", "200"]),
+    ],
+)
+async def test_rewards_of_any_size_are_told_apart(
+    tmp_path: Path, rewards: tuple[float, float], words: str, ticks: list[str]
+) -> None:
+    @rollout
+    async def gives(task: Any, prompt_template: PromptTemplate) -> float:
+        return rewards["think" in prompt_template.template]
+
+    first: NamedResources = {"main_prompt": PromptTemplate(template="first\n{task}")}
+    trainer = Trainer(algorithm=Improves(), initial_resources=first, run_dir=tmp_path)
+    await trainer.fit_async(gives, val_dataset=TASKS[:2])
+    await trainer.store.aclose()
+    [path] = await asyncio.to_thread(lambda: [*tmp_path.glob("*/report.html")])
+    async with opened(path) as tab:
+        await shows(tab, words)
+        await expect(tab.locator("svg.chart g.tick text")).to_have_text(ticks)
