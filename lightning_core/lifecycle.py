@@ -452,10 +452,11 @@ def with_request(record: RolloutRecord, request: Request, *, most: int | None = 
 def _story_of_faults(record: RolloutRecord) -> str:
     """Say in one line what has befallen a rollout that is given up for its faults."""
     attempts = [record.attempt(attempt_id) for attempt_id in record.faults]
-    told = [
-        f"attempt {each.sequence_id} on {each.worker_id or 'an unnamed worker'}: {(each.metadata or {}).get('fault')}"
-        for each in attempts
-    ]
+    of_cause: dict[str, list[str]] = {}
+    for each in attempts:
+        place = f"attempt {each.sequence_id} on {each.worker_id or 'an unnamed worker'}"
+        of_cause.setdefault(str((each.metadata or {}).get("fault")), []).append(place)
+    told = [f"{', '.join(places)}: {cause}" for cause, places in of_cause.items()]
     return f"given up after {len(attempts)} faults, none of which is the agent's failure: {'; '.join(told)}"
 
 

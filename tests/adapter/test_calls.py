@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lightning_core.adapter import ModelCall, read_model_calls
+from lightning_core.reported import as_reported
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import Event, OtelResource, Span
 
@@ -348,3 +349,8 @@ def test_the_same_span_given_twice_is_one():
     trace = TraceBuilder()
     trace.call([1], [2])
     assert len(read_model_calls([*trace.spans, *trace.spans])) == 1
+
+
+def test_a_call_that_was_reported_after_the_end_of_its_attempt_is_read_like_others() -> None:
+    (call,) = read_model_calls([as_reported(agentops(), "late")])
+    assert (call.answers[0]["tool_calls"], call.model) == ([TOOL_CALL], read_model_calls([agentops()])[0].model)

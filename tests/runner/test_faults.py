@@ -97,8 +97,10 @@ async def test_rollout_that_had_too_many_faults_says_so(run_agent: "RunAgent", s
 
     assert ran.rollout.status == "failed"
     assert len(await store.query_attempts(ran.rollout.rollout_id)) == 4
-    story = "; ".join(f"attempt {number} on worker-0: Fault: no such host: models" for number in (1, 2, 3, 4))
-    told = f"fault: given up after 4 faults, none of which is the agent's failure: {story}"
+    places = ", ".join(f"attempt {number} on worker-0" for number in (1, 2, 3, 4))
+    told = (
+        f"fault: given up after 4 faults, none of which is the agent's failure: {places}: Fault: no such host: models"
+    )
     assert describe_failure(ran.rollout) == told
 
 
