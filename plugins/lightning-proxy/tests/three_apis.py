@@ -24,9 +24,12 @@ def _plan(turns: Sequence[Turn]) -> list[tuple[str | None, list[str], bool]]:
 
 async def by_chat(agent: Agent, turns: Sequence[Turn], **fields: Any) -> list[Any]:
     """Talk by chat, not streamed; returns the model's messages."""
-    tools = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": SCHEMA}}]
+    tools = [
+        {"type": "function", "function": {"name": "add", "description": "adds", "parameters": SCHEMA, "strict": True}}
+    ]
     said: list[Any] = [{"role": "system", "content": "be good"}]
     found: list[Any] = []
+    fields |= fields.pop("extra_body", {})
     for text, results, forced in _plan(turns):
         calls = found[-1].get("tool_calls") or [] if found else []
         said += [
@@ -47,7 +50,7 @@ async def by_messages(agent: Agent, turns: Sequence[Turn], *, stream: bool, **fi
     """Talk by Anthropic's messages; returns the client's messages."""
     import anthropic
 
-    tools = [{"name": "add", "description": "adds", "input_schema": SCHEMA}]
+    tools = [{"name": "add", "description": "adds", "input_schema": SCHEMA, "strict": True}]
     said: list[Any] = []
     found: list[Any] = []
     base = agent.base.removesuffix("/v1")
@@ -76,7 +79,7 @@ async def by_messages(agent: Agent, turns: Sequence[Turn], *, stream: bool, **fi
 
 async def by_responses(agent: Agent, turns: Sequence[Turn], *, stream: bool, **fields: Any) -> list[Any]:
     """Talk by OpenAI's responses; returns the client's responses."""
-    tools = [{"type": "function", "name": "add", "description": "adds", "parameters": SCHEMA, "strict": None}]
+    tools = [{"type": "function", "name": "add", "description": "adds", "parameters": SCHEMA, "strict": True}]
     said: list[Any] = []
     found: list[Any] = []
     fields["max_output_tokens"] = fields.pop("max_tokens")
