@@ -14,6 +14,7 @@ from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
+from lightning_proxy.conversion import StoredItems
 from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.dispatch import Response, Sender, refusal_of
@@ -34,7 +35,7 @@ from lightning_proxy.paths import (
     response_of,
     split_path,
 )
-from lightning_proxy.relay import KeepResponse, hand_back
+from lightning_proxy.relay import KeepItem, KeepResponse, hand_back
 from lightning_proxy.replicas import Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
 from lightning_proxy.spans import Capture, bare_span_of, span_of
@@ -83,6 +84,8 @@ class Engine:
     max_body_bytes: int
     stall_seconds: float
     counts: Counts = field(default_factory=Counts)
+    items: StoredItems = field(default_factory=StoredItems)
+    """Of converted responses."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -210,6 +213,9 @@ class Engine:
         if call.target is None and len(models) > 1:
             raise Refused(400, "no_model", f"the call names no model; there are: {', '.join(models)}")
         if below == RESPONSES:
+            call.fields = self.items.resolve(call.attempt_id, fields)
+            if call.fields is not fields:
+                call.body, fields = dump(call.fields), call.fields
             call.pinned = await self._find_previous(call, fields)
 
     def _closed(self, what: str, entry: str) -> Refused:
@@ -314,7 +320,7 @@ class Engine:
         replica, status = response.replica, response.answer.status
         is_sound = False
         try:
-            await hand_back(call, response, self._response_keeper(call, replica))
+            await hand_back(call, response, self._response_keeper(call, replica), self._item_keeper(call))
             is_sound = True
             _check_tokens(call, response)
         except (BackendBroke, BackendTimeout) as exc:
@@ -341,6 +347,11 @@ class Engine:
         if call.dialect is None or not call.dialect.is_stored or (call.fields or {}).get("store") is False:
             return None
         return lambda response_id: self.replicas.keep_response(call.owner, response_id, replica)
+
+    def _item_keeper(self, call: Call) -> KeepItem | None:
+        if call.dialect is None or not call.dialect.is_stored or (call.fields or {}).get("store") is False:
+            return None
+        return lambda item: self.items.keep(call.attempt_id, item)
 
     def _count(self, call: Call, *, is_counted: bool) -> None:
         tokens, cost = 0, call.cost

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_proxy.answer import failure_of
+from lightning_proxy.answer import failure_of, objects
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Assembler, Dialect
@@ -30,13 +30,20 @@ KeepResponse = Callable[[str], Awaitable[None]]
 """Records where the response with an id is stored, before the agent can ask for it."""
 
 
-async def hand_back(call: Call, response: Response, keep_response: KeepResponse | None) -> None:
+KeepItem = Callable[[Fields], None]
+"""Keeps an item of a converted response, before the agent can name it."""
+
+
+async def hand_back(
+    call: Call, response: Response, keep_response: KeepResponse | None, keep_item: KeepItem | None
+) -> None:
     """Hand an answer to the agent, and read it into the call.
 
     Args:
         call: The call.
         response: The answer.
         keep_response: Is given the id of an answer that the backend stores; None where it stores none.
+        keep_item: Is given each item of a converted response; None where none are to be stored.
 
     Raises:
         Refused: When it cannot be understood.
@@ -52,9 +59,9 @@ async def hand_back(call: Call, response: Response, keep_response: KeepResponse 
     elif answer.status >= 400:
         await _hand_back_error(call, response, dialect)
     elif answer.header("content-type").startswith("text/event-stream"):
-        await _StreamRelay(call, response, dialect, keep_response).run()
+        await _StreamRelay(call, response, dialect, keep_response, keep_item).run()
     else:
-        await _hand_back_whole(call, response, dialect, keep_response)
+        await _hand_back_whole(call, response, dialect, keep_response, keep_item)
     if call.answer.failure is not None:
         call.fail("backend_error", _failure(call, response))
 
@@ -94,7 +101,11 @@ async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> 
 
 
 async def _hand_back_whole(
-    call: Call, response: Response, dialect: Dialect, keep_response: KeepResponse | None
+    call: Call,
+    response: Response,
+    dialect: Dialect,
+    keep_response: KeepResponse | None,
+    keep_item: KeepItem | None,
 ) -> None:
     body = await response.answer.read()
     call.status, call.size = response.answer.status, call.size + len(body)
@@ -115,7 +126,11 @@ async def _hand_back_whole(
     if keep_response is not None and call.answer.id is not None:
         await keep_response(call.answer.id)
     if response.conversion is not None:
-        body = dump(response.conversion.answer(fields, call.fields or {}))
+        converted = response.conversion.answer(fields, call.fields or {})
+        if keep_item is not None:
+            for item in objects(converted.get("output")):
+                keep_item(item)
+        body = dump(converted)
     elif response.added:
         dialect.strip(fields, response.added)
         body = dump(fields)
@@ -134,11 +149,19 @@ class _StreamRelay:
     takes, but for what the connections buffer.
     """
 
-    def __init__(self, call: Call, response: Response, dialect: Dialect, keep_response: KeepResponse | None) -> None:
+    def __init__(
+        self,
+        call: Call,
+        response: Response,
+        dialect: Dialect,
+        keep_response: KeepResponse | None,
+        keep_item: KeepItem | None,
+    ) -> None:
         self._call = call
         self._response = response
         self._dialect = response.dialect or dialect
         self._keep_response = keep_response
+        self._keep_item = keep_item
         self._reader = EventReader()
         self._assembler = Assembler(self._dialect, self._dialect.choices(call.fields or {}))
         self._conversion = None if response.conversion is None else response.conversion.stream(call.fields or {})
@@ -243,19 +266,22 @@ class _StreamRelay:
         """Return an event of a chat in the agent's API."""
         if fields is None:
             return self._end_converted() if event.data == DONE else event.raw
-        return b"" if self._conversion is None else _events_of(self._conversion.feed(fields))
+        return b"" if self._conversion is None else self._bytes_of(self._conversion.feed(fields))
 
     def _end_converted(self) -> bytes:
         conversion, self._conversion = self._conversion, None
-        return b"" if conversion is None else _events_of(conversion.finish())
+        return b"" if conversion is None else self._bytes_of(conversion.finish())
+
+    def _bytes_of(self, events: Sequence[Fields]) -> bytes:
+        if self._keep_item is not None:
+            for event in events:
+                if event["type"] == "response.output_item.done":
+                    self._keep_item(event["item"])
+        return b"".join(ServerEvent(b"", str(event["type"]), b"").with_fields(event) for event in events)
 
     @property
     def _address(self) -> str:
         return self._response.replica.backend.address
-
-
-def _events_of(events: Sequence[Fields]) -> bytes:
-    return b"".join(ServerEvent(b"", str(event["type"]), b"").with_fields(event) for event in events)
 
 
 def without_keys_of(replica: Replica, text: bytes) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from lightning_proxy.conversion.base import Conversion, StreamConversion
 from lightning_proxy.conversion.messages import MessagesConversion
 from lightning_proxy.conversion.responses import ResponsesConversion
+from lightning_proxy.conversion.stored import StoredItems
 
 CONVERSIONS: Mapping[str, Conversion] = {
     "/messages": MessagesConversion(),
@@ -17,4 +18,4 @@ CONVERSIONS: Mapping[str, Conversion] = {
 }
 """By the path below `/v1`."""
 
-__all__ = ["CONVERSIONS", "Conversion", "StreamConversion"]
+__all__ = ["CONVERSIONS", "Conversion", "StoredItems", "StreamConversion"]

@@ -120,6 +120,8 @@ def _messages(given: Any) -> list[Fields]:
                 turn = {"role": "assistant", "content": None}
                 found.append(turn)
             _add_to_turn(turn, kind, item, name)
+        elif kind == "item_reference":
+            raise unconvertible(name, "names an item that is not stored here; say store=False, and send items whole")
         else:
             raise unconvertible(f"{name}.type", f"is {kind!r:.100}; send messages, function calls and their results")
     return found

@@ -1,0 +1,118 @@
+"""OpenAI's responses in front of an engine that speaks chat: stored items, errors, and the Agents SDK."""
+
+from typing import Any
+
+import agents
+import aiohttp
+import openai
+import pytest
+from lightning_proxy.conversion import StoredItems
+from lightning_proxy.testing import FakeEngine
+from lightning_proxy.tokens import TokensBackend
+from proxy_fixtures import Agent, MakeProxy
+from token_engine import Letters, StreamingEngine
+
+from lightning_core.adapter import TraceToTrajectories
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import AttemptedRollout
+
+both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+HI = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture
+async def converted(
+    make_proxy: MakeProxy, engine: FakeEngine, http: aiohttp.ClientSession, attempt: AttemptedRollout
+) -> Agent:
+    return Agent(http, await make_proxy(engine, params={"return_token_ids": True}), attempt)
+
+
+async def answered(agent: Agent, stream: bool, **fields: Any) -> Any:
+    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
+        if not stream:
+            return await client.responses.create(model="small", **fields)
+        async with client.responses.stream(model="small", **fields) as streamed:
+            return await streamed.get_final_response()
+
+
+@both_ways
+async def test_an_item_may_be_named_by_its_id(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+    engine.replies = ["first", "second"]
+    first = await answered(converted, stream, input=[HI])
+    reference = {"type": "item_reference", "id": first.output[0].id}
+    second = await answered(converted, stream, input=[HI, reference, HI])
+    assert second.output_text == "second"
+    turns = [(each["role"], each["content"]) for each in engine.received[1].fields["messages"]]
+    assert turns == [("user", "hi"), ("assistant", "first"), ("user", "hi")]
+    assert '"first"' in str((await converted.spans())[1].attributes["gen_ai.input.messages"])
+
+
+async def test_items_of_others_and_items_that_were_not_to_be_stored_are_not_known(
+    converted: Agent, engine: FakeEngine, store: InMemoryLightningStore
+) -> None:
+    other = Agent(converted.http, converted.proxy, await store.start_rollout({}))
+    theirs = await answered(other, False, input=[HI])
+    unstored = await answered(converted, False, input=[HI], store=False)
+    for response in (theirs, unstored):
+        reference = {"type": "item_reference", "id": response.output[0].id}
+        with pytest.raises(openai.BadRequestError, match=r"input\[1\] names an item that is not stored here"):
+            await answered(converted, False, input=[HI, reference])
+
+
+async def test_a_response_to_go_on_from_is_not_known(converted: Agent) -> None:
+    first = await answered(converted, False, input=[HI])
+    with pytest.raises(openai.BadRequestError, match="send the whole conversation"):
+        await answered(converted, False, input=[HI], previous_response_id=first.id)
+
+
+def test_the_oldest_items_are_forgotten() -> None:
+    items = StoredItems(max_bytes=250)
+    for number in range(3):
+        items.keep("at-1", {"id": f"msg_{number}", "text": "x" * 80})
+    asked = {"input": [{"type": "item_reference", "id": f"msg_{number}"} for number in range(3)]}
+    assert ["text" in item for item in items.resolve("at-1", asked)["input"]] == [False, True, True]
+
+
+@both_ways
+async def test_a_tool_that_the_provider_runs_is_refused(converted: Agent, engine: FakeEngine, stream: bool) -> None:
+    async with converted.post("/responses", input="hi", stream=stream, tools=[{"type": "web_search"}]) as response:
+        assert response.status == 400
+        error = (await response.json())["error"]
+    assert error["code"] == "not_convertible"
+    assert "tools[0].type is 'web_search'" in error["message"]
+    assert not engine.received
+
+
+async def test_a_stream_that_breaks_off_ends_with_the_error_of_responses(converted: Agent, engine: FakeEngine) -> None:
+    engine.faults = ["dies_mid_stream"]
+    async with converted.post("/responses", input="hi", stream=True) as response:
+        text = await response.text()
+    assert "event: error\n" in text
+    assert "response.completed" not in text
+    assert (await converted.span()).attributes["error.type"] == "backend_broke"
+
+
+async def test_an_agent_of_the_agents_sdk_leaves_one_row(
+    make_proxy: MakeProxy, http: aiohttp.ClientSession, attempt: AttemptedRollout
+) -> None:
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    proxy = await make_proxy()
+    backend = TokensBackend(StreamingEngine("let me see " + call, "3", "yes"), Letters())
+    proxy.update_model_list([{"model_name": "small", "backend": backend}])
+    agent = Agent(http, proxy, attempt)
+
+    @agents.function_tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    agents.set_tracing_disabled(True)
+    async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
+        model = agents.OpenAIResponsesModel("small", client)
+        adder: Any = agents.Agent(name="adder", instructions="be good", model=model, tools=[add])
+        first = await agents.Runner.run(adder, "1 + 2?")
+        second = agents.Runner.run_streamed(adder, [*first.to_input_list(), {"role": "user", "content": "sure?"}])
+        async for _ in second.stream_events():
+            pass
+    assert (first.final_output, second.final_output) == ("3", "yes")
+    found = TraceToTrajectories().adapt(await agent.spans())
+    assert (len(found.rows), found.refused) == (1, ())
