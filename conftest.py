@@ -18,7 +18,7 @@ async def nothing_left_running() -> AsyncIterator[None]:
     assert not tasks
     for thread in set(threading.enumerate()) - before:
         if not thread.name.startswith("asyncio_"):  # of the loop's own executor, which ends with the loop
-            thread.join(timeout=5)
+            thread.join(timeout=20)
             assert not thread.is_alive(), f"{thread.name} still runs"
 
 

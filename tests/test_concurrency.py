@@ -21,7 +21,7 @@ async def test_coroutines_run_in_the_thread_until_it_is_stopped() -> None:
     waiting = thread.submit(asyncio.sleep(60))
     for _ in range(2):
         thread.stop()
-    thread.join(5)
+    thread.join(20)
     assert waiting.cancelled()
     with pytest.raises(RuntimeError):
         thread.submit(name_of_thread())
@@ -39,7 +39,7 @@ def test_last_thing_that_a_thread_does_is_awaited_and_its_error_is_kept(is_well:
 
     thread = EventLoopThread("elsewhere", at_end=at_end)
     thread.stop()
-    thread.join(5)
+    thread.join(20)
     assert done == ["elsewhere"]
     assert str(thread.ended.exception() or "") == ("" if is_well else "at the end")
 
@@ -87,5 +87,5 @@ async def test_cancelled_batcher_leaves_no_request_waiting() -> None:
     waiting = [batcher.submit(number) for number in range(2)]
     await asyncio.sleep(0)
     await batcher.cancel()
-    await asyncio.wait(waiting, timeout=5)
+    await asyncio.wait(waiting, timeout=20)
     assert all(each.cancelled() for each in waiting)

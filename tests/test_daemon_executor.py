@@ -8,7 +8,7 @@ import pytest
 
 from lightning_core.concurrency import DaemonExecutor
 
-LIMIT_SECONDS = 10
+LIMIT_SECONDS = 20
 
 
 def test_calls_give_their_results_and_their_errors() -> None:

@@ -123,7 +123,7 @@ def test_call_that_hangs_in_a_thread_is_not_waited_for() -> None:
     def hang(loop: asyncio.AbstractEventLoop, started: asyncio.Event) -> None:
         threads.append(threading.current_thread())
         loop.call_soon_threadsafe(started.set)
-        go.wait(10)
+        go.wait(20)
 
     async def main() -> None:
         started = asyncio.Event()
@@ -136,5 +136,5 @@ def test_call_that_hangs_in_a_thread_is_not_waited_for() -> None:
     assert threads[0].is_alive()
     assert threads[0].daemon
     go.set()
-    threads[0].join(10)
+    threads[0].join(20)
     assert not threads[0].is_alive()

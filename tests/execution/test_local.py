@@ -361,7 +361,7 @@ async def test_cancelled_fit_leaves_nothing_running(is_async: bool) -> None:
     @rollout
     def in_thread(task: int) -> None:
         asyncio.run_coroutine_threadsafe(working.wait(), loop).result()
-        release.wait(5)
+        release.wait(20)
 
     trainer = Trainer(algorithm="baseline", n_runners=4)
     run = asyncio.create_task(trainer.fit_async(in_loop if is_async else in_thread, range(100)))

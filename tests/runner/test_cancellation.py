@@ -94,7 +94,7 @@ async def test_sync_agent_of_a_cancelled_rollout_is_abandoned(
     @rollout
     def agent(task: str) -> float:
         if task == "first":
-            release.wait(5)
+            release.wait(20)
         return 1.0
 
     first = await store.enqueue_rollout("first")
@@ -198,7 +198,7 @@ async def test_runner_that_is_stopped_does_not_wait_for_a_store_that_is_gone(
         await started.rollout_ids.get()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(20):
                 await running
 
     assert "lightning.rollout_not_given_back" in caplog.text

@@ -258,7 +258,7 @@ async def test_thread_of_a_sync_agent_sees_the_context_variables_of_the_caller(r
 
 async def test_sync_agent_does_not_block_the_loop(store: InMemoryLightningStore) -> None:
     """Each of two sync agents waits for the other one."""
-    meeting = threading.Barrier(2, timeout=5)
+    meeting = threading.Barrier(2, timeout=20)
 
     @rollout
     def agent(task: Any) -> float:

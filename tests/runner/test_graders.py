@@ -164,7 +164,7 @@ async def test_reward_of_the_grader_is_told_to_hooks(store: InMemoryLightningSto
 
 
 async def test_sync_graders_run_at_the_same_time(store: InMemoryLightningStore) -> None:
-    meeting = threading.Barrier(2, timeout=5)
+    meeting = threading.Barrier(2, timeout=20)
 
     def judge(result: Any) -> float:
         meeting.wait()

@@ -27,7 +27,7 @@ class Work:
             self.ended.append(threading.current_thread())
 
     async def has_begun(self) -> None:
-        assert await asyncio.to_thread(self._begun.acquire, timeout=5)
+        assert await asyncio.to_thread(self._begun.acquire, timeout=20)
 
 
 async def test_all_users_share_one_thread_and_each_ends_its_own_work() -> None:
@@ -78,7 +78,7 @@ async def test_work_whose_end_nobody_waits_for_is_ended_with_the_thread(
     pacemaker.release()
     monkeypatch.setattr(pacemaker_module, "END_SECONDS", 5)
     blocked.set()
-    work.began[0].join(timeout=5)
+    work.began[0].join(timeout=20)
     gc.collect()
 
     assert work.ended == work.began

@@ -85,7 +85,7 @@ async def test_sync_agent_is_abandoned_at_its_timeout_and_its_later_emissions_ar
     def agent(task: Any) -> float:
         emit_message("in time")
         loop_clock.advance(LIMIT_SECONDS)
-        release.wait(5)
+        release.wait(20)
         emit_message("too late")
         emit_message("much too late")
         finished.set()
@@ -113,7 +113,7 @@ async def test_abandoned_agents_and_what_they_lost_are_in_heartbeats_and_in_the_
     def agent(task: str) -> float:
         if task == "slow":
             loop_clock.advance(LIMIT_SECONDS)
-            release.wait(5)
+            release.wait(20)
             emit_message("too late")
             finished.set()
         return 1.0
@@ -194,7 +194,7 @@ async def test_runner_that_is_cancelled_tells_of_the_thread_that_it_leaves_behin
     @rollout
     def agent(task: Any) -> None:
         loop.call_soon_threadsafe(started.set)
-        release.wait(5)
+        release.wait(20)
         finished.set()
 
     await store.enqueue_rollout("task")
@@ -221,7 +221,7 @@ async def test_abandoned_thread_may_end_after_its_event_loop(loop_clock: "LoopCl
     def agent(task: Any) -> None:
         threads.append(threading.current_thread())
         clocks[0].advance(LIMIT_SECONDS)
-        release.wait(5)
+        release.wait(20)
 
     async def run() -> None:
         clocks.append(type(loop_clock)())
@@ -252,7 +252,7 @@ async def test_trace_of_an_abandoned_agent_is_not_kept_for_the_sake_of_counting(
         traces.append(weakref.ref(trace))
         threads.append(threading.current_thread())
         loop_clock.advance(LIMIT_SECONDS)
-        release.wait(5)
+        release.wait(20)
         emit_message("too late")
 
     runner = LitAgentRunner(OtelTracer(), max_rollouts=1)

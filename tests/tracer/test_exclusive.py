@@ -52,7 +52,7 @@ def test_of_many_that_come_at_once_only_those_of_one_name_are_taken():
     taken: list[ProcessClaim] = []
 
     def claim(name: str) -> None:
-        gate.wait(10)
+        gate.wait(20)
         try:
             taken.append(claim_process(name, not_beside={"odd": "no", "even": "no"}))
         except TracerError:
@@ -62,7 +62,7 @@ def test_of_many_that_come_at_once_only_those_of_one_name_are_taken():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(20)
     try:
         assert len({claim.name for claim in taken}) == 1
         assert len(taken) == 8

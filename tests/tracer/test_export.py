@@ -200,7 +200,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
         yield Receiver.received
         server.shutdown()
-        thread.join(10)
+        thread.join(20)
 
 
 async def test_real_exporter_sends_spans_to_a_real_endpoint(receiver: list[bytes], store: "RecordingStore") -> None:

@@ -51,7 +51,7 @@ def endpoint() -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
         server.shutdown()
-        thread.join(10)
+        thread.join(20)
 
 
 def texts(trace: Trace) -> list[tuple[str, str]]:

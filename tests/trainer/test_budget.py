@@ -252,10 +252,10 @@ async def test_an_algorithm_that_saves_at_the_end_can_be_interrupted() -> None:
                     cut_off.set()
 
     run = asyncio.create_task(Trainer(algorithm=Slow(), budget={"seconds": 0.05}).fit_async(solve))
-    await asyncio.wait_for(saves.wait(), 10)
+    await asyncio.wait_for(saves.wait(), 20)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(run, 10)
+        await asyncio.wait_for(run, 20)
     assert cut_off.is_set()
 
 
@@ -376,7 +376,7 @@ async def test_what_was_used_before_a_kill_is_counted(
     async def algorithm(store: LightningStore, llm_proxy: LLMProxy) -> None:
         async with own_calls(store, llm_proxy, algorithm="mine") as llm:
             await asyncio.to_thread(call, llm, "one")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 while await calls_in(store) < 1:  # noqa: ASYNC110  # a task of the run writes it
                     await asyncio.sleep(0.01)
 

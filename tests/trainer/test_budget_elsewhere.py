@@ -191,7 +191,7 @@ def listeners(proxy: LLMProxy) -> int:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not is_so():  # noqa: ASYNC110  # what is waited for happens in the proxy's thread
             await asyncio.sleep(0.001)
 
@@ -200,10 +200,10 @@ async def test_a_refusal_is_told_to_whoever_waits_for_it(elsewhere: LLMProxy, re
     task = await asked(remote, elsewhere)
     assert not task.done()
     await use_up(elsewhere)
-    budget = await asyncio.wait_for(task, 10)  # it would wait for 20 s
+    budget = await asyncio.wait_for(task, 15)  # it would wait for 20 s
     assert (budget["refusals"], budget["reached"]) == (1, "calls")
     # One that is known is not told again, one that is not is told at once.
-    assert (await asyncio.wait_for(remote.budget_beyond(0), 10))["refusals"] == 1
+    assert (await asyncio.wait_for(remote.budget_beyond(0), 15))["refusals"] == 1
 
 
 async def test_nobody_is_listened_for_who_does_not_wait_any_more(elsewhere: LLMProxy, remote: RemoteProxy) -> None:
@@ -224,7 +224,7 @@ async def test_a_proxy_without_a_budget_says_so_at_once(store: InMemoryLightning
     async with LLMProxy(model_list=models(engine), store=store, key="secret") as proxy:
         remote = RemoteProxy(proxy.url, key="secret")
         try:
-            assert await asyncio.wait_for(remote.budget_beyond(0), 10) is None
+            assert await asyncio.wait_for(remote.budget_beyond(0), 15) is None
         finally:
             await remote.stop()
 

@@ -337,7 +337,7 @@ async def test_abandoned_sync_algorithm_is_logged_and_reports_to_nobody(caplog: 
     @algo
     def slow(report: Reporter) -> None:
         loop.call_soon_threadsafe(started.set)
-        go.wait(10)
+        go.wait(20)
         report({"late": 1.0})
         done.set()
 

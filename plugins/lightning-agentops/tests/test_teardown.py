@@ -36,7 +36,7 @@ def patched() -> dict[str, Any]:
     clients = (Completions, AsyncCompletions, TextCompletions, AsyncEmbeddings, Responses, AsyncResponses)
     found = {f"{kind.__module__}.{kind.__name__}.create": vars(kind).get("create") for kind in clients}
     found |= {f"{kind.__name__}.parse": vars(kind).get("parse") for kind in (Completions, AsyncCompletions)}
-    found |= {"import": builtins.__import__, "print": builtins.print, "threads": threading.active_count()}
+    found |= {"import": builtins.__import__, "print": builtins.print}
     found |= {name: getattr(agentops.sdk.core.tracer, name) for name in ("provider", "_initialized")}
     found |= {"own get_tracer": "get_tracer" in vars(agentops.sdk.core.tracer), "global": otel.get_tracer_provider()}
     for module in MODULES:
@@ -54,9 +54,10 @@ def whole() -> Iterator[None]:
         pass
     with OtelTracer().lifespan():  # it leaves its patches in place, idle
         pass
-    before = patched()
+    before, threads = patched(), set(threading.enumerate())
     yield
     after = patched()
+    assert set(threading.enumerate()) <= threads
     assert {name: value for name, value in after.items() if value is not before[name] and value != before[name]} == {}
     assert list(library.left_wrapped(tuple(instrumentation.TARGET_PACKAGES))) == []
 

@@ -38,7 +38,7 @@ class Ends:
         await self.channel.open(self._socket)
 
     async def until_heard(self, number: int) -> Heard:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while len(self.heard) < number:
                 self._has_heard.clear()
                 await self._has_heard.wait()

@@ -30,7 +30,7 @@ class Notes:
         self._told.set()
 
     async def until(self, *taken: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while not set(taken) <= set(self.taken):
                 self._told.clear()
                 await self._told.wait()
@@ -100,7 +100,7 @@ async def test_store_that_is_out_of_reach_for_a_while_costs_a_line_and_no_count(
         store.is_reachable = False
         await store.enqueue_rollout("a")
         await end(store, await claim(store))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await store.has_failed.wait()
         store.is_reachable = True
     assert notes.taken == ["a 1 succeeded"]

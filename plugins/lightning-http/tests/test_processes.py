@@ -275,7 +275,7 @@ async def test_end_does_not_wait_for_runners_that_were_stopped_at_their_work(tmp
         ended.append(time.monotonic())
 
     await Trainer(algorithm=leave, strategy=ProcessesStrategy(graceful_timeout=60)).fit_async(process_agents.hang)
-    assert time.monotonic() - ended[0] < 10
+    assert time.monotonic() - ended[0] < 30
 
 
 async def test_run_that_is_cancelled_while_runners_start_leaves_nothing():

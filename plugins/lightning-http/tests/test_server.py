@@ -33,7 +33,7 @@ from lightning_core.types import EnqueueRolloutRequest
 
 
 def fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=20) as answer:
         return answer.read()
 
 
@@ -277,7 +277,7 @@ async def test_a_long_wait_is_several_requests(memory):
     ):
         began = time.monotonic()
         assert await client.dequeue_rollout(wait_seconds=0.3) is None
-        assert 0.29 < time.monotonic() - began < 5
+        assert 0.29 < time.monotonic() - began < 20
         waiter = asyncio.create_task(client.dequeue_rollout(wait_seconds=None))
         results = asyncio.create_task(
             client.wait_for_rollouts(rollout_ids=[(await client.start_rollout("b")).rollout_id], timeout=0.2)
@@ -392,7 +392,7 @@ async def test_a_peer_that_does_not_read_its_answer_holds_up_no_stop(memory, mon
             peer.sendall(b"GET /v1/agl/rollouts HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
             first = await asyncio.to_thread(peer.recv, 1)
             assert (first, len(connections)) == (b"H", 1)
-            await asyncio.wait_for(server.stop(), 10)
+            await asyncio.wait_for(server.stop(), 20)
             assert len(connections) == 0
 
 

@@ -80,7 +80,7 @@ async def test_an_agent_that_hangs_up_cancels_the_backends_call(make_agent: Make
     response = await agent.chat(stream=True).__aenter__()
     await response.content.readuntil(b"\n\n")
     response.close()
-    await asyncio.wait_for(engine.cancelled.wait(), 10)
+    await asyncio.wait_for(engine.cancelled.wait(), 20)
 
 
 @pytest.mark.parametrize("stream", [False, True])

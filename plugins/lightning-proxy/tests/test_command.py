@@ -98,7 +98,7 @@ def test_several_workers_serve_and_none_is_left_when_the_command_is_killed(tmp_p
     with serving(path, "--workers", "2") as (process, url):
         workers = psutil.Process(process.pid).children(recursive=True)
         assert len(workers) == 2
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as answer:
             assert b"small" in answer.read()
         process.kill()
         process.wait(20)
@@ -119,7 +119,7 @@ def test_several_workers_end_with_the_command(tmp_path: Path) -> None:
 
 def test_without_a_store_it_is_a_proxy_for_anybody_on_this_machine(tmp_path: Path) -> None:
     with serving(config(tmp_path, "http://127.0.0.1:1/v1", "allow_unattributed: true\n")) as (process, url):
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=20) as answer:
             assert b"small" in answer.read()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0

@@ -111,7 +111,7 @@ async def test_an_agent_is_told_to_try_again(
             return response.status, response.headers.get("retry-after"), await response.json()
 
     calls = [asyncio.create_task(call()) for _ in range(2)]
-    (refused,), (other,) = await asyncio.wait(calls, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    (refused,), (other,) = await asyncio.wait(calls, timeout=20, return_when=asyncio.FIRST_COMPLETED)
     status, retry_after, answer = await refused
     assert (status, retry_after, answer["error"]["code"]) == (503, "1", "too_many_bytes")
     rest.set()
@@ -128,7 +128,7 @@ async def test_a_proxy_takes_no_large_head_and_waits_for_no_half_request(
         (head, b"408"),
         (head + b"content-length: 10\r\n\r\n123", b"403"),  # it belongs to no attempt
     ):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
             writer.write(sent)
             assert (await reader.read()).split()[1] == status

@@ -174,7 +174,7 @@ async def test_what_was_still_being_sent_at_the_end_of_its_attempt_is_too_late(
     async with Agent(http, proxy, rollout).chat() as response:  # which the proxy has read after the head of the other
         assert response.status == 200
     await proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
-    answer = await asyncio.wait_for(finish(), 5)
+    answer = await asyncio.wait_for(finish(), 20)
     assert answer.startswith(b"HTTP/1.1 403")
     assert b"attempt_not_live" in answer
     assert len(engine.received) == 1

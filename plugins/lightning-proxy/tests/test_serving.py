@@ -324,7 +324,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(
 
     def slowly(store: Any) -> Any:
         is_at_it.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(20)
         return make(store)
 
     proxy._make = slowly  # type: ignore[method-assign]

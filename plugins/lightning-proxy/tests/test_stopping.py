@@ -36,9 +36,9 @@ async def told(call: Any) -> tuple[int, dict[str, Any], aiohttp.typedefs.LooseHe
 async def stop_with(agent: Agent, engine: FakeEngine, call: Any) -> Any:
     """Stop the proxy while a call is under way, and return what became of that."""
     task = asyncio.ensure_future(call)
-    await asyncio.wait_for(engine.began.wait(), 5)
+    await asyncio.wait_for(engine.began.wait(), 20)
     await agent.proxy.stop()
-    return await asyncio.wait_for(task, 5)
+    return await asyncio.wait_for(task, 20)
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/messages", "/responses"])
@@ -78,10 +78,11 @@ async def test_a_call_that_waits_for_its_turn_is_told_to_try_again(
     agent = Agent(http, proxy, await store.start_rollout({}))
     engine.hold = asyncio.Event()
     first = asyncio.ensure_future(told(agent.chat()))
-    await asyncio.wait_for(engine.began.wait(), 5)
+    await asyncio.wait_for(engine.began.wait(), 20)
     second = asyncio.ensure_future(told(agent.chat()))
-    await asyncio.sleep(0.1)
-    assert (await proxy.status())["waiting"] == 1
+    async with asyncio.timeout(20):
+        while (await proxy.status())["waiting"] == 0:  # noqa: ASYNC110  # it has no event for that
+            await asyncio.sleep(0.001)
     await proxy.stop()
     assert [(await each)[0] for each in (first, second)] == [503, 503]
 
@@ -106,9 +107,9 @@ async def test_a_request_whose_body_does_not_come_is_told_so(agent: Agent) -> No
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.proxy.port)
     path = f"{agent.base}/chat/completions".split(str(agent.proxy.port), 1)[1]
     writer.write(f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\n".encode())
-    await asyncio.sleep(0.1)  # the server knows of it, and of no more
+    await asyncio.sleep(0.5)  # the server knows of it, and of no more
     await agent.proxy.stop()
-    answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    answer = (await asyncio.wait_for(reader.read(), 20)).decode()
     writer.close()
     await writer.wait_closed()
     assert answer.startswith("HTTP/1.1 503 ")
@@ -122,7 +123,7 @@ async def test_an_agent_that_takes_nothing_does_not_keep_the_proxy_from_stopping
     async with agent.chat(stream=True) as response:  # many times what connections buffer
         assert response.status == 200
         await asyncio.sleep(0.1)
-        await asyncio.wait_for(agent.proxy.stop(), 5)
+        await asyncio.wait_for(agent.proxy.stop(), 20)
 
 
 async def test_what_ends_in_time_is_answered(agent: Agent, engine: FakeEngine) -> None:

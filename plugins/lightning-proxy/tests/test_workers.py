@@ -360,7 +360,7 @@ async def test_a_refused_call_is_told_to_whoever_asks_any_worker(
         agent = Agent(http, proxy, attempt)
         authorization = {"authorization": "Bearer secret"}
         assert [await say(agent, headers=authorization) for _ in range(2)] == [200, 402]
-        answers = await asyncio.wait_for(asyncio.gather(*asked), 10)  # they would wait for 20 s
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 15)  # they would wait for 20 s
         assert [answer["refusals"] for answer in answers] == [1] * 4
         waiting = asyncio.create_task(remotes[0].budget_beyond(1))
 

@@ -297,12 +297,12 @@ async def test_nobody_waits_for_a_thread_that_has_died(
     broken = r"store\.sqlite has broken: MemoryError\('none left'\); open it again"
     for call in asked:
         with pytest.raises(StoreError, match=broken):
-            await asyncio.wait_for(call, 10)
+            await asyncio.wait_for(call, 20)
     await task
     with pytest.raises(StoreError, match=broken):
         await store.enqueue_rollout("after")
     assert "lightning.store_broken" in caplog.text
-    await asyncio.wait_for(store.aclose(), 10)
+    await asyncio.wait_for(store.aclose(), 20)
     again = SqliteLightningStore(path, run_id=store.run_id)
     assert [rollout.input for rollout in await again.query_rollouts()] == ["before"]
     await again.aclose()

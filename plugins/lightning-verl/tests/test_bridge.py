@@ -37,7 +37,7 @@ async def test_stopping_ends_a_call_that_would_never_return() -> None:
     bridge.stop()
     with pytest.raises(Stopped):
         await calling
-    await asyncio.wait_for(was_cancelled.wait(), 5)
+    await asyncio.wait_for(was_cancelled.wait(), 20)
 
 
 async def test_the_first_reason_to_stop_is_raised_by_every_later_call_and_wait() -> None:
@@ -60,4 +60,4 @@ async def test_a_wait_ends_when_something_has_happened_since_the_last_one() -> N
     bridge.wait(60)
     waiting = asyncio.create_task(asyncio.to_thread(bridge.wait, 60))
     bridge.tell()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)

@@ -17,13 +17,13 @@ def test_only_the_one_thread_is_silenced(capsys: pytest.CaptureFixture[str], cap
         with quiet_thread():
             print("of verl", 1)
             is_inside.set()
-            may_end.wait(5)
+            may_end.wait(20)
         print("after")
 
     with caplog.at_level(logging.DEBUG, logger="lightning_verl.quiet"):
         thread = threading.Thread(target=work)
         thread.start()
-        is_inside.wait(5)
+        is_inside.wait(20)
         print("of the run")
         may_end.set()
         thread.join()

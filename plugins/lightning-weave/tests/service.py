@@ -82,4 +82,4 @@ def weave_service() -> Iterator[WeaveService]:
         finally:
             service.gate.set()
             server.shutdown()
-            thread.join(10)
+            thread.join(20)
