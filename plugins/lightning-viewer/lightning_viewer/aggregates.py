@@ -270,7 +270,7 @@ class Aggregates:
             before: The number of a version.
             after: The number of the other one.
             mode: Which rollouts to compare, `other` for those without a mode; None for all.
-            limit: How many of the samples that changed to return.
+            limit: How many of the samples that changed to return; of more, those that lost and gained most.
 
         Returns:
             `better`, `worse` and `same`, counts of samples; `difference`, the paired difference with its interval, None
@@ -283,9 +283,9 @@ class Aggregates:
             means = _mean(old[sample]), _mean(now[sample])
             pairs.append({"sample": sample, "from": means[0], "to": means[1], "old": old[sample], "now": now[sample]})
         changed = sorted((each for each in pairs if each["to"] != each["from"]), key=lambda p: p["to"] - p["from"])
-        rows = [
-            {**each, "old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id} for each in changed[:limit]
-        ]
+        few = limit // 2
+        shown = changed if len(changed) <= limit else [*changed[: limit - few], *changed[len(changed) - few :]]
+        rows = [{**each, "old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id} for each in shown]
         measured = paired_difference([each["from"] for each in pairs], [each["to"] for each in pairs])
         return {
             "better": sum(each["to"] > each["from"] for each in pairs),

@@ -172,6 +172,18 @@ def test_two_versions_are_compared_on_the_samples_of_both() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "changes"), [(0, []), (1, [-1.0]), (3, [-1.0, -0.5, 1.0]), (9, [-1.0, -0.5, 0.5, 1.0])]
+)
+def test_of_many_samples_that_changed_those_are_shown_that_lost_and_gained_most(
+    limit: int, changes: list[float]
+) -> None:
+    aggregates = filled([0.0, 0.5, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0])
+    compared = aggregates.compare(0, 1, limit=limit)
+    assert [each["to"] - each["from"] for each in compared["rows"]] == changes
+    assert (compared["better"], compared["worse"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
     ("chosen", "order", "ids"),
     [
         (Filter(), "worst", ["ro-4", "ro-0", "ro-5", "ro-3"]),
