@@ -113,11 +113,16 @@ def _infer_role(message: Mapping[str, Any], calls: Sequence[Any]) -> str | None:
     return "tool" if message.get("tool_call_id") else None
 
 
+_WITHOUT_MESSAGE = frozenset({"server_tool_call", "server_tool_call_response", "item_reference", "prompt"})
+"""Parts of the conventions that OpenAI's chat API has nothing for."""
+
+
 def _read_parts(message: Mapping[str, Any], default_role: str | None) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
     calls: list[Mapping[str, Any]] = []
     results: list[dict[str, Any]] = []
     reasoning: list[str] = []
+    is_passed_over = False
     for entry in entries(decoded(message["parts"])):
         part = decoded(entry)
         if not isinstance(part, Mapping):
@@ -130,6 +135,8 @@ def _read_parts(message: Mapping[str, Any], default_role: str | None) -> list[di
             results.append({"role": "tool", "content": _text(result), "tool_call_id": part.get("id") or ""})
         elif kind == "reasoning":
             reasoning.append(_text(part.get("content")))
+        elif kind in _WITHOUT_MESSAGE:
+            is_passed_over = True
         else:
             content.append(_content_part(part))
     role = message.get("role") or default_role
@@ -141,9 +148,11 @@ def _read_parts(message: Mapping[str, Any], default_role: str | None) -> list[di
     if role is None:
         logger.warning("lightning.message_without_role fields=%s", sorted(map(str, message)))
         return results
+    if is_passed_over and not (content or calls or results or any(reasoning)):
+        return []
     if role == "assistant":
         answer = assistant_message(_joined(content) if content else None, chat_tool_calls(calls))
-        if reasoning:
+        if any(reasoning):
             answer["reasoning_content"] = "".join(reasoning)
         return [answer, *results]
     return [*results, {"role": role, "content": _joined(content)}]

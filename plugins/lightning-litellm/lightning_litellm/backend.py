@@ -209,16 +209,34 @@ class LitellmBackend(Backend):
     def address(self) -> str:
         return f"litellm {self._model}"
 
-    def cost(self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None) -> float | None:
+    def cost(
+        self,
+        input_tokens: int | None,
+        output_tokens: int | None,
+        cached_tokens: int | None,
+        written_tokens: int | None = None,
+        written_for_an_hour: int | None = None,
+    ) -> float | None:
         if input_tokens is None and output_tokens is None:
             return None
+        library = imported()
+        details = {
+            "cached_tokens": cached_tokens or 0,
+            "cache_creation_tokens": written_tokens or 0,
+            "cache_creation_token_details": {
+                "ephemeral_5m_input_tokens": max(0, (written_tokens or 0) - (written_for_an_hour or 0)),
+                "ephemeral_1h_input_tokens": written_for_an_hour or 0,
+            },
+        }
         try:
-            prompt, completion = imported().cost_per_token(
-                model=self._model,
+            usage = library.Usage(
                 prompt_tokens=input_tokens or 0,
                 completion_tokens=output_tokens or 0,
+                prompt_tokens_details=details,
                 cache_read_input_tokens=cached_tokens or 0,
+                cache_creation_input_tokens=written_tokens or 0,
             )
+            prompt, completion = library.cost_per_token(model=self._model, usage_object=usage)
         except Exception:  # its way to say that it knows no price
             return None
         return float(prompt) + float(completion) or None

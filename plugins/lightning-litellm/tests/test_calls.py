@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from lightning_litellm.backend import LitellmBackend
 from lightning_proxy.testing import FakeEngine, tokens_of
 from litellm_agents import MakeAgent
 
@@ -253,3 +254,11 @@ async def test_prices_are_the_librarys_where_none_are_given(make_agent: MakeAgen
     async with given.chat() as response:
         assert response.status == 200
     assert (await given.span()).attributes["gen_ai.usage.cost"] == 7.0
+
+
+def test_what_is_kept_in_a_cache_for_an_hour_costs_more() -> None:
+    backend = LitellmBackend("anthropic/claude-sonnet-4-5", api_key="none")
+    # https://www.anthropic.com/pricing: for a million tokens 3, read 0.30, written 3.75, for an hour 6 US dollars
+    minutes, hour = (backend.cost(1510, 0, 1000, 500, kept) for kept in (0, 200))
+    assert minutes == pytest.approx((10 * 3 + 1000 * 0.3 + 500 * 3.75) / 1e6)
+    assert hour == pytest.approx((10 * 3 + 1000 * 0.3 + 300 * 3.75 + 200 * 6) / 1e6)

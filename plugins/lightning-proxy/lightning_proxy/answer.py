@@ -22,6 +22,8 @@ class AnswerChoice:
     """The engine's; None where it gave none."""
     logprobs: Sequence[float] | None = None
     """Of each of `token_ids`; None where it gave none."""
+    parts: list[dict[str, Any]] | None = None
+    """All of it in its order, as parts of the conventions; None where the API gives no more than stands above."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,12 @@ class Answer:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     """Of the prompt, those that the backend had in its prefix cache."""
+    written_tokens: int | None = None
+    """Of the prompt, those that the provider wrote to its cache."""
+    written_for_an_hour: int | None = None
+    """Of these, those that stay there for an hour; the others are for a shorter time."""
+    reasoning_tokens: int | None = None
+    """Of the answer, those that the model thought."""
     failure: str | None = None
     """What the answer itself says went wrong."""
 
@@ -112,16 +120,37 @@ def legacy_tool_calls(call: Any) -> list[dict[str, Any]]:
     return [{"id": None, "type": "function", "function": call}] if isinstance(call, dict) else []
 
 
-def tool_result_part(call_id: Any, result: Any) -> dict[str, Any]:
+def tool_result_part(call_id: Any, result: Any, *, is_error: bool = False) -> dict[str, Any]:
     """Make the part of a tool's result."""
-    return {"type": "tool_call_response", "id": call_id, "response": result}
+    return {"type": "tool_call_response", "id": call_id, "response": result, **({"is_error": True} if is_error else {})}
+
+
+def tool_result(parts: list[dict[str, Any]]) -> Any:
+    """Return a tool's result: its text, or its parts where it has others, such as images."""
+    if all(part.get("type") == "text" for part in parts):
+        return "".join(str(part.get("content") or "") for part in parts)
+    return parts
+
+
+def reasoning_part(content: Any, **more: Any) -> dict[str, Any]:
+    """Make the part of what a model thought. What else is known of it stands beside, such as its signature."""
+    return {"type": "reasoning", "content": content or "", **{name: value for name, value in more.items() if value}}
+
+
+def server_tool_part(item: dict[str, Any], name: str, *, is_result: bool = False) -> dict[str, Any]:
+    """Make the part of a tool that the provider itself runs, from what its API says of the call or the result."""
+    kind = "server_tool_call_response" if is_result else "server_tool_call"
+    known = {key: value for key, value in item.items() if key != "index"}  # its place in a stream
+    found: dict[str, Any] = {"type": kind, "id": known.get("tool_use_id") if is_result else known.get("id")}
+    return {**found, **({} if is_result else {"name": name}), kind: known}
 
 
 def _message(message: dict[str, Any]) -> Message:
     role = message.get("role")
     if role in ("tool", "function"):  # the latter is the result of a `function_call`
         role, content = "tool", message.get("content")
-        parts = [tool_result_part(message.get("tool_call_id"), content if isinstance(content, str) else _flat(content))]
+        result = content if isinstance(content, str) else tool_result(content_parts(content))
+        parts = [tool_result_part(message.get("tool_call_id"), result)]
     else:
         parts = _reasoning(message.get("reasoning_content") or message.get("reasoning"))
         parts += content_parts(message.get("content"))
@@ -134,13 +163,15 @@ def _message(message: dict[str, Any]) -> Message:
 
 
 def _output(choice: AnswerChoice) -> Message:
+    if choice.parts is not None:
+        return {"role": "assistant", "parts": choice.parts, "finish_reason": choice.finish_reason}
     parts = _reasoning(choice.reasoning) + content_parts(choice.content)
     parts += [tool_call_part(call) for call in choice.tool_calls]
     return {"role": "assistant", "parts": parts, "finish_reason": choice.finish_reason}
 
 
 def _reasoning(text: Any) -> list[dict[str, Any]]:
-    return [{"type": "reasoning", "content": text}] if isinstance(text, str) and text else []
+    return [reasoning_part(text)] if isinstance(text, str) and text else []
 
 
 def _part(part: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +192,3 @@ def image_part(url: str) -> dict[str, Any]:
         mime = head.removeprefix("data:").removesuffix(";base64")
         return {"type": "blob", "modality": "image", "mime_type": mime, "content": data}
     return {"type": "uri", "modality": "image", "uri": url}
-
-
-def _flat(content: Any) -> str:
-    return "".join(str(part.get("text", "")) for part in objects(content))

@@ -113,13 +113,22 @@ class Backend(ABC):
     def address(self) -> str:
         """Say where it is, for people, without keys."""
 
-    def cost(self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None) -> float | None:
+    def cost(
+        self,
+        input_tokens: int | None,
+        output_tokens: int | None,
+        cached_tokens: int | None,
+        written_tokens: int | None = None,
+        written_for_an_hour: int | None = None,
+    ) -> float | None:
         """Return what a call costs, in US dollars, where the model list gives no prices; None where it is not known.
 
         Args:
             input_tokens: Of the prompt, cached ones included; None where it is not known.
             output_tokens: Of the answer.
             cached_tokens: Of the prompt, those that the backend had in its prefix cache.
+            written_tokens: Of the prompt, those that the provider wrote to its cache.
+            written_for_an_hour: Of these, those that stay there for an hour.
         """
         return None
 

@@ -341,7 +341,7 @@ class Engine:
                 if call.is_refused:
                     call.cost = 0.0
                 elif call.dialect is not None:
-                    call.cost = replica.cost(call.input_tokens, call.output_tokens, call.answer.cached_tokens)
+                    call.cost = _cost(call, call.input_tokens, call.output_tokens)
 
     def _response_keeper(self, call: Call, replica: Replica) -> KeepResponse | None:
         if call.dialect is None or not call.dialect.is_stored or (call.fields or {}).get("store") is False:
@@ -361,7 +361,7 @@ class Engine:
             given, taken = call.estimated_tokens()
             tokens = given + taken
             if cost is None:
-                cost = call.replica.cost(given, taken, call.answer.cached_tokens)
+                cost = _cost(call, given, taken)
         tokens += call.abandoned_tokens
         if call.abandoned_cost:
             cost = (cost or 0.0) + call.abandoned_cost
@@ -433,3 +433,12 @@ def _check_tokens(call: Call, response: Response) -> None:
             call.path,
             replica.model_name,
         )
+
+
+def _cost(call: Call, input_tokens: int | None, output_tokens: int | None) -> float | None:
+    """Return what a call costs with so many tokens; the others are as its answer tells."""
+    assert call.replica is not None
+    answer = call.answer
+    return call.replica.cost(
+        input_tokens, output_tokens, answer.cached_tokens, answer.written_tokens, answer.written_for_an_hour
+    )

@@ -66,8 +66,8 @@ class LLMProxy(AddressedProxy):
         attribution_header: A header whose value stands for an attempt: `ROLLOUT_ID/ATTEMPT_ID`, or what `bind` said.
         capture_content: Whether messages and tools are recorded.
         capture_tokens: Whether token ids are.
-        redact: Is given `input`, `output`, `instructions` or `tools`, and what is to be recorded; returns what is. A
-            function, or its path.
+        redact: Is given `input`, `output`, `instructions`, `tools` or `schema`, and what is to be recorded; returns
+            what is. A function, or its path.
         budget: A `Budget`, or its limits: `{"usd": 5.0, "calls": 10_000}`.
         workers: How many processes answer calls. More than one share the budget, pauses, and where an attempt's calls
             go; backends are then named, not given as objects. They need a thread in this process, whatever

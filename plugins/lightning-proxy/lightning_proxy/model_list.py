@@ -109,7 +109,10 @@ _OTHER_PROVIDERS = frozenset(
 """LiteLLM's names of others, but for those under which models are published, such as `databricks`: before a model that
 an endpoint serves, that is a part of the model's name."""
 
-_PRICES = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+_PRICES = (
+    *("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost"),
+    *("cache_creation_input_token_cost", "cache_creation_input_token_cost_above_1hr"),
+)
 
 _OWN_PARAMS = frozenset({"model", *_PRICES})
 """What is not the backend's."""
@@ -142,6 +145,10 @@ class Replica:
     output_price: float | None = None
     cached_price: float | None = None
     """For a token of the prompt that the backend had in its prefix cache; None for that of any other."""
+    written_price: float | None = None
+    """For a token of the prompt that the provider wrote to its cache; None for that of any other."""
+    written_for_an_hour_price: float | None = None
+    """For one that it keeps there for an hour; None for that of any other written one."""
     refused_fields: RefusedFields = field(default_factory=RefusedFields)
     """What it was asked besides what agents ask, and refused."""
     is_owned: bool = True
@@ -172,20 +179,36 @@ class Replica:
         return self.backend.gives_tokens is True
 
     def cost(
-        self, input_tokens: int | None, output_tokens: int | None, cached_tokens: int | None = None
+        self,
+        input_tokens: int | None,
+        output_tokens: int | None,
+        cached_tokens: int | None = None,
+        written_tokens: int | None = None,
+        written_for_an_hour: int | None = None,
     ) -> float | None:
         """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
 
         None where it is not known.
         """
         if self.input_price is None and self.output_price is None:
-            return self.backend.cost(input_tokens, output_tokens, cached_tokens)
+            return self.backend.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
         input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
         if (input_price and input_tokens is None) or (output_price and output_tokens is None):
             return None
         total = (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
-        if self.cached_price is not None and cached_tokens:
-            total += min(cached_tokens, input_tokens or 0) * (self.cached_price - input_price)
+        written_price = input_price if self.written_price is None else self.written_price
+        hour_price = written_price if self.written_for_an_hour_price is None else self.written_for_an_hour_price
+        cached_price = input_price if self.cached_price is None else self.cached_price
+        left = input_tokens or 0  # each token has one price, whatever a backend counts
+        for_an_hour = min(written_for_an_hour or 0, written_tokens or 0)
+        for count, price in (
+            (cached_tokens, cached_price),
+            (for_an_hour, hour_price),
+            ((written_tokens or 0) - for_an_hour, written_price),
+        ):
+            taken = min(count or 0, left)
+            left -= taken
+            total += taken * (price - input_price)
         return total
 
 
@@ -261,7 +284,9 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         is_unknown = is_openai and "has no option" in str(exc)
         hint = " (what else LiteLLM takes is for `backend: litellm`, in its option `params`)" if is_unknown else ""
         raise ConfigError(f"model_list[{number}] ({name}): {exc}{hint}") from exc
-    input_price, output_price, cached_price = (_price(number, price, prices) for price in _PRICES)
+    input_price, output_price, cached_price, written_price, hour_price = (
+        _price(number, price, prices) for price in _PRICES
+    )
     return Replica(
         model_name=name,
         model=model,
@@ -269,6 +294,8 @@ def _make(number: int, entry: Mapping[str, Any], registry: Registry) -> Replica:
         input_price=input_price,
         output_price=output_price,
         cached_price=cached_price,
+        written_price=written_price,
+        written_for_an_hour_price=hour_price,
         refused_fields=RefusedFields(frozenset({RETURN_TOKEN_IDS} if backend.gives_tokens else ())),
         is_owned=not isinstance(given, Backend),
         spec=_copied(entry),

@@ -14,7 +14,7 @@ from lightning_core.secrets import hide_in_text
 from lightning_core.types import OtelResource, Span, SpanContext, TraceStatus
 from lightning_core.types.frozen import EMPTY, construct
 from lightning_core.types.text import hide_attempt_keys
-from lightning_proxy.answer import Answer, AnswerChoice, output_messages
+from lightning_proxy.answer import Answer, AnswerChoice, integer, mapping, output_messages
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Dialect
 from lightning_proxy.jsons import replace_surrogates, text
@@ -33,6 +33,14 @@ ANSWERED_BY = "agentlightning.model"
 """The name in the model list of the model that answered, where the agent asked for another name."""
 FIRST_CHUNK_SECONDS = "gen_ai.response.time_to_first_chunk"
 COST = "gen_ai.usage.cost"
+TOOL_CHOICE = "gen_ai.request.tool_choice"
+"""`auto` or the like, or the JSON of an object, as the agent sent it."""
+REASONING_EFFORT = "gen_ai.request.reasoning_effort"
+REASONING_BUDGET = "gen_ai.request.reasoning_budget_tokens"
+PREVIOUS_RESPONSE = "gen_ai.request.previous_response_id"
+"""The response that a call of the responses API continues: that one's span has what was said before."""
+OUTPUT_SCHEMA = "gen_ai.request.structured_output_schema"
+"""The JSON schema that an answer is to have."""
 
 MAX_ERROR_CHARACTERS = 2_000
 """What is recorded of an error."""
@@ -43,6 +51,7 @@ _RESOURCE = OtelResource(attributes={"service.name": genai.PROXY_SERVICE})
 _OK = TraceStatus(status_code="OK")
 _SPAN_FIELDS = set(Span.model_fields)
 _CONTEXT_FIELDS = set(SpanContext.model_fields)
+_OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
 _PARAMETERS = {
     "max_tokens": "gen_ai.request.max_tokens",
     "max_completion_tokens": "gen_ai.request.max_tokens",
@@ -56,7 +65,7 @@ _PARAMETERS = {
 }
 
 Redact = Callable[[str, Any], Any]
-"""Is given `input`, `output`, `instructions` or `tools` and what is to be recorded; returns what is recorded."""
+"""Is given `input`, `output`, `instructions`, `tools` or `schema`, and a value; returns the value to record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,8 @@ def attributes_of(
         "gen_ai.usage.input_tokens": answer.input_tokens,
         "gen_ai.usage.output_tokens": answer.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": answer.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": answer.written_tokens,
+        "gen_ai.usage.reasoning.output_tokens": answer.reasoning_tokens,
         genai.RESPONSE_MODEL: None if answer.model is None else replace_surrogates(answer.model),
         genai.RESPONSE_ID: None if answer.id is None else replace_surrogates(answer.id),
     }
@@ -203,7 +214,33 @@ def _parameters(request: dict[str, Any]) -> dict[str, Any]:
         found["gen_ai.request.stop_sequences"] = [replace_surrogates(word) for word in stop]
     if request.get("stream") is True:
         found["gen_ai.request.stream"] = True
-    return found
+    if (choice := request.get("tool_choice")) is not None:
+        found[TOOL_CHOICE] = replace_surrogates(choice if isinstance(choice, str) else text(choice))
+    given = {
+        REASONING_EFFORT: request.get("reasoning_effort")
+        or mapping(request.get("reasoning") or request.get("output_config")).get("effort"),
+        PREVIOUS_RESPONSE: request.get("previous_response_id"),
+        "gen_ai.prompt.name": mapping(request.get("prompt")).get("id"),
+        "gen_ai.output.type": _OUTPUT_TYPES.get(str(_format(request).get("type"))),
+        "openai.request.service_tier": request.get("service_tier"),
+    }
+    found.update({name: replace_surrogates(value) for name, value in given.items() if isinstance(value, str) and value})
+    budget = integer(mapping(request.get("thinking")).get("budget_tokens"))
+    return found if budget is None else {**found, REASONING_BUDGET: budget}
+
+
+def _format(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the form that an answer is to have, as any of the APIs says it."""
+    return mapping(
+        request.get("response_format")
+        or request.get("output_format")
+        or mapping(request.get("text") or request.get("output_config")).get("format")
+    )
+
+
+def _schema(request: dict[str, Any]) -> Any:
+    form = _format(request)
+    return form.get("schema") or mapping(form.get("json_schema")).get("schema")
 
 
 def _call_attributes(call: Call) -> dict[str, Any]:
@@ -246,6 +283,7 @@ def _content(dialect: Dialect, request: dict[str, Any], answer: Answer, redact: 
         genai.SYSTEM_INSTRUCTIONS: ("instructions", dialect.instructions(request)),
         genai.TOOL_DEFINITIONS: ("tools", dialect.tools(request)),
         genai.OUTPUT_MESSAGES: ("output", output_messages(answer)),
+        OUTPUT_SCHEMA: ("schema", _schema(request)),
     }
     found = {}
     for name, (what, value) in content.items():

@@ -11,12 +11,15 @@ from lightning_proxy.answer import (
     integer,
     mapping,
     objects,
+    reasoning_part,
+    server_tool_part,
     text_of,
     tool_call_part,
+    tool_result,
     tool_result_part,
 )
 from lightning_proxy.dialects.base import Dialect, Fields, append_text, item_at, merge_usage, read_usage
-from lightning_proxy.jsons import dump, text
+from lightning_proxy.jsons import dump, parse_object, text
 from lightning_proxy.request import Refused, anthropic_error
 from lightning_proxy.sse import ServerEvent
 
@@ -92,6 +95,8 @@ class AnthropicDialect(Dialect):
                     "parameters": tool.get("input_schema"),
                 },
             }
+            if tool.get("type", "custom") == "custom"
+            else tool  # one of the provider's own
             for tool in objects(request.get("tools"))
         ]
 
@@ -106,6 +111,7 @@ def _choice(blocks: list[Fields], reason: Any) -> AnswerChoice:
     texts = [str(block.get("text") or "") for block in blocks if block.get("type") == "text"]
     thoughts = [str(block.get("thinking") or "") for block in blocks if block.get("type") == "thinking"]
     return AnswerChoice(
+        parts=[_part(block) for block in blocks],
         content="".join(texts) if texts else None,
         reasoning="".join(thoughts) or None,
         tool_calls=[_tool_call(block) for block in blocks if block.get("type") == "tool_use"],
@@ -115,6 +121,9 @@ def _choice(blocks: list[Fields], reason: Any) -> AnswerChoice:
 
 def _tool_call(block: Fields) -> dict[str, Any]:
     given = block.get("input")
+    if isinstance(given, str):  # of a stream, which has the text of the object
+        read = parse_object(given.encode("utf-8", "surrogatepass")) if given else {}
+        given = given if read is None else read
     arguments = given if isinstance(given, str) else text({} if given is None else given)
     return {"id": block.get("id"), "type": "function", "function": {"name": block.get("name"), "arguments": arguments}}
 
@@ -128,7 +137,7 @@ def _messages(given: Fields) -> list[Fields]:
     plain: list[Fields] = []
     for block in objects(content):
         if block.get("type") == "tool_result":
-            result = tool_result_part(block.get("tool_use_id"), _flat(block.get("content")))
+            result = _result(block)
             results.append({"role": "tool", "parts": [result]})
         else:
             plain.append(_part(block))
@@ -140,21 +149,33 @@ def _part(block: Fields) -> Fields:
     if kind == "text":
         return {"type": "text", "content": block.get("text")}
     if kind == "thinking":
-        return {"type": "reasoning", "content": block.get("thinking")}
+        return reasoning_part(block.get("thinking"), signature=block.get("signature"))
+    if kind == "redacted_thinking":
+        return reasoning_part("", redacted=block.get("data"))
+    if kind == "tool_result":
+        return _result(block)
     if kind == "tool_use":
         return tool_call_part(_tool_call(block))
     if kind == "image":
         source = mapping(block.get("source"))
         if source.get("type") == "base64":
             return image_part(f"data:{source.get('media_type')};base64,{source.get('data')}")
+        if source.get("type") == "file":
+            return {"type": "file", "modality": "image", "file_id": source.get("file_id")}
         return image_part(str(source.get("url")))
-    return block
+    if kind in ("server_tool_use", "mcp_tool_use"):
+        called = mapping(_tool_call(block)["function"])
+        return server_tool_part({**block, "input": called["arguments"]}, str(block.get("name")))
+    if isinstance(kind, str) and kind.endswith("_tool_result"):
+        return server_tool_part(block, kind, is_result=True)
+    return {name: value for name, value in block.items() if name != "index"}
 
 
-def _flat(content: Any) -> Any:
-    if isinstance(content, str) or content is None:
-        return content
-    return "".join(str(block.get("text") or "") for block in objects(content))
+def _result(block: Fields) -> Fields:
+    content = block.get("content")
+    if not isinstance(content, str) and content is not None:
+        content = tool_result([_part(each) for each in objects(content)])
+    return tool_result_part(block.get("tool_use_id"), content, is_error=block.get("is_error") is True)
 
 
 def _index(event: Fields) -> int:
@@ -162,5 +183,5 @@ def _index(event: Fields) -> int:
     return index if isinstance(index, int) else 0
 
 
-_DELTAS = {"text": "text", "partial_json": "input", "thinking": "thinking"}
+_DELTAS = {"text": "text", "partial_json": "input", "thinking": "thinking", "signature": "signature"}
 """The fields of a delta, and those of the block that they are pieces of."""

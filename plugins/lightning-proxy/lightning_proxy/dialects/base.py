@@ -174,6 +174,12 @@ def read_usage(answer: Answer, usage: Any) -> None:
     details = mapping(given.get("prompt_tokens_details") or given.get("input_tokens_details"))
     cached = integer(details.get("cached_tokens"))
     answer.cached_tokens = integer(given.get("cache_read_input_tokens")) if cached is None else cached
+    answer.written_tokens = _first_integer(given, ("cache_creation_input_tokens",))
+    if answer.written_tokens is None:  # OpenRouter's name
+        answer.written_tokens = integer(details.get("cache_write_tokens"))
+    answer.written_for_an_hour = integer(mapping(given.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    thought = mapping(given.get("completion_tokens_details") or given.get("output_tokens_details"))
+    answer.reasoning_tokens = integer(thought.get("reasoning_tokens"))
 
 
 def _first_integer(usage: Fields, names: Iterable[str]) -> int | None:

@@ -1,0 +1,258 @@
+"""A streamed answer leaves the record that the same answer leaves in one piece, whatever API it came by."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import given, strategies as st
+from lightning_proxy.answer import Answer, output_messages
+from lightning_proxy.dialects import DIALECTS, Assembler
+from lightning_proxy.sse import ServerEvent
+
+Fields = dict[str, Any]
+
+TEXTS = st.text('aé\n☃😀"\\', max_size=8)
+OBJECTS = st.dictionaries(st.sampled_from(["a", "b"]), st.one_of(st.integers(0, 9), TEXTS), max_size=2)
+COUNTS = st.integers(0, 9)
+
+
+def assembled(path: str, events: Iterator[Fields]) -> Answer:
+    assembler = Assembler(DIALECTS[path])
+    for fields in events:
+        # As a stream brings them: no two events share an object.
+        assembler.feed(ServerEvent(b"", "", b""), json.loads(json.dumps(fields)))
+    return assembler.answer()
+
+
+def assert_alike(path: str, whole: Fields, events: Iterator[Fields]) -> None:
+    streamed, read = assembled(path, events), DIALECTS[path].read(whole)
+    assert output_messages(streamed) == output_messages(read)
+    assert streamed == read
+
+
+def halves(text: str) -> list[str]:
+    middle = len(text) // 2
+    return [piece for piece in (text[:middle], text[middle:]) if piece]
+
+
+# Anthropic's messages
+
+BLOCKS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}),
+        st.fixed_dictionaries({"type": st.just("thinking"), "thinking": TEXTS, "signature": TEXTS}),
+        st.fixed_dictionaries({"type": st.just("redacted_thinking"), "data": TEXTS}),
+        st.fixed_dictionaries(
+            {"type": st.just("tool_use"), "id": st.just("t1"), "name": st.just("add"), "input": OBJECTS}
+        ),
+        st.fixed_dictionaries(
+            {"type": st.just("server_tool_use"), "id": st.just("s1"), "name": st.just("web_search"), "input": OBJECTS}
+        ),
+        st.fixed_dictionaries(
+            {
+                "type": st.just("web_search_tool_result"),
+                "tool_use_id": st.just("s1"),
+                "content": st.just([{"url": "x"}]),
+            }
+        ),
+    ),
+    max_size=4,
+)
+CACHE = st.fixed_dictionaries(
+    {
+        "cache_read_input_tokens": COUNTS,
+        "cache_creation_input_tokens": COUNTS,
+        "cache_creation": st.fixed_dictionaries({"ephemeral_1h_input_tokens": COUNTS}),
+    }
+)
+
+
+def anthropic_events(whole: Fields) -> Iterator[Fields]:
+    usage = whole["usage"]
+    yield {"type": "message_start", "message": {**whole, "content": [], "usage": {**usage, "output_tokens": 1}}}
+    for index, block in enumerate(whole["content"]):
+        pieces: list[Fields] = []
+        if block["type"] == "text":
+            begun = {**block, "text": ""}
+            pieces = [{"type": "text_delta", "text": piece} for piece in halves(block["text"])]
+        elif block["type"] == "thinking":
+            begun = {**block, "thinking": "", "signature": ""}
+            pieces = [{"type": "thinking_delta", "thinking": piece} for piece in halves(block["thinking"])]
+            pieces.append({"type": "signature_delta", "signature": block["signature"]})
+        elif "input" in block:
+            begun = {**block, "input": {}}
+            pieces = [{"type": "input_json_delta", "partial_json": x} for x in halves(json.dumps(block["input"]))]
+        else:
+            begun = block
+        yield {"type": "content_block_start", "index": index, "content_block": begun}
+        yield {"type": "ping"}
+        for delta in pieces:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    ending = {"stop_reason": whole["stop_reason"]}
+    yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": usage["output_tokens"]}}
+    yield {"type": "message_stop"}
+
+
+@given(BLOCKS, CACHE)
+def test_messages(blocks: list[Fields], cache: Fields) -> None:
+    usage = {"input_tokens": 3, "output_tokens": 5, **cache}
+    whole = {"id": "m", "model": "claude", "content": blocks, "stop_reason": "end_turn", "usage": usage}
+    assert_alike("/messages", whole, anthropic_events(whole))
+
+
+# OpenAI's responses
+
+ITEMS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries(
+            {
+                "type": st.just("message"),
+                "role": st.just("assistant"),
+                "content": st.lists(
+                    st.one_of(
+                        st.fixed_dictionaries({"type": st.just("output_text"), "text": TEXTS}),
+                        st.fixed_dictionaries({"type": st.just("refusal"), "refusal": TEXTS}),
+                    ),
+                    min_size=1,
+                    max_size=2,
+                ),
+            }
+        ),
+        st.fixed_dictionaries(
+            {
+                "type": st.just("reasoning"),
+                "id": st.just("rs_1"),
+                "summary": st.lists(
+                    st.fixed_dictionaries({"type": st.just("summary_text"), "text": TEXTS}), max_size=2
+                ),
+                "content": st.lists(
+                    st.fixed_dictionaries({"type": st.just("reasoning_text"), "text": TEXTS}), max_size=2
+                ),
+                "encrypted_content": TEXTS,
+            }
+        ),
+        st.fixed_dictionaries(
+            {
+                "type": st.just("function_call"),
+                "call_id": st.just("c1"),
+                "name": st.just("add"),
+                "arguments": OBJECTS.map(json.dumps),
+            }
+        ),
+        st.fixed_dictionaries(
+            {"type": st.just("custom_tool_call"), "call_id": st.just("c2"), "name": st.just("sh"), "input": TEXTS}
+        ),
+        st.fixed_dictionaries({"type": st.just("web_search_call"), "id": st.just("ws"), "action": OBJECTS}),
+    ),
+    min_size=1,
+    max_size=4,
+)
+PART_DELTAS = {
+    "output_text": ("response.output_text.delta", "text", "content_index"),
+    "refusal": ("response.refusal.delta", "refusal", "content_index"),
+    "reasoning_text": ("response.reasoning_text.delta", "text", "content_index"),
+    "summary_text": ("response.reasoning_summary_text.delta", "text", "summary_index"),
+}
+
+
+def items_events(items: list[Fields], *, are_done: bool) -> Iterator[Fields]:
+    yield {"type": "response.created", "response": {"id": "r", "model": "gpt", "status": "in_progress", "output": []}}
+    for index, item in enumerate(items):
+        at = {"output_index": index}
+        begun = {**item, **{name: [] for name in ("content", "summary") if name in item}}
+        begun.update({name: "" for name in ("arguments", "input") if name in item})
+        yield {"type": "response.output_item.added", "item": begun, **at}
+        for parts in (item.get("summary", []), item.get("content", [])):
+            for place, part in enumerate(parts):
+                kind, name, number = PART_DELTAS[part["type"]]
+                for piece in halves(part[name]) or [""]:
+                    yield {"type": kind, "delta": piece, number: place, **at}
+        for kind, name in (("function_call_arguments", "arguments"), ("custom_tool_call_input", "input")):
+            for piece in halves(item.get(name, "")):
+                yield {"type": f"response.{kind}.delta", "delta": piece, **at}
+        if are_done:
+            yield {"type": "response.output_item.done", "item": item, **at}
+
+
+@given(ITEMS, st.booleans(), st.booleans())
+def test_responses(items: list[Fields], are_done: bool, has_output: bool) -> None:
+    usage = {"input_tokens": 3, "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 2}}
+    whole = {"id": "r", "model": "gpt", "status": "completed", "output": items, "usage": usage}
+    last = whole if has_output else {**whole, "output": []}  # as some servers end a stream
+
+    def events() -> Iterator[Fields]:
+        yield from items_events(items, are_done=are_done or not has_output)
+        yield {"type": "response.completed", "response": last}
+
+    assert_alike("/responses", whole, events())
+
+
+@given(ITEMS.filter(lambda items: all(item["type"] != "web_search_call" for item in items)))
+def test_responses_that_break_off(items: list[Fields]) -> None:
+    whole = {"id": "r", "model": "gpt", "output": items}
+    assert_alike("/responses", whole, items_events(items, are_done=False))
+
+
+# OpenAI's chat and completions
+
+MESSAGES = st.fixed_dictionaries(
+    {"content": st.one_of(st.none(), TEXTS.filter(bool)), "reasoning_content": TEXTS},
+    optional={
+        "tool_calls": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "id": st.just("c1"),
+                    "type": st.just("function"),
+                    "function": st.fixed_dictionaries({"name": st.just("add"), "arguments": OBJECTS.map(json.dumps)}),
+                }
+            ),
+            min_size=1,
+            max_size=2,
+        )
+    },
+)
+
+
+def chat_events(whole: Fields) -> Iterator[Fields]:
+    head = {"id": whole["id"], "model": whole["model"]}
+    for index, choice in enumerate(whole["choices"]):
+        message = choice["message"]
+        deltas: list[Fields] = [{"role": "assistant"}]
+        for name in ("reasoning_content", "content"):
+            deltas += [{name: piece} for piece in halves(message[name] or "")]
+        for number, call in enumerate(message.get("tool_calls", [])):
+            called = call["function"]
+            begun = {**call, "function": {**called, "arguments": ""}}
+            deltas.append({"tool_calls": [{"index": number, **begun}]})
+            for piece in halves(called["arguments"]):
+                deltas.append({"tool_calls": [{"index": number, "function": {"arguments": piece}}]})
+        for delta in deltas:
+            yield {**head, "choices": [{"index": index, "delta": delta}]}
+        yield {**head, "choices": [{"index": index, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    yield {**head, "choices": [], "usage": whole["usage"]}
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=2))
+def test_chat(messages: list[Fields]) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 1}}
+    choices = [{"index": place, "message": each, "finish_reason": "stop"} for place, each in enumerate(messages)]
+    whole = {"id": "c", "model": "gpt", "choices": choices, "usage": usage}
+    streamed, read = assembled("/chat/completions", chat_events(whole)), DIALECTS["/chat/completions"].read(whole)
+    assert output_messages(streamed) == output_messages(read)
+    assert (streamed.id, streamed.output_tokens, streamed.reasoning_tokens) == ("c", 5, 1)
+
+
+@given(st.lists(TEXTS.filter(bool), min_size=1, max_size=2))
+def test_completions(texts: list[str]) -> None:
+    choices = [{"index": place, "text": text, "finish_reason": "stop"} for place, text in enumerate(texts)]
+    whole = {"id": "c", "model": "gpt", "choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
+
+    def events() -> Iterator[Fields]:
+        for choice in choices:
+            for piece in halves(str(choice["text"])):
+                yield {**whole, "usage": None, "choices": [{**choice, "text": piece, "finish_reason": None}]}
+            yield {**whole, "usage": None, "choices": [{**choice, "text": ""}]}
+        yield {**whole, "choices": []}
+
+    assert_alike("/completions", whole, events())
