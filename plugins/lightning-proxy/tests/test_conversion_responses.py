@@ -151,7 +151,7 @@ def test_parameters_have_chats_names() -> None:
     ("fields", "names"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search', not 'function'"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0] names an item that is not stored here"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
             "input[0].content[0].type",
