@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning_proxy.answer import failure_of, objects
+from lightning_proxy.answer import failure_of, objects, text_of
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
 from lightning_proxy.dialects import Assembler, Dialect
@@ -127,6 +127,7 @@ async def _hand_back_whole(
         await keep_response(call.answer.id)
     if response.conversion is not None:
         converted = response.conversion.answer(fields, call.fields or {})
+        call.answer.id = text_of(converted.get("id"))
         if keep_item is not None:
             for item in objects(converted.get("output")):
                 keep_item(item)
@@ -166,6 +167,8 @@ class _StreamRelay:
         self._assembler = Assembler(self._dialect, self._dialect.choices(call.fields or {}))
         self._conversion = None if response.conversion is None else response.conversion.stream(call.fields or {})
         """Until the stream has ended in the agent's API."""
+        self._id = None if self._conversion is None else self._conversion.id
+        """By which the agent, and what instruments its client, knows a converted answer."""
         self._is_sending = False
         self._error: BackendBroke | Refused | None = None
         """What is wrong with the event after those that were read."""
@@ -180,6 +183,8 @@ class _StreamRelay:
             # Many agents close a stream at the finish reason, before what the backend still says of the usage.
             is_complete = answer.failure is None and self._assembler.is_complete(answer)
             call.is_answered = is_complete and not self._is_sending
+            if self._id is not None:
+                answer.id = self._id
 
     async def _relay(self) -> None:
         request = self._call.request

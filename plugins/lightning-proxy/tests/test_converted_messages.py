@@ -67,6 +67,14 @@ async def test_an_engine_of_which_none_are_wanted_is_asked_as_the_agent_asks(age
 
 
 @both_ways
+async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agent, stream: bool) -> None:
+    # What instruments the client records this id, too: so the call counts once.
+    async with Client(converted) as client:
+        message = await client.ask(stream, messages=[{"role": "user", "content": "hi"}])
+    assert (await converted.span()).attributes["gen_ai.response.id"] == message.id
+
+
+@both_ways
 async def test_a_field_that_chat_does_not_have_is_refused_before_the_engine_is_asked(
     converted: Agent, engine: FakeEngine, stream: bool
 ) -> None:

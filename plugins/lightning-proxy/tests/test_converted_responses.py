@@ -59,6 +59,13 @@ async def test_items_of_others_and_items_that_were_not_to_be_stored_are_not_know
             await answered(converted, False, input=[HI, reference])
 
 
+@both_ways
+async def test_a_call_is_recorded_by_the_id_that_its_client_sees(converted: Agent, stream: bool) -> None:
+    # What instruments the client records this id, too: so the call counts once.
+    response = await answered(converted, stream, input=[HI])
+    assert (await converted.span()).attributes["gen_ai.response.id"] == response.id
+
+
 async def test_a_response_to_go_on_from_is_not_known(converted: Agent) -> None:
     first = await answered(converted, False, input=[HI])
     with pytest.raises(openai.BadRequestError, match="send the whole conversation"):

@@ -26,6 +26,11 @@ SAME_IN_CHAT = frozenset(
 class StreamConversion(ABC):
     """Makes the events of a stream, in the agent's API, of the chunks of a chat."""
 
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The id of the answer in the agent's API."""
+
     @abstractmethod
     def feed(self, chunk: Fields) -> list[Fields]:
         """Return the events of a chunk.

@@ -68,7 +68,7 @@ class MessagesConversion(Conversion):
         read.feed(chat)
         read.finish()
         return {
-            **_head(read, request),
+            **_head(read, request, _new_id()),
             "content": [_content_block(block) for block in read.blocks],
             **_ending(read, request),
             "usage": _usage(read),
@@ -82,7 +82,12 @@ class _MessagesStream(StreamConversion):
     def __init__(self, request: Fields) -> None:
         self._request = request
         self._read = ChatAnswer()
+        self._id = _new_id()
         self._has_begun = False
+
+    @property
+    def id(self) -> str:
+        return self._id
 
     def feed(self, chunk: Fields) -> list[Fields]:
         steps = self._read.feed(chunk)
@@ -101,7 +106,7 @@ class _MessagesStream(StreamConversion):
         if self._has_begun:
             return []
         self._has_begun = True
-        head = _head(self._read, self._request)
+        head = _head(self._read, self._request, self._id)
         message = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": _usage(self._read)}
         return [{"type": "message_start", "message": message}]
 
@@ -279,9 +284,13 @@ def _check_context_management(management: Fields) -> None:
 # From chat to messages
 
 
-def _head(read: ChatAnswer, request: Fields) -> Fields:
+def _new_id() -> str:
+    return f"msg_{secrets.token_hex(12)}"
+
+
+def _head(read: ChatAnswer, request: Fields, message_id: str) -> Fields:
     model = request.get("model") or read.model or ""
-    return {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant", "model": model}
+    return {"id": message_id, "type": "message", "role": "assistant", "model": model}
 
 
 def _ending(read: ChatAnswer, request: Fields) -> Fields:

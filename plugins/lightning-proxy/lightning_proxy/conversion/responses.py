@@ -258,6 +258,10 @@ class _Items:
         self._id = secrets.token_hex(12)
         self._created_at = int(time.time())
 
+    @property
+    def response_id(self) -> str:
+        return f"resp_{self._id}"
+
     def id_of(self, block: Block) -> str:
         prefix = {"reasoning": "rs", "text": "msg", "call": "fc"}[block.kind]
         return f"{prefix}_{self._id}{block.index:04x}"
@@ -318,7 +322,7 @@ class _Items:
     def _head(self) -> Fields:
         request = self._request
         return {
-            "id": f"resp_{self._id}",
+            "id": self.response_id,
             "object": "response",
             "created_at": self._created_at,
             "error": None,
@@ -345,6 +349,10 @@ class _ResponsesStream(StreamConversion):
         self._read = ChatAnswer()
         self._items = _Items(self._read, request)
         self._number = 0
+
+    @property
+    def id(self) -> str:
+        return self._items.response_id
 
     def feed(self, chunk: Fields) -> list[Fields]:
         steps = self._read.feed(chunk)
