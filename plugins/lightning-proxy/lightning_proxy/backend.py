@@ -107,6 +107,8 @@ class Backend(ABC):
 
     gives_tokens: bool | None = None
     """Whether it answers `return_token_ids`; None where that is found out by asking."""
+    chat_only: bool = False
+    """Whether of the APIs for conversations it speaks chat alone: the proxy then turns the others into that."""
 
     @property
     @abstractmethod

@@ -175,8 +175,8 @@ class Replica:
 
     @property
     def converts(self) -> bool:
-        """Whether calls of other APIs for conversations are made calls of chat for it: they have tokens then."""
-        return self.backend.gives_tokens is True
+        """Whether calls of other APIs for conversations are made calls of chat for it: chat alone has tokens."""
+        return self.backend.gives_tokens is True or self.backend.chat_only
 
     def cost(
         self,

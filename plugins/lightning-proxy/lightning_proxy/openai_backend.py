@@ -75,6 +75,7 @@ class OpenAIBackend(Backend):
         max_connections: How many calls may be under way at once; further ones wait for a connection.
         max_answer_bytes: The largest answer that is taken in one piece.
         return_token_ids: Whether it knows `return_token_ids`; None for finding out.
+        chat_only: Whether it speaks chat, but not Anthropic's messages and OpenAI's responses.
 
     Raises:
         ConfigError: When `api_base` is not a URL, the variable of the key is not set, or an option has a value that it
@@ -93,12 +94,14 @@ class OpenAIBackend(Backend):
         max_connections: PositiveInt = 4096,
         max_answer_bytes: PositiveInt = 256 * 1024 * 1024,
         return_token_ids: bool | None = None,
+        chat_only: bool = False,
     ) -> None:
         given: dict[str, Any] = {
             "api_base": api_base,
             "api_key": api_key,
             "headers": headers,
             "return_token_ids": return_token_ids,
+            "chat_only": chat_only,
         }
         given |= {"timeout": timeout, "stream_timeout": stream_timeout, "connect_timeout": connect_timeout}
         given |= {"max_connections": max_connections, "max_answer_bytes": max_answer_bytes}
@@ -134,6 +137,7 @@ class OpenAIBackend(Backend):
         if return_token_ids is None and any(host == name or host.endswith(name) for name in _STRANGERS):
             return_token_ids = False
         self.gives_tokens = return_token_ids
+        self.chat_only = chat_only
 
     @property
     def address(self) -> str:

@@ -117,3 +117,16 @@ async def test_the_first_call_without_the_wanted_tokens_is_told_of(
     assert len(told) == 1
     assert "leaves no training row" in told[0].getMessage()
     assert [span.attributes["agentlightning.has_token_ids"] for span in await converted.spans()] == [False, False]
+
+
+@pytest.mark.parametrize("path", ["/messages", "/responses"])
+async def test_an_endpoint_that_speaks_chat_alone_is_asked_for_that(
+    make_proxy: MakeProxy, engine: FakeEngine, http: aiohttp.ClientSession, attempt: AttemptedRollout, path: str
+) -> None:
+    proxy = await make_proxy(engine, params={"chat_only": True, "return_token_ids": False})
+    agent = Agent(http, proxy, attempt)
+    asked = asks() if path == "/messages" else {"input": "hi"}
+    async with agent.post(path, **asked) as response:
+        assert response.status == 200
+    assert engine.received[0].path == "/v1/chat/completions"
+    assert "return_token_ids" not in engine.received[0].fields

@@ -131,7 +131,7 @@ async def test_tool_calls_are_found_and_continued_exactly(start: Start, stream: 
     assert TraceToMessages().adapt(spans)[1]["messages"][-1]["content"] == "3"
 
 
-CALL = '<tool_call>{"name": "add", "arguments": {"x":1,"y":"ü"}}</tool_call>'
+CALL = '<tool_call>{"name": "add", "arguments": {"x":1.0,"y":"ü"}}</tool_call>'
 
 
 class Strict(Letters):

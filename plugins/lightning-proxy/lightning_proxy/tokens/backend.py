@@ -88,6 +88,7 @@ class TokensBackend(Backend):
     """
 
     gives_tokens = True
+    chat_only = True
 
     def __init__(
         self,

@@ -109,10 +109,16 @@ def _essence(message: Message) -> list[Any]:
 def _arguments(given: Any) -> str:
     """Return a tool's arguments in one spelling: clients read their JSON, and write it anew."""
     try:
-        value = json.loads(given or "{}") if isinstance(given, str | None) else given
-        return json.dumps(value, sort_keys=True)
+        value = given if isinstance(given, str | None) else json.dumps(given)
+        return json.dumps(json.loads(value or "{}", parse_float=_number), sort_keys=True)
     except (ValueError, TypeError, RecursionError):
         return str(given)
+
+
+def _number(written: str) -> float:
+    """Read a number as JavaScript's clients do, which write 1.0 as 1."""
+    number = float(written)
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 _MARK = "\u2063answer\u2063of\u2063the\u2063model\u2063"
