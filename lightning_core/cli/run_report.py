@@ -139,7 +139,10 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         rows += [("usage", line) for line in usage_lines(result.usage)]
         rows += [("budget", str(result.budget))] if result.budget is not None else []
     rows += [
-        ("failed", f"{each.count}x: {shortened(each.cause, MAX_CAUSE_CHARACTERS)}")
+        (
+            "failed",
+            f"{each.count:,}x: {shortened(each.cause, MAX_CAUSE_CHARACTERS)}{f' ({each.where})' * bool(each.where)}",
+        )
         for each in (() if result is None else result.failures)
     ]
     origin = manifest.origin

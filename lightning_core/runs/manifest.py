@@ -89,6 +89,8 @@ class Cause(BaseModel):
 
     cause: str
     count: int
+    where: str = ""
+    """Where in the user's code, for one of them; empty where that is not known."""
 
 
 class Summary(BaseModel):

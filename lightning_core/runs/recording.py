@@ -299,7 +299,9 @@ def summary_of(result: FitResult) -> Summary:
         metrics=dict(result.metrics),
         rollouts=asdict(result.rollouts),
         comparison=result.comparison,
-        failures=[Cause(cause=hide_in_text(each.cause), count=each.count) for each in result.failures],
+        failures=[
+            Cause(cause=hide_in_text(each.cause), count=each.count, where=each.where) for each in result.failures
+        ],
         usage=result.usage,
         budget=result.budget,
         duration_seconds=result.duration_seconds,

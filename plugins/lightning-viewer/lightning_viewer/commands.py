@@ -118,7 +118,7 @@ def show(
         if not folder.store_file.is_file():
             console.print("its rollouts are not known here: it has no store in its folder")
             return
-        if manifest.end is not None and not (folder.path / REPORT_FILE).is_file():
+        if folder.standing(manifest) != "running" and not (folder.path / REPORT_FILE).is_file():
             console.print()
             console.print(f"it has no report yet; write it with: agl report {folder.run_id}")
 

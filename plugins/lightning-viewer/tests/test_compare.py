@@ -166,6 +166,12 @@ def test_show_names_the_cause_in_its_own_words_where_all_say_the_same(tmp_path: 
     assert lines[lines.index("rollouts without a reward, by their cause") + 1].startswith("2x KeyError: 'label' (")
 
 
+def test_show_says_where_in_the_code_rollouts_failed(tmp_path: Path) -> None:
+    run(tmp_path, "first")
+    [line] = [each for each in shown(tmp_path) if each.startswith("  failed ")]
+    assert re.fullmatch(r"  failed     1x: ValueError: no such task \(.*test_compare\.py:\d+ in agent\)", line)
+
+
 def test_show_says_that_no_rollout_failed(tmp_path: Path) -> None:
     run(tmp_path, "first", samples=2)
     assert shown(tmp_path, "--failed")[-2:] == ["rollouts without a reward, by their cause", "  none"]
