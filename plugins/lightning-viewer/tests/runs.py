@@ -92,8 +92,15 @@ async def shop(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
         "gen_ai.completion.0.tool_calls.0.name": "find_order",
         "gen_ai.completion.0.tool_calls.0.arguments": json.dumps({"customer": 7 + place}),
     }
+    ids = [number * number % 32_000 for number in range(700)]
+    first = {"prompt_token_ids": ids[:300], "response_token_ids": ids[300:320], "response_logprobs": [-0.4] * 20}
+    second = {
+        "prompt_token_ids": ids[:400],
+        "response_token_ids": ids[400:],
+        "response_logprobs": [-0.1, -2.5, -0.7] * 100,
+    }
     with tracer.start_as_current_span("answer a customer"):
-        with tracer.start_as_current_span("chat small-model", attributes={**asked, **called}):
+        with tracer.start_as_current_span("chat small-model", attributes={**asked, **called, **first}):
             pass
         with tracer.start_as_current_span("find_order", attributes={"customer": 7 + place, "rows": 1}):
             if place % 9 == 8 and better == 0:
@@ -106,7 +113,7 @@ async def shop(task: dict[str, Any], prompt_template: PromptTemplate) -> float:
             "gen_ai.completion.0.role": "assistant",
             "gen_ai.completion.0.content": f"Order 1042 was sent, and comes within {place % 5 + 1} days.",
         }
-        with tracer.start_as_current_span("chat small-model", attributes={**asked, **told}):
+        with tracer.start_as_current_span("chat small-model", attributes={**asked, **told, **second}):
             pass
     return 1.0 if (place * 7) % 20 < 7 + 5 * better else 0.0
 
