@@ -7,7 +7,8 @@ A call passes these files, in this order:
 2. `limiter.py` lets it start: in its turn, and not during a pause; `spending.py`: within the budget and the limits of
    its attempt.
 3. `dispatch.py` sets the parameters of its model (`models.py`), sends it to a replica (`replicas.py`) through its
-   backend (`openai_backend.py`), and tries again, or another model.
+   backend (`openai_backend.py`), and tries again, or another model. `conversion/` makes it a call of chat, and its
+   answer one of the agent's API, where the replica needs that.
 4. `relay.py` hands the answer to the agent, whole or piece by piece, and has the dialect read it.
 5. `engine.py` counts what it used; `spans.py` makes its span, which `outbox.py` brings to the store.
 """
