@@ -227,7 +227,9 @@ class Engine:
         )
 
     async def _find_previous(self, call: Call, fields: dict[str, Any]) -> Replica | None:
-        """Return the replica with the response that a call continues; None where it may go anywhere.
+        """Return the replica with the response that a call continues; None where it may go anywhere of its model.
+
+        Where that response is of a fallback, the call is for this model, too.
 
         Raises:
             Refused: When the call leads to what belongs to others, or is not recorded.
@@ -245,8 +247,12 @@ class Engine:
             message = f"the proxy knows no response {previous!r:.200} of this attempt; send the whole conversation"
             raise Refused(400, "previous_response_not_found", message)
         # The agent may go on with another model, which may be elsewhere.
-        is_there = found is not None and (fields.get("model") is None or call.target == found.model_name)
-        return found if is_there else None
+        if found is None or fields.get("model") is None or call.target == found.model_name:
+            return found
+        if found.model_name not in self.models.fallbacks(call.target):
+            return None
+        call.target, call.fell_back = found.model_name, True  # as the call before it
+        return found
 
     # From its start to its end
 

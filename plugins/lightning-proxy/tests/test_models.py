@@ -133,6 +133,19 @@ async def test_tokens_of_another_model_are_not_training_data(start: Any, engine:
     assert len(with_ids) == 1
 
 
+async def test_a_stored_response_of_a_fallback_is_continued_there(
+    start: Any, engine: FakeEngine, large: FakeEngine
+) -> None:
+    agent = await start({"model_name": "small", "aliases": ["gpt-5"], "fallbacks": ["large"]})
+    engine.faults = [500]
+    async with agent.post("/responses", model="gpt-5", input="hi") as response:
+        first = (await response.json())["id"]
+    async with agent.post("/responses", model="gpt-5", input="and?", previous_response_id=first) as response:
+        assert response.status == 200
+    assert [each.fields["input"] for each in large.received] == ["hi", "and?"]
+    assert [span.attributes[ANSWERED_BY] for span in await agent.spans()] == ["large", "large"]
+
+
 PARAMS = {
     "default_params": {"temperature": 0.5, "max_tokens": 7},
     "forced_params": {"top_p": 0.9, "stop": ["END"]},
