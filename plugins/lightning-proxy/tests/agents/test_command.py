@@ -283,7 +283,7 @@ async def test_keys_that_a_program_prints_are_not_recorded(monkeypatch: pytest.M
         ({"task_variables": {"A-B": "x"}}, "task_variables has 'A-B': 'x'; it leads from names of variables to fields"),
         (
             {"task_variables": {"OPENAI_BASE_URL": "x"}},
-            "task_variables has OPENAI_BASE_URL, in which the program is told",
+            "task_variables has OPENAI_BASE_URL, which has another meaning for programs",
         ),
         ({"max_output_bytes": 0}, "max_output_bytes is 0"),
     ],
