@@ -5,7 +5,8 @@ from typing import Any
 
 from omegaconf import DictConfig, open_dict
 
-from lightning_verl.config.context import changes, context_length, said_length
+from lightning_core.errors import ConfigError
+from lightning_verl.config.context import changes, context_length, fault_of_positions, said_length
 
 
 def longest_conversation(config: DictConfig, row: int) -> int:
@@ -25,9 +26,14 @@ def let_servers_go_as_far(config: DictConfig, row: int) -> None:
     Args:
         config: verl's, whole; it is changed.
         row: How many tokens a row may have.
+
+    Raises:
+        ConfigError: When the model, downloaded only now, is one that cannot be trained.
     """
     model = config.actor_rollout_ref.model
     told = _told(model)
+    if fault := fault_of_positions(told, str(model.path)):
+        raise ConfigError(fault)
     said, context = (length(told, model.override_config) for length in (said_length, context_length))
     if said is None or said == context:
         return

@@ -1,4 +1,4 @@
-"""How many tokens a model can have before it, as its own configuration says."""
+"""What a model can have before it, as its own configuration says: how many tokens, and whether they stand in a line."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +39,22 @@ def said_length(told: Mapping[str, Any], overrides: Mapping[str, Any]) -> int | 
     return next((said for place in places if (said := _said(place)) is not None), None)
 
 
+def fault_of_positions(told: Mapping[str, Any], path: str) -> str | None:
+    """Return why a model cannot be trained: it sees images, and its tokens have several positions each (M-RoPE).
+
+    Args:
+        told: What its `config.json` has.
+        path: `actor_rollout_ref.model.path`, to name it by.
+    """
+    if not (_has(told, "vision_config") and _has(told, "mrope_section")):
+        return None
+    return (
+        f"actor_rollout_ref.model.path is {path!r}, a model of images ({told.get('model_type')}) that places each "
+        "token in several dimensions (mrope_section in its config.json), and rows of training have one; take a model "
+        "of text alone"
+    )
+
+
 def changes(overrides: Mapping[str, Any]) -> Any:
     """Return where in `override_config` verl looks for what is changed in the model's configuration."""
     return overrides.get("model_config", overrides)
@@ -46,6 +62,10 @@ def changes(overrides: Mapping[str, Any]) -> Any:
 
 def _places(told: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return told, told.get("text_config") or {}
+
+
+def _has(told: Mapping[str, Any], name: str) -> bool:
+    return name in told or any(_has(part, name) for part in told.values() if isinstance(part, Mapping))
 
 
 def _said(place: Mapping[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lightning_core.errors import ConfigError
-from lightning_verl.config.context import context_length
+from lightning_verl.config.context import context_length, fault_of_positions
 from lightning_verl.config.own import PREFIX
 from lightning_verl.config.settings import Settings, updates_per_step
 
@@ -148,6 +148,9 @@ def _model(settings: Settings) -> Iterator[str]:
         yield f"actor_rollout_ref.model.path is {model.path!r}, a folder without a {_CONFIG}; it is not a model"
         return
     if folder is not None:
+        if fault := fault_of_positions(_read(folder / _CONFIG), str(model.path)):
+            yield fault
+            return
         yield from _context(settings, folder)
     if model.tokenizer_path is not None:
         folder = _found("actor_rollout_ref.model.tokenizer_path", str(model.tokenizer_path))

@@ -98,6 +98,25 @@ def test_a_critic_is_content_with_one_rollout(model):
     check_settings(settings(model, **config), n_train=8, n_val=None)
 
 
+@pytest.mark.parametrize("inside", ["rope_scaling", "text_config"])
+def test_a_model_of_images_is_refused_before_anything_starts(model, inside):
+    rope = {"mrope_section": [16, 24, 24]}
+    told = {"model_type": "qwen2_vl", "vision_config": {"depth": 32}}
+    told[inside] = rope if inside == "rope_scaling" else {"rope_parameters": rope}
+    (model / "config.json").write_text(json.dumps(told))
+    assert refused(settings(model)) == (
+        f"actor_rollout_ref.model.path is {str(model)!r}, a model of images (qwen2_vl) that places each token in "
+        "several dimensions (mrope_section in its config.json), and rows of training have one; take a model of "
+        "text alone"
+    )
+
+
+def test_a_model_of_images_whose_tokens_stand_in_a_line_is_taken(model):
+    told = {"model_type": "gemma3", "vision_config": {}, "text_config": {"rope_parameters": {"rope_type": "default"}}}
+    (model / "config.json").write_text(json.dumps(told))
+    check_settings(settings(model), n_train=8, n_val=None)
+
+
 @pytest.mark.parametrize("path", ["/nowhere/at/all", "./nowhere", "nowhere", "~nobody-of-this-name/model"])
 def test_a_model_that_is_nowhere_is_refused(path):
     message = refused(settings(path))
