@@ -14,6 +14,7 @@ RESPONSES = CONVERSIONS["/responses"]
 EVENTS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 HI = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+TOOL = {"type": "function", "name": "add"}
 KEPT = {"include": ["reasoning.encrypted_content"]}
 
 
@@ -101,6 +102,52 @@ def test_a_tool_keeps_its_schema(schema: dict[str, Any], strict: bool | None) ->
     assert asked(tools=[tool])["tools"] == [{"type": "function", "function": function}]
 
 
+def test_functions_of_a_namespace_have_names_of_their_own_in_chat() -> None:
+    parameters = {"type": "object", "properties": {}}
+    groups = [
+        {
+            "type": "namespace",
+            "name": name,
+            "description": "of files",
+            "tools": [
+                {"type": "function", "name": "open", "description": "opens", "parameters": parameters},
+                {"type": "function", "name": "close", "parameters": parameters},
+            ],
+        }
+        for name in ("one", "two")
+    ]
+    tools = [{"type": "function", "name": "open"}, *groups]
+    chat = asked(tools=tools, tool_choice={"type": "function", "name": "close", "namespace": "two"})
+    functions = [tool["function"] for tool in chat["tools"]]
+    names = ["open", "one__open", "one__close", "two__open", "two__close"]
+    assert [function["name"] for function in functions] == names
+    assert functions[1] == {"name": "one__open", "description": "one: of files\n\nopens", "parameters": parameters}
+    assert functions[2] == {"name": "one__close", "parameters": parameters}
+    assert chat["tool_choice"]["function"]["name"] == "two__close"
+
+    calls = [
+        {"id": f"c{place}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for place, name in enumerate([*names, "one__read"])
+    ]
+    answer = RESPONSES.answer(whole(message("", "", calls)), {"model": "small", "tools": tools})
+    Response.model_validate(answer, strict=False)
+    found = [(item.get("namespace"), item["name"]) for item in answer["output"]]
+    assert found == [
+        (None, "open"),
+        ("one", "open"),
+        ("one", "close"),
+        ("two", "open"),
+        ("two", "close"),
+        (None, "one__read"),
+    ]
+    assert asked(input=[HI, *answer["output"]])["messages"][1]["tool_calls"] == calls
+
+    events = streamed(message("", "", calls), 2, tools=tools)
+    assert without_ids(events[-1]["response"]["output"]) == without_ids(answer["output"])
+    done = [event["name"] for event in events if event["type"] == "response.function_call_arguments.done"]
+    assert done == [item["name"] for item in answer["output"]]
+
+
 def test_turns_of_the_model_are_told_apart() -> None:
     first = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}]}
     call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
@@ -151,6 +198,14 @@ def test_parameters_have_chats_names() -> None:
     ("fields", "names"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search', not 'function'"),
+        (
+            {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "x"}]}]},
+            "tools[0].tools[0].type is 'custom', not 'function'",
+        ),
+        (
+            {"tools": [TOOL | {"name": "a__b"}, {"type": "namespace", "name": "a", "tools": [TOOL | {"name": "b"}]}]},
+            "tools has two functions that chat would call 'a__b'",
+        ),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0] names an item that is not stored here"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},

@@ -129,6 +129,7 @@ def test_tools_that_the_client_or_the_provider_runs_are_recorded() -> None:
     items = [
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "x"}},
         {"type": "local_shell_call", "call_id": "c1", "action": {"command": ["ls"]}},
+        {"type": "function_call", "call_id": "c3", "namespace": "files", "name": "open", "arguments": "{}"},
         {"type": "local_shell_call_output", "call_id": "c1", "output": "a.txt"},
         {
             "type": "function_call_output",
@@ -140,6 +141,7 @@ def test_tools_that_the_client_or_the_provider_runs_are_recorded() -> None:
     assert first["parts"] == [
         {"type": "server_tool_call", "id": "ws_1", "name": "web_search", "server_tool_call": items[0]},
         {"type": "tool_call", "id": "c1", "name": "local_shell", "arguments": '{"command":["ls"]}'},
+        {"type": "tool_call", "id": "c3", "name": "open", "arguments": "{}", "namespace": "files"},
     ]
     assert [message["parts"] for message in results] == [
         [{"type": "tool_call_response", "id": "c1", "response": "a.txt"}],

@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from lightning_proxy.answer import mapping
+from lightning_proxy.answer import mapping, objects
 from lightning_proxy.conversion.base import (
     NOT_CONVERTIBLE,
     SAME_IN_CHAT,
@@ -39,10 +39,11 @@ _WITHOUT_MEANING = frozenset(
 """Of whose it is, how fast it is, and where it is kept; and of tools that the provider runs, which are refused."""
 
 _MESSAGE = frozenset({"type", "id", "role", "content", "status", "phase"})
-_CALL = frozenset({"type", "id", "call_id", "name", "arguments", "status"})
+_CALL = frozenset({"type", "id", "call_id", "name", "namespace", "arguments", "status"})
 _RESULT = frozenset({"type", "id", "call_id", "output", "status"})
 _REASONING = frozenset({"type", "id", "summary", "content", "encrypted_content", "status"})
 _TOOL = frozenset({"type", "name", "description", "parameters", "strict"})
+_NAMESPACE = frozenset({"type", "name", "description", "tools"})
 _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 """A developer's message is the system's: chat templates have no other word for it, and leave out what they do not
 know."""
@@ -73,7 +74,7 @@ class ResponsesConversion(Conversion):
             chat["max_tokens"] = fields["max_output_tokens"]
         tools = list_of_objects(fields.get("tools"), "tools")
         if tools:
-            chat["tools"] = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+            chat["tools"] = _tools(tools)
             if fields.get("parallel_tool_calls") is not None:
                 chat["parallel_tool_calls"] = fields["parallel_tool_calls"]
         if fields.get("tool_choice") is not None:
@@ -139,7 +140,7 @@ def _add_to_turn(turn: Fields, kind: str, item: Fields, name: str) -> None:
         turn["content"] = (turn["content"] or "") + _answered_text(item, name)
     elif kind == "function_call":
         require_known(item, _CALL, name)
-        function = {"name": text_at(item, "name", name), "arguments": text_at(item, "arguments", name)}
+        function = {"name": _name_in_chat(item, name), "arguments": text_at(item, "arguments", name)}
         call = {"id": text_at(item, "call_id", name), "type": "function", "function": function}
         turn.setdefault("tool_calls", []).append(call)
     elif reasoning := _reasoning(item, name):
@@ -213,6 +214,46 @@ def _result(item: Fields, name: str) -> Fields:
     return {"role": "tool", "tool_call_id": text_at(item, "call_id", name), "content": content}
 
 
+def _tools(tools: list[Fields]) -> list[Fields]:
+    found: list[Fields] = []
+    for place, tool in enumerate(tools):
+        name = f"tools[{place}]"
+        found += _namespace(tool, name) if tool.get("type") == "namespace" else [_tool(tool, name)]
+    names = [tool["function"]["name"] for tool in found]
+    if twice := [name for name in _namespaced(tools) if names.count(name) > 1]:
+        raise unconvertible("tools", f"has two functions that chat would call {twice[0]!r:.100}; rename one of them")
+    return found
+
+
+def _namespace(group: Fields, name: str) -> list[Fields]:
+    """Return the functions of a group, each under a name of its own; the first one tells what they have in common."""
+    require_known(group, _NAMESPACE, name)
+    tools = list_of_objects(group.get("tools"), f"{name}.tools")
+    found = [_tool(tool, f"{name}.tools[{place}]") for place, tool in enumerate(tools)]
+    for converted, tool in zip(found, tools, strict=True):
+        converted["function"]["name"] = _name_in_chat({**tool, "namespace": text_at(group, "name", name)}, name)
+    if found and group.get("description"):
+        said = [f"{group['name']}: {text_at(group, 'description', name)}", found[0]["function"].get("description")]
+        found[0]["function"]["description"] = "\n\n".join(filter(None, said))
+    return found
+
+
+def _name_in_chat(called: Fields, name: str) -> str:
+    """Return what chat calls a function, of which the responses API names the group beside it."""
+    function = text_at(called, "name", name)
+    return function if called.get("namespace") is None else f"{text_at(called, 'namespace', name)}__{function}"
+
+
+def _namespaced(tools: Any) -> dict[str, Fields]:
+    """Return what the responses API calls the functions of groups, by what chat calls them."""
+    return {
+        f"{group.get('name')}__{tool.get('name')}": {"name": tool.get("name"), "namespace": group.get("name")}
+        for group in objects(tools)
+        if group.get("type") == "namespace"
+        for tool in objects(group.get("tools"))
+    }
+
+
 def _tool(tool: Fields, name: str) -> Fields:
     if tool.get("type") != "function":
         raise unconvertible(f"{name}.type", f"is {tool.get('type')!r:.100}, not 'function'; turn this tool off")
@@ -228,7 +269,7 @@ def _tool_choice(choice: Any) -> Any:
     wanted = mapping(choice)
     if wanted.get("type") != "function":
         raise unconvertible("tool_choice.type", f"is {wanted.get('type')!r:.100}; name a function, or say 'auto'")
-    return {"type": "function", "function": {"name": text_at(wanted, "name", "tool_choice")}}
+    return {"type": "function", "function": {"name": _name_in_chat(wanted, "tool_choice")}}
 
 
 def _text(config: Fields) -> Fields:
@@ -255,6 +296,7 @@ class _Items:
     def __init__(self, read: ChatAnswer, request: Fields) -> None:
         self._read = read
         self._request = request
+        self._namespaced = _namespaced(request.get("tools"))
         self._id = secrets.token_hex(12)
         self._created_at = int(time.time())
 
@@ -273,13 +315,17 @@ class _Items:
             parts = [] if is_begun else [self.part(block)]
             return {**head, "type": "message", "role": "assistant", "content": parts}
         if block.kind == "call":
-            call = {"call_id": block.call_id, "name": block.name, "arguments": block.text}
+            call = {"call_id": block.call_id, **self.function(block), "arguments": block.text}
             return {**head, "type": "function_call", **call}
         reasoning: Fields = {**head, "type": "reasoning", "summary": []}
         reasoning["content"] = [] if is_begun else [self.part(block)]
         if _ENCRYPTED in (self._request.get("include") or ()) and not is_begun:
             reasoning["encrypted_content"] = _OURS + base64.b64encode(block.text.encode("utf-8", "replace")).decode()
         return reasoning
+
+    def function(self, block: Block) -> Fields:
+        """Return the names of the function that a call is of."""
+        return self._namespaced.get(block.name, {"name": block.name})
 
     def part(self, block: Block) -> Fields:
         if block.kind == "reasoning":
@@ -392,7 +438,7 @@ class _ResponsesStream(StreamConversion):
             if block.kind != "call":
                 events.append(self._event("response.content_part.added", **part, part=items.part(block)))
             return events
-        named = {"name": block.name} if block.kind == "call" else {}
+        named = {"name": items.function(block)["name"]} if block.kind == "call" else {}
         events = [self._event(f"response.{kind}.done", **part, **{text_name: block.text}, **named, **logprobs)]
         if block.kind != "call":
             events.append(self._event("response.content_part.done", **part, part=items.part(block)))

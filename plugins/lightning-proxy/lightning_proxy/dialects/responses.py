@@ -160,7 +160,8 @@ def _parts(item: Fields) -> list[Fields]:
     if kind == "reasoning":
         return [_reasoning(item)]
     if _is_call(item):
-        return [tool_call_part(_tool_call(item))]
+        namespace = {} if item.get("namespace") is None else {"namespace": item["namespace"]}
+        return [tool_call_part(_tool_call(item)) | namespace]
     if kind.endswith("_call_output"):
         output = item.get("output")
         if isinstance(output, list):
