@@ -369,6 +369,18 @@ async def test_what_goes_beyond_the_context_is_refused(start: Start, path: str, 
     assert error["message"].endswith("; make it shorter")
 
 
+async def test_an_engine_may_end_answers_at_the_context_instead(start: Start) -> None:
+    class Lowers(Engine):
+        max_context_tokens = 12
+        lowers_max_tokens = True
+
+    agent = await start(Lowers("x"))
+    async with agent.post("/chat/completions", messages=USER, max_tokens=5) as response:
+        assert response.status == 200
+    error = await refused(agent, messages=[{"role": "user", "content": "a" * 12}])
+    assert error["code"] == "context_length_exceeded"
+
+
 @pytest.mark.parametrize(
     "fields",
     [

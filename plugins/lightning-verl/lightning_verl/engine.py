@@ -28,6 +28,9 @@ class VerlEngine:
         max_context_tokens: The most tokens that a prompt and its answer may have together.
     """
 
+    lowers_max_tokens = True
+    """An answer ends where the context does, whatever the agent asks."""
+
     def __init__(
         self,
         client: LLMClient,
@@ -39,7 +42,7 @@ class VerlEngine:
         self._client: LLMClient | None = client
         self._sampling = dict(sampling)
         self._max_response_tokens = max_response_tokens
-        self._max_context_tokens = max_context_tokens
+        self.max_context_tokens = max_context_tokens
 
     def close(self) -> None:
         """Refuse every further call: there is no model any more. May be called from any thread.
@@ -49,7 +52,7 @@ class VerlEngine:
         self._client = None
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
-        """Continue a prompt. One that leaves no room gets an empty answer that was cut off at its length.
+        """Continue a prompt that leaves room for an answer; the proxy refuses any other.
 
         Raises:
             RuntimeError: After `close`.
@@ -57,9 +60,7 @@ class VerlEngine:
         client = self._client
         if client is None:
             raise RuntimeError("the training has ended, and with it the model")
-        room = self._max_context_tokens - len(prompt_ids)
-        if room < 1:
-            return Generated([], [], "length")
+        room = self.max_context_tokens - len(prompt_ids)
         asked = sampling.get("max_tokens")
         limit = self._max_response_tokens if asked is None else min(int(asked), self._max_response_tokens)
         output = await client.generate(

@@ -69,10 +69,3 @@ async def test_after_its_end_no_call_reaches_verl() -> None:
     del client
     gc.collect()
     assert gone() is None, "Ray keeps an actor for as long as somebody has its handle"
-
-
-async def test_a_conversation_that_fills_the_context_gets_an_answer_that_was_cut_off() -> None:
-    client = Client()
-    answer = await engine(client).generate([1] * 16, {}, request_id="a")
-    assert (answer.token_ids, answer.finish_reason) == ([], "length")
-    assert client.asked == []

@@ -104,6 +104,26 @@ async def test_calls_wait_for_new_weights_however_short_the_proxy_s_own_pause_is
     assert await call == 503
 
 
+async def test_a_conversation_that_fills_the_context_is_refused_in_openai_s_words(proxy: LLMProxy) -> None:
+    assert proxy.store is not None
+    serving = Serving(proxy.store, proxy=proxy, backend="tokens", key="k")
+    await serving.start(policy(Letters()))
+
+    async def answer(length: int) -> tuple[int, Any]:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "a" * length}], "max_tokens": 50}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{proxy.url}/v1/chat/completions", json=body) as response,
+        ):
+            return response.status, await response.json()
+
+    status, told = await answer(100)
+    assert (status, told["error"]["code"]) == (400, "context_length_exceeded")
+    assert told["error"]["message"] == "this model sees 100 tokens at most, and the prompt has 100; make it shorter"
+    status, told = await answer(99)
+    assert (status, told["choices"][0]["message"]["content"]) == (200, "ok")
+
+
 async def test_a_name_stands_for_the_policy_where_agents_are_given_it_for_that(clock: FakeClock) -> None:
     engine = {"litellm_params": {"api_base": "http://127.0.0.1:1/v1"}}
     models = [{"model_name": name, **engine} for name in ("tiny", "base", "judge")]

@@ -165,6 +165,8 @@ class TokensBackend(Backend):
             what = f"this model sees {most} tokens at most, and the prompt has {len(prompt)}"
             if room < 1:
                 raise WrongParameter(source, f"{what}; make it shorter", kind=_TOO_LONG)
+            if getattr(self._engine, "lowers_max_tokens", False):
+                return
             raise WrongParameter(
                 "max_tokens", f"{what}; max_tokens is {wanted}, ask for {room} at most", kind=_TOO_LONG
             )

@@ -24,6 +24,7 @@ class TokenEngine(Protocol):
     `def stream(self, prompt_ids, sampling, *, request_id) -> AsyncIterator[Generated]`.
 
     One that says in `max_context_tokens: int` how long a prompt and its answer may be together is not asked for more.
+    Where `lowers_max_tokens` is true, too, only prompts are refused, and the engine ends long answers at the context.
     """
 
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:

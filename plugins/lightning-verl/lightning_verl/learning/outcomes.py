@@ -10,6 +10,7 @@ from lightning_core.adapter import (
     RowCall,
     TracerTraceToTriplet,
     TraceToTrajectories,
+    TraceToTripletBase,
     Trajectories,
     genai,
 )
@@ -132,12 +133,20 @@ def read_rollout(
 def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
     """Return an adapter that makes rows of the calls that a given adapter picks.
 
+    A subclass of a triplet adapter is refused: what it changes in its triplets would be lost. One of
+    `TraceToTrajectories` is used as it is.
+
     Args:
         adapter: One that makes trajectories, or a triplet adapter of agentlightning 0.3; None for all calls.
 
     Raises:
         TypeError: When it is anything else.
     """
+    if isinstance(adapter, TraceToTripletBase) and type(adapter) not in (TracerTraceToTriplet, LlmProxyTraceToTriplet):
+        raise TypeError(
+            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; "
+            "subclass TraceToTrajectories instead, or leave the adapter out"
+        )
     match adapter:
         case TraceToTrajectories():
             return adapter

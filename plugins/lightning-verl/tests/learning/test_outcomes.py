@@ -154,6 +154,20 @@ def test_an_adapter_that_makes_no_rows_is_refused():
         as_trajectory_adapter(TraceToMessages())
 
 
+@pytest.mark.parametrize("base", [TracerTraceToTriplet, LlmProxyTraceToTriplet])
+def test_an_adapter_of_the_user_s_is_used_or_refused_but_never_replaced(base):
+    class Shortened(base):
+        pass
+
+    class OwnRows(TraceToTrajectories):
+        pass
+
+    with pytest.raises(TypeError, match=r"a Shortened makes triplets of its own, .*; subclass TraceToTrajectories"):
+        as_trajectory_adapter(Shortened())
+    own = OwnRows()
+    assert as_trajectory_adapter(own) is own
+
+
 def test_what_is_emitted_between_two_calls_is_summed():
     trace = TraceBuilder()
     add_reward(trace, 9.0)  # of no answer
