@@ -190,8 +190,8 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
 def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
     """Watch a RUN that goes on elsewhere: its rollouts, rate, curve, failures and workers. Without RUN, the latest one.
 
-    It looks about every second, at a copy of the run's store, so that the run does not wait for it. It ends with the
-    run, or at Ctrl-C. Where stdout is not a terminal, it looks once.
+    It looks about every second, at a copy of the run's store, so that the run does not wait for it; a server tells it
+    when there is something new. It ends with the run, or at Ctrl-C. Where stdout is not a terminal, it looks once.
 
     \b
     Example:
@@ -203,21 +203,12 @@ def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
     from lightning_core.cli.console import plain_console
     from lightning_core.errors import ConfigError
     from lightning_viewer.stored import find
-    from lightning_viewer.top import look_at_folder, look_at_store, store_at, watch
+    from lightning_viewer.top import looks_at_folder, looks_at_store, watch
 
-    console = plain_console()
-    if url is None:
-        folder = find(runs_root(runs_dir), run)
-        asyncio.run(watch(console, lambda: look_at_folder(folder)))
-        return
-    if run is not None:
+    if run is not None and url is not None:
         raise ConfigError(f"--store {url} has its own run; leave {run} out")
-
-    async def watch_store(url: str) -> None:
-        async with store_at(url) as store:
-            await watch(console, lambda: look_at_store(store))
-
-    asyncio.run(watch_store(url))
+    looks = looks_at_folder(find(runs_root(runs_dir), run)) if url is None else looks_at_store(url)
+    asyncio.run(watch(plain_console(), looks))
 
 
 def _run_and_version(given: str) -> tuple[str, str | None]:

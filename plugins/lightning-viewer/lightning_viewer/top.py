@@ -1,10 +1,12 @@
 """A run that goes on elsewhere, in the terminal."""
 
 import asyncio
+import json
+import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -15,18 +17,21 @@ from rich.text import Text
 from lightning_core.display.panel import failure_words, named_rows, sparkline
 from lightning_core.display.texts import visible
 from lightning_core.display.words import metric_words, seconds, usage_words
-from lightning_core.registry import default_registry
+from lightning_core.errors import ConfigError
+from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.runs import RunFolder
 from lightning_core.runs.metrics import newest_of, read_metrics
 from lightning_core.runs.standing import CURVES
-from lightning_core.store import LightningStore
 from lightning_core.types import Worker
 from lightning_viewer.aggregates import Aggregates, Filter
-from lightning_viewer.reading import read_aggregates
+from lightning_viewer.reading import Follower, read_aggregates
+from lightning_viewer.routes import PREFIX
 from lightning_viewer.stored import copied
 
 INTERVAL_SECONDS = 1.0
 """The least time between two looks. One that takes long is followed by a longer rest, so that it disturbs little."""
+SILENCE_SECONDS = 20.0
+"""After how long a server that tells nothing, not even that nothing has changed, is asked again."""
 REST = 4
 """How many times as long as a look the rest after it is."""
 RATE_SECONDS = 30.0
@@ -81,40 +86,92 @@ async def look_at_folder(folder: RunFolder) -> Look:
         )
 
 
-@asynccontextmanager
-async def store_at(url: str) -> AsyncIterator[LightningStore]:
-    """Open the store of a server during the block."""
-    store = default_registry().build("stores", {"name": "http", "url": url}, expected=LightningStore)
+async def looks_at_folder(folder: RunFolder) -> AsyncGenerator[Look]:
+    """Look at a run by its folder, again and again until it has ended."""
+    while True:
+        began = time.monotonic()
+        yield (look := await look_at_folder(folder))
+        if look.is_over:
+            return
+        await asyncio.sleep(_rest(began))
+
+
+async def looks_at_store(url: str) -> AsyncGenerator[Look]:
+    """Look at the run of a server's store, and again whenever the server tells of changes.
+
+    One that cannot tell of them, as it has no `lightning-viewer`, is asked again and again.
+
+    Raises:
+        ConfigError: Without `lightning-http`.
+        StoreUnavailable: When the server is out of reach for too long.
+    """
     try:
-        yield store
-    finally:
-        await store.aclose()
+        from lightning_http import LightningStoreClient
+    except ModuleNotFoundError as exc:
+        raise ConfigError("agl top --store needs lightning-http, which is not installed") from exc
+    async with LightningStoreClient(url) as store:
+        follower, revision, changed = Follower(), 0, None
+        while True:
+            began = time.monotonic()
+            await follower.update(store, changed)
+            yield Look(store.run_id, "", None, follower.known, list(await store.query_workers()), None)
+            await asyncio.sleep(_rest(began))
+            revision, changed = await _news(store.url, store.run_id, revision)
 
 
-async def look_at_store(store: LightningStore) -> Look:
-    """Look at the run of a server's store."""
-    aggregates = await read_aggregates(store)
-    return Look(store.run_id, "", None, aggregates, list(await store.query_workers()), None)
+async def _news(url: str, run_id: str, revision: int) -> tuple[int, list[str] | None]:
+    """Wait until the server tells of changes after this revision, or that there were none for a while.
+
+    Returns:
+        The server's revision, and the rollouts that changed; None where it does not say, or cannot be reached.
+    """
+    import aiohttp  # lightning-http has it
+
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {"x-agl-run": run_id, **({"authorization": f"Bearer {key}"} if key else {})}
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_SECONDS, sock_read=SILENCE_SECONDS)
+    messages = 0
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+            session.get(f"{url}{PREFIX}/events", params={"after": revision}) as answer,
+        ):
+            if answer.status != 200:
+                return 0, None
+            async for line in answer.content:
+                if not line.startswith(b"data:"):
+                    continue
+                told = json.loads(line.removeprefix(b"data:"))
+                if "revision" in told:
+                    return told["revision"], told["rollouts"]
+                messages += 1
+                if messages > 1:  # the first comes at once, the second when nothing has changed for a while
+                    return revision, []
+    except (aiohttp.ClientError, TimeoutError):
+        pass  # the next look waits for the server, or says why it cannot
+    return 0, None
 
 
-async def watch(console: Console, look: Callable[[], Awaitable[Look]]) -> None:
+def _rest(began: float) -> float:
+    return max(INTERVAL_SECONDS, REST * (time.monotonic() - began))
+
+
+async def watch(console: Console, looks: AsyncGenerator[Look]) -> None:
     """Show how a run stands until it has ended; where there is no terminal, once.
 
     Args:
         console: Where to.
-        look: Looks at the run.
+        looks: How it stands, whenever that has changed. It is closed.
     """
-    now = await look()
-    if not console.is_interactive:
-        console.width = WIDTH_ELSEWHERE
-        console.print(drawn(now))
-        return
-    with Live(drawn(now), console=console, auto_refresh=False) as live:
-        while not now.is_over:
-            began = time.monotonic()
-            now = await look()
-            live.update(drawn(now), refresh=True)
-            await asyncio.sleep(max(INTERVAL_SECONDS, REST * (time.monotonic() - began)))
+    async with aclosing(looks):
+        now = await anext(looks)
+        if not console.is_interactive:
+            console.width = WIDTH_ELSEWHERE
+            console.print(drawn(now))
+            return
+        with Live(drawn(now), console=console, auto_refresh=False) as live:
+            async for later in looks:
+                live.update(drawn(later), refresh=True)
 
 
 def drawn(now: Look, *, clock: Callable[[], float] = time.time) -> Group:
