@@ -1,12 +1,12 @@
 """verl's generating processes, as the proxy's backend of tokens calls them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from lightning_proxy.tokens import Generated
+from lightning_proxy.tokens import Generated, Tokenizer
 
 _AGENTS_CHOICE = ("stop", "stop_token_ids")
-_REASONS = {"completed": "stop", "stop": "stop", "length": "length", "aborted": "abort", "abort": "abort"}
+_REASONS = {"stop": "stop", "length": "length", "aborted": "abort", "abort": "abort"}
 
 
 class LLMClient(Protocol):
@@ -23,6 +23,8 @@ class VerlEngine:
 
     Args:
         client: verl's.
+        tokenizer: The model's.
+        ends: The tokens that end an answer.
         sampling: `temperature`, `top_p`, `top_k`, by vLLM's names.
         max_response_tokens: The longest answer, where the agent says none that is shorter.
         max_context_tokens: The most tokens that a prompt and its answer may have together.
@@ -35,11 +37,15 @@ class VerlEngine:
         self,
         client: LLMClient,
         *,
+        tokenizer: Tokenizer,
+        ends: Collection[int],
         sampling: Mapping[str, Any],
         max_response_tokens: int,
         max_context_tokens: int,
     ) -> None:
         self._client: LLMClient | None = client
+        self._tokenizer = tokenizer
+        self._ends = ends
         self._sampling = dict(sampling)
         self._max_response_tokens = max_response_tokens
         self.max_context_tokens = max_context_tokens
@@ -63,6 +69,7 @@ class VerlEngine:
         room = self.max_context_tokens - len(prompt_ids)
         asked = sampling.get("max_tokens")
         limit = self._max_response_tokens if asked is None else min(int(asked), self._max_response_tokens)
+        most = max(1, min(limit, room))
         output = await client.generate(
             request_id,
             prompt_ids=prompt_ids,
@@ -71,7 +78,21 @@ class VerlEngine:
                 **self._sampling,
                 "repetition_penalty": 1.0,
                 "logprobs": True,
-                "max_tokens": max(1, min(limit, room)),
+                "max_tokens": most,
             },
         )
-        return Generated(output.token_ids, output.log_probs, _REASONS.get(output.stop_reason or "", "stop"))
+        reason = _REASONS.get(output.stop_reason or "")
+        if reason is None:  # verl 0.9 says "completed" of both endings, where vLLM generates
+            is_cut = len(output.token_ids) >= most and not self._has_ended(output.token_ids, sampling)
+            reason = "length" if is_cut else "stop"
+        return Generated(output.token_ids, output.log_probs, reason)
+
+    def _has_ended(self, token_ids: Sequence[int], sampling: Mapping[str, Any]) -> bool:
+        """Return whether an answer of the full length came to its end with its last token."""
+        if token_ids[-1] in self._ends or token_ids[-1] in (sampling.get("stop_token_ids") or ()):
+            return True
+        stops = sampling.get("stop") or ()
+        if not stops:
+            return False
+        text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        return any(stop in text for stop in ([stops] if isinstance(stops, str) else stops))

@@ -1,6 +1,6 @@
 """The model that is trained, as agents call it: behind the proxy, with new weights after each step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +32,8 @@ class Policy:
     addresses: Sequence[str]
     """Where it is served over HTTP: `host:port`."""
     tokenizer: Tokenizer
+    ends: Collection[int]
+    """The tokens that end an answer: the tokenizer's, and those that the model's author names."""
     path: str
     """The model that it began with."""
     sampling: Mapping[str, Mapping[str, Any]]
@@ -204,6 +206,8 @@ class Serving:
         if partition not in self._backends:
             engine = VerlEngine(
                 policy.client,
+                tokenizer=policy.tokenizer,
+                ends=policy.ends,
                 sampling=policy.sampling[partition],
                 max_response_tokens=policy.max_response_tokens,
                 max_context_tokens=policy.max_context_tokens,

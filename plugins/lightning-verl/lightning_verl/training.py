@@ -181,17 +181,24 @@ class Training:
                 config.trainer.test_freq = -1
 
     def _policy(self, config: DictConfig) -> Policy:
-        rollout = config.actor_rollout_ref.rollout
+        from verl.utils.fs import copy_to_local
+        from verl.utils.model import get_generation_config
+
+        from lightning_verl.hf.generator import end_tokens
+
+        model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
         train = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
         val = {name: rollout.val_kwargs[name] for name in train}
         if not rollout.val_kwargs.do_sample:
             val = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-        path = str(config.actor_rollout_ref.model.path)
+        path = str(model.path)
+        told = get_generation_config(copy_to_local(path), trust_remote_code=model.trust_remote_code)
         return Policy(
             name=Path(path).name,
             client=self._trainer.get_llm_client(),
             addresses=self._trainer.llm_server_manager.get_addresses(),
             tokenizer=self._trainer.tokenizer,
+            ends=end_tokens(self._trainer.tokenizer, told),
             path=path,
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),

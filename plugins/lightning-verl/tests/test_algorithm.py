@@ -171,6 +171,7 @@ class Begun(Training):
             client=cast(Any, None),
             addresses=("127.0.0.1:1",),
             tokenizer=cast(Any, None),
+            ends=(),
             path="/models/tiny",
             sampling={"train": {}, "val": {}},
             chat_template={},

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,18 +13,39 @@ from lightning_verl.engine import VerlEngine
 class Client:
     """Answers as verl's client does, and remembers what it was asked."""
 
-    def __init__(self, stop_reason: str | None = "completed") -> None:
+    def __init__(self, stop_reason: str | None = "completed", answer: Sequence[int] = (7, 8)) -> None:
         self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
         self.stop_reason = stop_reason
+        self.answer = list(answer)
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         self.asked.append((request_id, prompt_ids, sampling_params))
-        return SimpleNamespace(token_ids=[7, 8], log_probs=[-0.5, -0.25], stop_reason=self.stop_reason)
+        return SimpleNamespace(token_ids=self.answer, log_probs=[-0.5, -0.25], stop_reason=self.stop_reason)
+
+
+END = 8
+
+
+class Letters:
+    """A token for each character."""
+
+    eos_token_id = END
+
+    def apply_chat_template(self, conversation: Any, **_: Any) -> str:
+        raise NotImplementedError
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return "".join(map(chr, token_ids))
 
 
 def engine(client: Client, **limits: int) -> VerlEngine:
     return VerlEngine(
         client,
+        tokenizer=Letters(),
+        ends={END, 9},
         sampling={"temperature": 1.0, "top_p": 0.9, "top_k": -1},
         **{"max_response_tokens": 10, "max_context_tokens": 16, **limits},
     )
@@ -69,3 +91,28 @@ async def test_after_its_end_no_call_reaches_verl() -> None:
     del client
     gc.collect()
     assert gone() is None, "Ray keeps an actor for as long as somebody has its handle"
+
+
+@pytest.mark.parametrize("stop_reason", ["completed", None])
+@pytest.mark.parametrize(
+    ("answer", "asked", "finish_reason"),
+    [
+        pytest.param([7, 7], {"max_tokens": 2}, "length", id="cut"),
+        pytest.param([7, 7], {"max_tokens": 3}, "stop", id="shorter"),
+        pytest.param([7, 8], {"max_tokens": 2}, "stop", id="ended with its last token"),
+        pytest.param([7, 9], {"max_tokens": 2}, "stop", id="ended as the model's author says"),
+        pytest.param([7, 6], {"max_tokens": 2, "stop_token_ids": [6]}, "stop", id="ended as the agent says"),
+        pytest.param([97, 98], {"max_tokens": 2, "stop": "b"}, "stop", id="ended with a text"),
+        pytest.param([97, 98], {"max_tokens": 2, "stop": ["x", "y"]}, "length", id="cut before a text"),
+    ],
+)
+async def test_an_answer_that_was_cut_off_is_told_from_one_that_ended_where_verl_says_the_same_of_both(
+    stop_reason: str | None, answer: list[int], asked: dict[str, Any], finish_reason: str
+) -> None:
+    client = Client(stop_reason, answer)
+    assert (await engine(client).generate([1], asked, request_id="a")).finish_reason == finish_reason
+
+
+async def test_an_answer_that_the_context_has_no_room_for_was_cut_off() -> None:
+    answer = await engine(Client(answer=[7, 7])).generate([1] * 14, {}, request_id="a")
+    assert answer.finish_reason == "length"

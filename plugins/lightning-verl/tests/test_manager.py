@@ -122,6 +122,7 @@ class Driven(Algorithm):
             client=self.client,
             addresses=(),
             tokenizer=Letters(),
+            ends={1},
             path="/models/tiny",
             chat_template={},
             sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},

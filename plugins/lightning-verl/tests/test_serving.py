@@ -48,6 +48,7 @@ def policy(tokenizer: Letters) -> Policy:
         client=Client(),
         addresses=(),
         tokenizer=tokenizer,
+        ends={1},
         path="/models/tiny",
         sampling={"train": {"temperature": 1.0}, "val": {"temperature": 0}},
         chat_template={"enable_thinking": False},

@@ -59,7 +59,7 @@ class Generator:
             path, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code
         )
         self.model.to(self.device).eval()
-        self._ends = _ends(self.tokenizer, self.model)
+        self._ends = end_tokens(self.tokenizer, self.model.generation_config)
         # What the model's author likes, as a penalty of repetitions, would change what is drawn and not its likelihood.
         self.model.generation_config = GenerationConfig()
         pad = self.tokenizer.pad_token_id
@@ -192,9 +192,14 @@ class _Abort(StoppingCriteria):  # type: ignore[misc]
         return torch.full((input_ids.shape[0],), self._is_aborted(), device=input_ids.device, dtype=torch.bool)
 
 
-def _ends(tokenizer: Any, model: Any) -> set[int]:
-    """Return the tokens that end an answer: the tokenizer's, and those that the model's author names."""
-    named = getattr(model.generation_config, "eos_token_id", None)
+def end_tokens(tokenizer: Any, generation_config: Any) -> set[int]:
+    """Return the tokens that end an answer: the tokenizer's, and those that the model's author names.
+
+    Args:
+        tokenizer: The model's.
+        generation_config: transformers', as it comes with the model; None where it has none.
+    """
+    named = getattr(generation_config, "eos_token_id", None)
     found = {tokenizer.eos_token_id, *(named if isinstance(named, list) else [named])}
     return {token for token in found if token is not None}
 
