@@ -11,7 +11,7 @@ from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.estimates import Estimate, PairedDifference, number_text
 from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.display.summary import SAMPLES
-from lightning_core.display.texts import shortened
+from lightning_core.display.texts import shortened, visible
 from lightning_core.display.words import counted, seconds
 from lightning_core.errors import NotFound
 from lightning_core.runs.result import pattern_of
@@ -123,7 +123,7 @@ async def print_rollout(console: Console, store: LightningStore, given: str, *, 
     words = found.status if reward is None else f"{found.status}, reward {reward:g}"
     if isinstance(found, AttemptedRollout) and found.attempt.sequence_id > 1:
         words += f", at attempt {found.attempt.sequence_id}"
-    console.print(words if found.status != "failed" else f"{words}: {describe_failure(found)}")
+    console.print(words if found.status != "failed" else f"{words}: {visible(describe_failure(found))}")
 
 
 def print_comparison(console: Console, compared: Mapping[str, Any], *, limit: int) -> None:

@@ -13,6 +13,7 @@ from lightning_viewer.commands import compare, show
 from lightning_core import PromptTemplate, Trainer, emit_annotation, rollout
 from lightning_core.algorithm import Algorithm, run_batch
 from lightning_core.algorithm.estimates import paired_difference
+from lightning_core.errors import NoRewards
 from lightning_core.types import Dataset, NamedResources
 
 REWARDS = {"first": [1.0, 0.0, 0.0, 0.0], "second": [1.0, 1.0, 1.0, 0.0], "third": [0.0, 0.0, 0.0, 0.0]}
@@ -62,6 +63,11 @@ async def needs_a_label(task: int) -> float:
 async def looks_away(task: int) -> float:
     emit_annotation({"shop.product": "apple", "shop.count": 3})
     return 1.0
+
+
+@rollout
+async def writes_what_a_terminal_obeys(task: int) -> float:
+    raise ValueError("no \x1b]0;owned\x07 tag \x1b[2J")
 
 
 def run(root: Path, *versions: str, samples: int = 5) -> str:
@@ -213,6 +219,16 @@ def test_a_trace_has_the_attributes_that_the_agent_gave_its_spans(tmp_path: Path
     assert "shop.product: apple" in lines
     assert "shop.count: 3" in lines
     assert not [line for line in lines if line.startswith("agentlightning.")]
+
+
+def test_why_a_rollout_failed_is_text_that_no_terminal_obeys(tmp_path: Path) -> None:
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    with pytest.raises(NoRewards):
+        trainer.fit(writes_what_a_terminal_obeys, [1])
+    asyncio.run(trainer.store.aclose())
+    lines = shown(tmp_path, trainer.store.run_id, "ro-")
+    assert lines[-1] == r"failed: ValueError: no \x1b]0;owned\x07 tag \x1b[2J"
+    assert not [line for line in shown(tmp_path, "--failed") + lines if "\x1b" in line or "\x07" in line]
 
 
 def test_a_run_is_shown_while_it_goes_on(tmp_path: Path) -> None:
