@@ -212,14 +212,20 @@ def test_an_answer_ends_for_its_reason(said: Any, reason: str, stop: str | None,
     assert (answer["stop_reason"], answer["stop_sequence"]) == expected
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", "1"])
-def test_arguments_that_messages_cannot_hold_are_an_error(arguments: str) -> None:
+@pytest.mark.parametrize("arguments", ["{", "[1]", "1", '{"a": 1e999}', '{"a": NaN}', "run it"])
+@pytest.mark.parametrize("reason", ["tool_calls", "length"])
+def test_a_call_that_the_model_wrote_badly_is_its_answer(arguments: str, reason: str) -> None:
     said = message("", "", [{**CALL, "function": {"name": "add", "arguments": arguments}}])
-    with pytest.raises(Refused, match="called 'add' with arguments that are not a JSON object") as caught:
-        MESSAGES.answer(whole(said), {})
-    assert caught.value.status == 502
-    with pytest.raises(Refused, match="not a JSON object"):
-        streamed(said, 3)
+    answer = MESSAGES.answer(whole(said, reason), {})
+    assert answer["content"][0]["input"] == {"INVALID_JSON": arguments}
+    turn = {"role": "assistant", "content": answer["content"]}
+    assert asked(messages=[*HI, turn, *HI])["messages"][1]["tool_calls"] == said["tool_calls"]
+
+    conversion = MESSAGES.stream({"model": "small"})
+    events = [event for chunk in chunks(said, 3, reason) for event in conversion.feed(chunk)] + conversion.finish()
+    deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+    assert "".join(delta["partial_json"] for delta in deltas) == arguments
+    assert events[-2]["delta"]["stop_reason"] == answer["stop_reason"]
 
 
 def test_usage_counts_cached_tokens_apart() -> None:

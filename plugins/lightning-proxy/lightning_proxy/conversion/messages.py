@@ -41,6 +41,8 @@ _DEFAULT_EFFORT = "high"
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 _SIGNATURE = "unsigned"
 """Of reasoning: clients want one, and an engine gives none."""
+_INVALID = "INVALID_JSON"
+"""In an input, alone: the arguments as the model wrote them, which are no JSON object. Anthropic's name for it."""
 
 
 class MessagesConversion(Conversion):
@@ -172,7 +174,10 @@ def _tool_call(block: Fields, name: str) -> Fields:
     caller = mapping(block.get("caller"))
     known = {"id", "name", "input", *_CACHED, *({"caller"} if caller.get("type") == "direct" else ())}
     require_known(block, known, name)
-    function = {"name": text_at(block, "name", name), "arguments": text(block.get("input") or {})}
+    given = block.get("input") or {}
+    is_invalid = isinstance(given, dict) and list(given) == [_INVALID] and isinstance(given[_INVALID], str)
+    arguments = given[_INVALID] if is_invalid else text(given)
+    function = {"name": text_at(block, "name", name), "arguments": arguments}
     return {"id": text_at(block, "id", name), "type": "function", "function": function}
 
 
@@ -326,14 +331,13 @@ def _content_block(block: Block) -> Fields:
 
 
 def _input(block: Block) -> Fields:
+    """Return the arguments of a call. A model may call with what is no JSON object: that is its answer, too."""
     try:
         found = json.loads(block.text or "{}")
+        json.dumps(found, allow_nan=False)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict):
-        message = f"the model called {block.name!r} with arguments that are not a JSON object: {block.text!r:.200}"
-        raise Refused(502, NOT_CONVERTIBLE, message)
-    return found
+    return found if isinstance(found, dict) else {_INVALID: block.text}
 
 
 def _events(step: Step) -> list[Fields]:
@@ -348,8 +352,6 @@ def _events(step: Step) -> list[Fields]:
     if step.what == "piece":
         kind, name = _DELTAS[block.kind]
         return [_delta(block, {"type": kind, name: step.text})]
-    if block.kind == "call":
-        _input(block)
     signed = [_delta(block, {"type": "signature_delta", "signature": _SIGNATURE})] if block.kind == "reasoning" else []
     return [*signed, {"type": "content_block_stop", "index": block.index}]
 
