@@ -53,6 +53,9 @@ class BackendAnswer(ABC):
     """The HTTP status."""
     headers: Sequence[tuple[str, str]]
     """Those that tell about the content, such as `content-type`, and about other tries, such as `retry-after`."""
+    weight_versions: tuple[int, int] | None = None
+    """The oldest and the newest weights that it was sampled with, once it was read; None where the backend does not
+    say: then the proxy takes those that it was told of."""
 
     @abstractmethod
     async def read(self) -> bytes:

@@ -86,9 +86,9 @@ class Call:
     is_refused: bool = False
     """Whether the backend answered with an error, and so used nothing."""
     weight_version: str | None = None
-    """When it was sent."""
+    """When it was sent, or the oldest that the backend says it was answered with."""
     last_weight_version: str | None = None
-    """When it ended."""
+    """When it ended, or the newest that the backend says."""
     answer: Answer = field(default_factory=Answer)
     is_answered: bool = False
     """Whether the agent got the complete answer of a stream, if not all of the stream."""

@@ -302,7 +302,8 @@ class Engine:
             raise
         finally:
             call.duration = call.seconds()
-            call.last_weight_version = self.sender.weight_version if call.weight_version is not None else None
+            if call.weight_version is not None and call.last_weight_version is None:
+                call.last_weight_version = self.sender.weight_version
             try:
                 self._count(call, is_counted=is_counted)
             finally:
@@ -340,6 +341,8 @@ class Engine:
             if is_sound and status < 500:
                 self.replicas.record_success(replica)
             self.replicas.end(replica)
+            if (versions := response.answer.weight_versions) is not None:
+                call.weight_version, call.last_weight_version = map(str, versions)
             try:
                 await response.answer.aclose()
             finally:

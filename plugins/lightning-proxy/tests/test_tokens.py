@@ -5,6 +5,7 @@ import itertools
 import json
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -289,6 +290,25 @@ async def test_several_choices_and_sampling_parameters(start: Start) -> None:
     (call,) = read_model_calls(await agent.spans())
     assert [choice.token_ids for choice in call.choices] == [[97, 1], [98, 1]]
     assert call.choices[0].logprobs == [-0.097, -0.001]
+
+
+@both_ways
+async def test_the_engine_knows_best_which_weights_it_sampled_with(start: Start, stream: bool) -> None:
+    class Versioned(StreamingEngine):
+        async def generate(self, *args: Any, **kwargs: Any) -> Generated:
+            return replace(await super().generate(*args, **kwargs), weight_versions=(3, 5))
+
+        async def stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Generated]:
+            yield Generated([97], None, None, (3, 3))
+            yield Generated([1], None, "stop", (4, 5))
+
+    agent = await start(Versioned("a"))
+    agent.proxy.set_weight_version(7)
+    async with agent.post("/completions", prompt="x", stream=stream) as response:
+        await response.read()
+    (span,) = await agent.spans()
+    assert span.attributes["agentlightning.weight_version"] == "3"
+    assert span.attributes["agentlightning.weight_version.end"] == "5"
 
 
 @both_ways

@@ -85,7 +85,10 @@ class VerlEngine:
         if reason is None:  # verl 0.9 says "completed" of both endings, where vLLM generates
             is_cut = len(output.token_ids) >= most and not self._has_ended(output.token_ids, sampling)
             reason = "length" if is_cut else "stop"
-        return Generated(output.token_ids, output.log_probs, reason)
+        # Of the servers themselves: what the proxy was told may be older, or newer, than what has answered.
+        oldest, newest = (output.extra_fields.get(name) for name in ("min_global_steps", "max_global_steps"))
+        versions = None if oldest is None or newest is None else (int(oldest), int(newest))
+        return Generated(output.token_ids, output.log_probs, reason, versions)
 
     def _has_ended(self, token_ids: Sequence[int], sampling: Mapping[str, Any]) -> bool:
         """Return whether an answer of the full length came to its end with its last token."""

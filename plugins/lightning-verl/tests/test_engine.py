@@ -13,14 +13,22 @@ from lightning_verl.engine import VerlEngine
 class Client:
     """Answers as verl's client does, and remembers what it was asked."""
 
-    def __init__(self, stop_reason: str | None = "completed", answer: Sequence[int] = (7, 8)) -> None:
+    def __init__(
+        self, stop_reason: str | None = "completed", answer: Sequence[int] = (7, 8), **versions: int | None
+    ) -> None:
         self.asked: list[tuple[str, list[int], dict[str, Any]]] = []
         self.stop_reason = stop_reason
         self.answer = list(answer)
+        self.versions = versions
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         self.asked.append((request_id, prompt_ids, sampling_params))
-        return SimpleNamespace(token_ids=self.answer, log_probs=[-0.5, -0.25], stop_reason=self.stop_reason)
+        return SimpleNamespace(
+            token_ids=self.answer,
+            log_probs=[-0.5, -0.25],
+            stop_reason=self.stop_reason,
+            extra_fields=self.versions,
+        )
 
 
 END = 8
@@ -116,3 +124,10 @@ async def test_an_answer_that_was_cut_off_is_told_from_one_that_ended_where_verl
 async def test_an_answer_that_the_context_has_no_room_for_was_cut_off() -> None:
     answer = await engine(Client(answer=[7, 7])).generate([1] * 14, {}, request_id="a")
     assert answer.finish_reason == "length"
+
+
+async def test_an_answer_has_the_weights_that_verl_s_servers_sampled_it_with() -> None:
+    over_two = await engine(Client(min_global_steps=3, max_global_steps=4)).generate([1], {}, request_id="a")
+    assert over_two.weight_versions == (3, 4)
+    before_any = await engine(Client(min_global_steps=None, max_global_steps=None)).generate([1], {}, request_id="a")
+    assert before_any.weight_versions is None

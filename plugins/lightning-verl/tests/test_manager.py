@@ -44,11 +44,14 @@ class Client:
     def __init__(self) -> None:
         self.temperatures: list[float] = []
         self.meanwhile: Callable[[], None] = lambda: None
+        self.versions: dict[str, int | None] = {}
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
         self.temperatures.append(sampling_params["temperature"])
         self.meanwhile()
-        return SimpleNamespace(token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed")
+        return SimpleNamespace(
+            token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed", extra_fields=self.versions
+        )
 
 
 class Queue:
@@ -325,6 +328,19 @@ async def test_calls_that_do_not_say_which_weights_answered_them_end_the_run() -
 
     with pytest.raises(AlgorithmError, match="step 4: the calls of task 0 do not say with which weights"):
         await fit(Driven(drive), [{"say": "a"}])
+
+
+async def test_verl_s_own_versions_count_rather_than_what_the_proxy_was_told() -> None:
+    async def drive(driven: Driven) -> None:
+        driven.client.versions = {"min_global_steps": 1, "max_global_steps": 2}
+        queue = Queue(1)
+        driven.manager.write_to(queue)
+        await driven.ask(["u0"])
+        await asyncio.wait_for(queue.is_full.wait(), 20)
+        assert [row.versions for row in queue.ended["u0"][0]] == [(1, 2), (1, 2)]
+
+    options = replace(OPTIONS, level="transition", estimator="gae")
+    await fit(Driven(drive, size=1, options=options), [{"say": "a"}])
 
 
 async def test_each_row_has_the_weights_that_its_own_calls_were_answered_with() -> None:

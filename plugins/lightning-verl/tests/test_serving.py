@@ -1,8 +1,8 @@
 """The policy behind a proxy of the trainer's, which has limits and models of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from types import SimpleNamespace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -38,8 +38,12 @@ class Letters:
 class Client:
     """verl's client: says the same to everybody."""
 
+    versions: Mapping[str, int] = MappingProxyType({})
+
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Any:
-        return SimpleNamespace(token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed")
+        return SimpleNamespace(
+            token_ids=[111, 107], log_probs=[-0.5, -1.5], stop_reason="completed", extra_fields=self.versions
+        )
 
 
 def policy(tokenizer: Letters) -> Policy:

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from lightning_core.errors import ConfigError
@@ -175,7 +176,7 @@ class TokensBackend(Backend):
         self, shape: Shape, request: BackendRequest, params: SamplingParams, *, parse: ToolParser | None
     ) -> BackendAnswer:
         if params.stream:
-            return _Stream(self._pieces(shape, request, params.sampling, parse))
+            return _Stream(partial(self._pieces, shape, request, params.sampling, parse))
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self._sample(shape.prompt, params.sampling_of(choice), request))
@@ -191,18 +192,28 @@ class TokensBackend(Backend):
             content, calls = _parsed(text, parse)
             message = shape.add(each, content, calls)
             await self._remember(request, message, shape.prompt, each.token_ids)
-        return WholeAnswer(200, dump(shape.complete()))
+        answer = WholeAnswer(200, dump(shape.complete()))
+        answer.weight_versions = _span_of([each.weight_versions for each in found])
+        return answer
 
     async def _pieces(
-        self, shape: Shape, request: BackendRequest, sampling: Mapping[str, Any], parse: ToolParser | None
+        self,
+        shape: Shape,
+        request: BackendRequest,
+        sampling: Mapping[str, Any],
+        parse: ToolParser | None,
+        answer: BackendAnswer,
     ) -> AsyncIterator[bytes]:
         """Stream an answer. Where tools are offered, text that may be part of a call comes at the end."""
         yield shape.first()
         stream, ids, texts = TextStream(self._tokenizer), list[int](), list[str]()
         before = None if parse is None else TextBefore(start_of(parse))
         reason: str | None = None
+        versions: list[tuple[int, int] | None] = []
         async for piece in self._generated(shape.prompt, sampling, request):
             ids.extend(piece.token_ids)
+            versions.append(piece.weight_versions)
+            answer.weight_versions = _span_of(versions)
             reason = piece.finish_reason
             size = len(piece.token_ids) * _BYTES_PER_TOKEN
             text = await self._offload.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
@@ -265,8 +276,8 @@ class _Stream(BackendAnswer):
     status = 200
     headers = (("content-type", "text/event-stream; charset=utf-8"),)
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
+    def __init__(self, pieces_of: Callable[[BackendAnswer], AsyncIterator[bytes]]) -> None:
+        self._pieces = pieces_of(self)
 
     async def read(self) -> bytes:
         return b"".join([piece async for piece in self._pieces])
@@ -278,6 +289,14 @@ class _Stream(BackendAnswer):
         close = getattr(self._pieces, "aclose", None)
         if close is not None:
             await close()
+
+
+def _span_of(versions: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return the oldest and the newest of all; None where one is not known."""
+    known = [each for each in versions if each is not None]
+    if not known or len(known) < len(versions):
+        return None
+    return min(oldest for oldest, _ in known), max(newest for _, newest in known)
 
 
 def _parsed(text: str, parse: ToolParser | None) -> tuple[str, list[dict[str, Any]]]:

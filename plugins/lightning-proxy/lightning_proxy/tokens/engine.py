@@ -15,6 +15,8 @@ class Generated:
     """Of each of them; None where the engine gives none."""
     finish_reason: str | None = "stop"
     """`stop`, `length` or `abort`; None for a piece that is not the last one."""
+    weight_versions: tuple[int, int] | None = None
+    """The oldest and the newest weights that they were sampled with; None where the engine does not say."""
 
 
 class TokenEngine(Protocol):
