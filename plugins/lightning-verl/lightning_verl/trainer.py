@@ -94,6 +94,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._fetched = (0, 0)
         self._sampled: Sequence[str] = ()
         self._parts: MiniBatches
+        self._n_critic_workers = 1
         self._n_rows = 0
         self.learned_steps = 0
         """How many steps the policy has learned from."""
@@ -249,7 +250,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._sampled = batch.keys
         batch = super()._balance_batch(batch, metrics, **more)  # fills it up, see `_get_required_batch_multiple`
         lengths = [tag["seq_len"] for tag in batch.tags]
-        order = self._parts.order(batch.keys, calculate_workload(torch.tensor(lengths)).tolist())
+        order = self._order(batch, self._parts.n_workers)
         batch.reorder(order)
         found = log_seqlen_unbalance(lengths, np.array_split(order, self._parts.n_workers), "global_seqlen")
         metrics.update({name: value for name, value in found.items() if "balanced" in name})
@@ -261,18 +262,34 @@ class LightningMixin(_Base):  # type: ignore[misc]
         sizes = [self.config.actor_rollout_ref.actor.ppo_mini_batch_size]
         if self.use_critic:
             sizes.append(self.config.critic.ppo_mini_batch_size)
+        # Workers may be grouped otherwise for each model, such as by its ulysses_sequence_parallel_size.
+        self._n_critic_workers = _n_workers(self.critic_wg, "train") if self.use_critic else dp_size
+        has_ref = self.use_reference_policy and not self.ref_in_actor
+        n_ref_workers = _n_workers(self.ref_policy_wg, "ref") if has_ref else dp_size
         # Micro-batches of a fixed size divide what the config calls a mini-batch.
         is_fixed = not self.config.actor_rollout_ref.actor.use_dynamic_bsz
         self._parts = make_mini_batches(
             self._sampled,
             updates=[max(1, n_groups // size) for size in sizes],
             n_workers=dp_size,
-            multiple_of=math.lcm(*sizes) * self.config.actor_rollout_ref.rollout.n if is_fixed else 1,
+            multiple_of=math.lcm(
+                self._n_critic_workers,
+                n_ref_workers,
+                math.lcm(*sizes) * self.config.actor_rollout_ref.rollout.n if is_fixed else 1,
+            ),
         )
         return self._parts.n_rows
 
+    def _order(self, batch: "KVBatchMeta", n_workers: int) -> list[int]:
+        lengths = [tag["seq_len"] for tag in batch.tags]
+        costs = calculate_workload(torch.tensor(lengths)).tolist()
+        return self._parts.order(batch.keys, costs, n_workers=n_workers)
+
     def _sized(self, update: Callable[["KVBatchMeta"], Any], model: int) -> Callable[["KVBatchMeta"], Any]:
         def sized(batch: "KVBatchMeta") -> Any:
+            if model == 1 and self._n_critic_workers != self._parts.n_workers:
+                batch = copy.copy(batch)  # the actor's order stays
+                batch.reorder(self._order(batch, self._n_critic_workers))
             batch.extra_info["mini_batch_size"] = self._parts.rows_for_each(model)
             # What a mean over rows is taken over: not padding, nor what a correction rejected as a whole.
             batch.extra_info["global_batch_size"] = max(self._n_rows, 1) / self._parts.updates[model]
@@ -362,6 +379,13 @@ def _first_free(step: int, keys: Iterable[str]) -> int:
     """Return the first number that no group of a step has, among the keys of groups and of their rows."""
     named = (re.fullmatch(rf"{step}-(\d+)", key.split("_", 1)[0]) for key in keys)
     return 1 + max((int(name[1]) for name in named if name), default=-1)
+
+
+def _n_workers(group: Any, mesh: str) -> int:
+    """Return among how many workers of a group verl shares rows."""
+    if mesh not in group._dispatch_info:
+        group._dispatch_info[mesh] = group._query_dispatch_info(mesh)
+    return int(max(group._dispatch_info[mesh])) + 1
 
 
 class _Rows:

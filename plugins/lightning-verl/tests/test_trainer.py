@@ -28,8 +28,19 @@ pytestmark = [
 class Models:
     """Saves and loads in the place of workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_workers: int = 1) -> None:
         self.loaded: list[str] = []
+        self.updates: list[tuple[list[str], dict[str, Any]]] = []
+        self._dispatch_info: dict[str, list[int]] = {}
+        self._n_workers = n_workers
+
+    def _query_dispatch_info(self, mesh: str) -> list[int]:
+        return list(range(self._n_workers))
+
+    def update_actor(self, batch: Any) -> None:
+        self.updates.append((list(batch.keys), dict(batch.extra_info)))
+
+    train_mini_batch = update_actor
 
     def save_checkpoint(self, local_path: str, *_: Any, **__: Any) -> None:
         Path(local_path).mkdir(parents=True)
@@ -152,6 +163,22 @@ async def test_groups_are_left_out_by_what_is_learned_of_them(tmp_path: Path) ->
     buffer.finished_keys["train"] = {"1-0", "1-1"}
     assert buffer._dapo_filtered_keys("train") == ({"1-0"}, {1.0: 1})
     assert buffer._dapo_filtered_keys("val") == (set(), {})
+
+
+async def test_a_critic_whose_workers_are_grouped_otherwise_has_its_own_share_of_rows(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, **{"algorithm.adv_estimator": "gae"})
+    trainer.critic_wg = Models(n_workers=4)
+    trainer._sampled = [f"u_{rollout}_0" for rollout in range(5)]
+    assert trainer._get_required_batch_multiple(2) == 8
+    rows = [*trainer._sampled, "pad_0_0", "pad_1_0", "pad_2_0"]
+    batch = tq.KVBatchMeta(keys=rows, tags=[{"seq_len": length} for length in (50, 40, 30, 20, 10, 1, 1, 1)])
+    for model, group in enumerate((trainer.actor_rollout_wg, trainer.critic_wg)):
+        trainer._sized(group.update_actor, model)(batch)
+    ((of_actor, _),), ((of_critic, extra),) = trainer.actor_rollout_wg.updates, trainer.critic_wg.updates
+    assert of_actor == rows, "the batch is in the actor's order already"
+    assert sorted(of_critic) == sorted(rows)
+    assert all(any(key in trainer._sampled for key in of_critic[begin : begin + 2]) for begin in range(0, 8, 2))
+    assert extra["mini_batch_size"] % 4 == 0
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ class MiniBatches:
         """Return how many rows a mini-batch of a model has, with padding."""
         return self.n_rows // self.updates[model]
 
-    def order(self, keys: Sequence[str], costs: Sequence[float]) -> list[int]:
+    def order(self, keys: Sequence[str], costs: Sequence[float], *, n_workers: int | None = None) -> list[int]:
         """Return the places of the rows in the order in which workers take them.
 
         The first worker has the first rows, its share of each part after that of the part before, and so on. Within a
@@ -48,15 +48,17 @@ class MiniBatches:
         Args:
             keys: Of all rows; what is in no part is padding.
             costs: Of all rows, how much there is to do.
+            n_workers: Those of a model that has another number of them; `size` has to be a multiple of it.
         """
+        n_workers = n_workers or self.n_workers
         place = {key: number for number, key in enumerate(keys)}
         known = {key for part in self.parts for key in part}
         padding = iter([number for number, key in enumerate(keys) if key not in known])
-        shares: list[list[int]] = [[] for _ in range(self.n_workers)]
+        shares: list[list[int]] = [[] for _ in range(n_workers)]
         for part in self.parts:
             rows = [place[key] for key in part]
             rows += [next(padding) for _ in range(self.size - len(rows))]
-            for worker, share in enumerate(_shared(rows, costs, self.n_workers)):
+            for worker, share in enumerate(_shared(rows, costs, n_workers)):
                 shares[worker] += share
         return [row for share in shares for row in share]
 
