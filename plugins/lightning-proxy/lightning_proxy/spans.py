@@ -45,7 +45,7 @@ OUTPUT_SCHEMA = "gen_ai.request.structured_output_schema"
 MAX_ERROR_CHARACTERS = 2_000
 """What is recorded of an error."""
 
-_QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage", "not_convertible"})
+_QUOTING = frozenset({"backend_broke", "backend_error", "backend_garbage", "invalid_request", "not_convertible"})
 """Errors that say what was asked or what the backend said, as do those that are its HTTP status."""
 _RESOURCE = OtelResource(attributes={"service.name": genai.PROXY_SERVICE})
 _OK = TraceStatus(status_code="OK")
@@ -193,7 +193,7 @@ def _error(call: Call, kind: str, capture: Capture) -> str:
     message = call.error or kind
     if (kind in _QUOTING or kind.isdecimal()) and (not capture.content or capture.redact is not None):
         code = f" ({call.error_code})" if call.error_code not in (None, kind) else ""
-        address = None if call.replica is None else call.replica.backend.address
+        address = "the proxy" if call.replica is None else call.replica.backend.address
         message = f"{address}: {kind}{code}; what it said is not recorded"
     return replace_surrogates(hide_in_text(message[: 2 * MAX_ERROR_CHARACTERS])[:MAX_ERROR_CHARACTERS])
 

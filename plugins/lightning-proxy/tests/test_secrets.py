@@ -49,6 +49,33 @@ async def test_what_a_backend_says_of_a_request_is_content(
     assert span.attributes["error.type"] == "400"
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "kind"),
+    [
+        ("/messages", {"messages": DIARY}, "invalid_request"),
+        ("/messages", {"messages": [{"role": "user", "content": [{"type": DIARY}]}]}, "not_convertible"),
+        ("/responses", {"input": [{"role": DIARY, "content": "x"}]}, "invalid_request"),
+    ],
+)
+async def test_what_the_proxy_says_of_a_request_is_content(
+    http: Any,
+    make_proxy: MakeProxy,
+    engine: FakeEngine,
+    attempt: AttemptedRollout,
+    path: str,
+    fields: dict[str, Any],
+    kind: str,
+) -> None:
+    proxy = await make_proxy(engine, params={"return_token_ids": True}, capture_content=False)
+    agent = Agent(http, proxy, attempt)
+    async with agent.post(path, **fields) as response:
+        assert response.status == 400
+        assert DIARY in await response.text()
+    span = await agent.span()
+    assert DIARY not in span.model_dump_json()
+    assert span.status.description == f"the proxy: {kind}; what it said is not recorded"
+
+
 async def test_a_code_that_is_no_name_is_content(
     http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
 ) -> None:
