@@ -154,7 +154,7 @@ interface VersionChanges {
   worse: number;
   same: number;
   difference: Difference | null;
-  rows: { sample: number; from: number; to: number; old: string; now: string }[];
+  rows: { sample: number; from: number | null; to: number | null; old: string; now: string }[];
   inputs: Inputs;
 }
 
@@ -178,9 +178,9 @@ interface RunComparison {
   changed: number;
   samples: {
     input: Json;
-    before: number;
-    after: number;
-    difference: number;
+    before: number | null;
+    after: number | null;
+    difference: number | null;
     before_rollouts: string[];
     after_rollouts: string[];
   }[];

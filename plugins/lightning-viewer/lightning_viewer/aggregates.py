@@ -3,12 +3,12 @@
 import hashlib
 import heapq
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from math import fsum
 from typing import Any, Generic, Literal, TypeVar
 
 from lightning_core.adapter.usage import Usage, usage_in
@@ -273,23 +273,30 @@ class Aggregates:
             limit: How many of the samples that changed to return; of more, those that lost and gained most.
 
         Returns:
-            `better`, `worse` and `same`, counts of samples; `difference`, the paired difference with its interval, None
-            without a common sample; `rows`, what changed, the largest losses first, each with `sample`, `from`, `to`,
-            and the ids of rollouts `old` and `now`; `inputs` by sample.
+            `better`, `worse` and `same`, counts of samples with a reward on at least one side; `difference`, the paired
+            difference with its interval, None without a sample with both rewards; `rows`, what changed, the largest
+            losses first, each with `sample`, `from` and `to` (None where each rollout failed), and the ids of rollouts
+            `old` and `now`; `inputs` by sample.
         """
         old, now = self._by_sample(before, mode), self._by_sample(after, mode)
         pairs: list[dict[str, Any]] = []
         for sample in sorted(old.keys() & now.keys()):
             means = _mean(old[sample]), _mean(now[sample])
-            pairs.append({"sample": sample, "from": means[0], "to": means[1], "old": old[sample], "now": now[sample]})
-        changed = sorted((each for each in pairs if each["to"] != each["from"]), key=lambda p: p["to"] - p["from"])
+            if means != (None, None):
+                pair = {"sample": sample, "from": means[0], "to": means[1], "old": old[sample], "now": now[sample]}
+                pairs.append(pair | {"change": change(*means)})
+        changed = sorted((each for each in pairs if each["change"]), key=lambda each: each["change"])
         few = limit // 2
         shown = changed if len(changed) <= limit else [*changed[: limit - few], *changed[len(changed) - few :]]
-        rows = [{**each, "old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id} for each in shown]
+        rows = [
+            {name: each[name] for name in ("sample", "from", "to")}
+            | {"old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id}
+            for each in shown
+        ]
         measured = paired_difference([each["from"] for each in pairs], [each["to"] for each in pairs])
         return {
-            "better": sum(each["to"] > each["from"] for each in pairs),
-            "worse": sum(each["to"] < each["from"] for each in pairs),
+            "better": sum(each["change"] > 0 for each in pairs),
+            "worse": sum(each["change"] < 0 for each in pairs),
             "same": len(pairs) - len(changed),
             "difference": None if measured is None else asdict(measured),
             "rows": rows,
@@ -413,10 +420,10 @@ class Aggregates:
         for resources_id, mode in self._by_version:
             if self._numbers.get(resources_id or "") == version and wanted in (None, mode or "other"):
                 for row in self._by_version.rows((resources_id, mode)):
-                    if row.reward is not None:
+                    if row.reward is not None or row.failure is not None:
                         found.setdefault(row.sample, []).append(row)
         for rows in found.values():
-            rows.sort(key=_by_age)
+            rows.sort(key=lambda row: (row.reward is None, _by_age(row)))
         return found
 
     def _conditions(self, chosen: Filter) -> Iterable[Callable[[Row], bool]]:
@@ -503,9 +510,17 @@ def _first(rows: Iterable[Row], order: Order, limit: int) -> list[Row]:
     return heapq.nsmallest(limit, rows, key=_ORDERS[order])
 
 
-def _mean(rows: Sequence[Row]) -> float:
-    """Return the mean reward, the same in whatever order the rows are."""
-    return fsum(each.reward for each in rows if each.reward is not None) / len(rows)
+def _mean(rows: Iterable[Row]) -> float | None:
+    """Return the mean reward, the same in whatever order the rows are; None where none has one."""
+    rewards = [each.reward for each in rows if each.reward is not None]
+    return math.fsum(rewards) / len(rewards) if rewards else None
+
+
+def change(before: float | None, after: float | None) -> float:
+    """Return how much better a sample got. To fail now is the greatest loss, and to fail no more the greatest gain."""
+    if before is None:
+        return 0.0 if after is None else math.inf
+    return -math.inf if after is None else after - before
 
 
 def _mean_reward(rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -517,7 +532,7 @@ def _mean_reward(rows: Sequence[Row]) -> dict[str, Any] | None:
             rewards.setdefault(row.sample, []).append(row)
         elif row.failure is not None or row.status == "cancelled":
             lost.add(row.sample)
-    means = sorted(_mean(each) for each in rewards.values())
+    means = sorted(mean for each in rewards.values() if (mean := _mean(each)) is not None)
     measured = estimate([*means, *[None] * len(lost - rewards.keys())])
     return None if measured is None else asdict(measured)
 
@@ -539,7 +554,7 @@ def _sum(usages: Iterable[Usage]) -> Usage:
         sum(each.calls for each in every),
         sum(inputs) if inputs else None,
         sum(outputs) if outputs else None,
-        fsum(costs) if costs else None,
+        math.fsum(costs) if costs else None,
     )
 
 

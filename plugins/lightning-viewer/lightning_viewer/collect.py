@@ -13,7 +13,7 @@ from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
 from lightning_core.secrets import without_secrets
 from lightning_core.store import LightningStore
-from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row
+from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row, change
 from lightning_viewer.reading import read_aggregates
 from lightning_viewer.traces import read_trace
 
@@ -125,7 +125,7 @@ def _most_telling(known: Aggregates, best: int | None) -> list[Row]:
     changes: dict[int, float] = {}
     if best is not None:
         compared = known.compare(0, best, limit=len(rows))["rows"]
-        changes = {each["sample"]: abs(each["to"] - each["from"]) for each in compared}
+        changes = {each["sample"]: abs(change(each["from"], each["to"])) for each in compared}
     rewarded = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)
     changed = sorted(
         (row for row in rows if row.sample in changes and known.version_of(row) in (0, best)),

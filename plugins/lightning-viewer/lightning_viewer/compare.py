@@ -12,7 +12,7 @@ from lightning_core.runs.held_out import MODES
 from lightning_core.runs.recording import read_best
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, RolloutMode
-from lightning_viewer.aggregates import Aggregates, Filter, Row
+from lightning_viewer.aggregates import Aggregates, Filter, Row, change
 from lightning_viewer.reading import read_aggregates
 
 
@@ -91,10 +91,12 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
           samples of this kind with its interval, None where there is none
         - `mode`: the kind of samples
         - `difference`: the paired difference with its interval, None where no sample has a reward on both sides
-        - `better`, `worse`, `same`: how many samples changed how; `unpaired`: how many have no reward on one side
-        - `samples`: each sample that both were tried on, the greatest loss first: its `input`, cut short where it is
-          long, the means `before` and `after` (None where each rollout failed), their `difference`, and the rollouts'
-          ids of both sides, `before_rollouts` and `after_rollouts`
+        - `better`, `worse`, `same`: how many samples changed how, of those with a reward on at least one side: one
+          that fails now is worse, though it is in no pair
+        - `unpaired`: how many have no reward on one side or both
+        - `samples`: each sample that both were tried on, the greatest loss first, and to fail is the greatest: its
+          `input`, cut short where it is long, the means `before` and `after` (None where each rollout failed), their
+          `difference`, and the rollouts' ids of both sides, `before_rollouts` and `after_rollouts`
     """
     mode = next((mode for mode in MODES if _by_sample(before, mode).keys() & _by_sample(after, mode).keys()), None)
     old, new = _by_sample(before, mode), _by_sample(after, mode)
@@ -112,9 +114,10 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
                 "after_rollouts": [each.rollout_id for each in new[key]],
             }
         )
-    samples.sort(key=lambda each: (each["difference"] is None, each["difference"] or 0.0, str(each["input"])))
+    samples.sort(key=lambda each: (each["before"] is each["after"] is None, _change(each), str(each["input"])))
     difference = paired_difference([each["before"] for each in samples], [each["after"] for each in samples])
-    changes = [each["difference"] for each in samples if each["difference"] is not None]
+    changes = [_change(each) for each in samples if each["before"] is not None or each["after"] is not None]
+    paired = sum(each["difference"] is not None for each in samples)
     return {
         "before": _side_record(before, old),
         "after": _side_record(after, new),
@@ -123,7 +126,7 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
         "better": sum(each > 0 for each in changes),
         "worse": sum(each < 0 for each in changes),
         "same": sum(each == 0 for each in changes),
-        "unpaired": len(old.keys() | new.keys()) - len(changes),
+        "unpaired": len(old.keys() | new.keys()) - paired,
         "samples": samples,
     }
 
@@ -134,9 +137,13 @@ MAX_CHANGED = 200
 
 def most_changed(found: dict[str, Any]) -> dict[str, Any]:
     """Return what `compare` did, as a page shows it: of the samples those that changed, and `changed`, how many."""
-    changed = [each for each in found["samples"] if each["difference"]]
-    kept = sorted(changed, key=lambda each: -abs(each["difference"]))[:MAX_CHANGED]
-    return {**found, "changed": len(changed), "samples": sorted(kept, key=lambda each: each["difference"])}
+    changed = [each for each in found["samples"] if _change(each)]
+    kept = sorted(changed, key=lambda each: -abs(_change(each)))[:MAX_CHANGED]
+    return {**found, "changed": len(changed), "samples": sorted(kept, key=_change)}
+
+
+def _change(sample: dict[str, Any]) -> float:
+    return change(sample["before"], sample["after"])
 
 
 def _by_sample(side: Side, mode: RolloutMode | None) -> dict[bytes, list[Row]]:

@@ -17,7 +17,7 @@ from lightning_core.errors import NotFound
 from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
-from lightning_viewer.aggregates import Aggregates, Filter, Row
+from lightning_viewer.aggregates import Aggregates, Filter, Row, change
 from lightning_viewer.compare import compare, side_of
 from lightning_viewer.traces import Training
 
@@ -165,9 +165,8 @@ def _print_changes(console: Console, compared: Mapping[str, Any], *, limit: int)
     if changed[:limit]:
         console.print(Text(f"{'before':>8}  {'after':>6}  {'change':>6}  {'rollout':<{width}}  sample", style="bold"))
     for each in changed[:limit]:
-        change = each["difference"]
-        numbers = [_number(each["before"], 8), _number(each["after"], 6), _number(change, 6, sign="+")]
-        style = "" if change is None else "green" if change > 0 else "red"
+        numbers = [_reward(each["before"], 8), _reward(each["after"], 6), _number(each["difference"], 6, sign="+")]
+        style = "green" if change(each["before"], each["after"]) > 0 else "red"
         line = Text("  ".join(numbers), style=style).append(
             f"  {each['after_rollouts'][0]:<{width}}  ", style="not bold"
         )
@@ -180,3 +179,7 @@ def _print_changes(console: Console, compared: Mapping[str, Any], *, limit: int)
 
 def _number(value: float | None, width: int, *, sign: Literal["", "+"] = "") -> str:
     return f"{'-' if value is None else number_text(value, sign=sign):>{width}}"
+
+
+def _reward(value: float | None, width: int) -> str:
+    return f"{'none':>{width}}" if value is None else _number(value, width)

@@ -162,13 +162,23 @@ def test_a_version_has_the_number_of_the_one_that_it_was_made_from() -> None:
 
 def test_two_versions_are_compared_on_the_samples_of_both() -> None:
     compared = filled([0.0, 1.0, 1.0, 0.5, None, 0.5, 1.0, 1.0]).compare(0, 1)
-    assert (compared["better"], compared["worse"], compared["same"]) == (1, 1, 1)
-    assert compared["difference"]["n"] == 3
+    assert (compared["better"], compared["worse"], compared["same"]) == (2, 1, 1)
+    assert (compared["difference"]["n"], compared["difference"]["lost"]) == (3, 1)
     assert [(each["from"], each["to"], each["old"], each["now"]) for each in compared["rows"]] == [
         (1.0, 0.5, "ro-2", "ro-3"),
         (0.0, 1.0, "ro-0", "ro-1"),
+        (None, 0.5, "ro-4", "ro-5"),
     ]
     assert compared["inputs"][0] == {"question": "Question 0"}
+
+
+def test_samples_that_a_version_makes_fail_lost_most() -> None:
+    compared = filled([1.0, None, 1.0, 0.0, None, None, 0.5, 0.5]).compare(0, 1)
+    assert (compared["better"], compared["worse"], compared["same"]) == (0, 2, 1)
+    assert [(each["from"], each["to"], each["now"]) for each in compared["rows"]] == [
+        (1.0, None, "ro-1"),
+        (1.0, 0.0, "ro-3"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from lightning_viewer.commands import compare, show
+from lightning_viewer.compare import most_changed
 
 from lightning_core import PromptTemplate, Trainer, emit_annotation, rollout
 from lightning_core.algorithm import Algorithm, run_batch
@@ -123,6 +124,37 @@ def test_people_see_the_samples_that_changed_with_the_greatest_loss_first(tmp_pa
     assert lines[-2:] == ["and 1 more: --limit", f"why: agl show {name} {rollout_id}"]
     trace = CliRunner().invoke(show, [name, rollout_id, "--runs-dir", str(tmp_path)])
     assert trace.output.splitlines()[-1] == "succeeded, reward 0"
+
+
+def breaking(root: Path, *failing: int) -> str:
+    @rollout
+    async def breaks(task: int) -> float:
+        if task in failing:
+            raise ValueError("broken")
+        return 0.9 if failing and task == 0 else 1.0
+
+    trainer = Trainer(algorithm="baseline", run_dir=root)
+    trainer.fit(breaks, [0, 1, 2, 3])
+    asyncio.run(trainer.store.aclose())
+    assert trainer.recording is not None
+    return trainer.recording.folder.run_id
+
+
+def test_samples_that_fail_now_are_the_greatest_losses(tmp_path: Path) -> None:
+    sound, broken = breaking(tmp_path), breaking(tmp_path, 2, 3)
+    found = compared(tmp_path, sound, broken)
+    assert (found["better"], found["worse"], found["same"], found["unpaired"]) == (0, 3, 1, 2)
+    assert [(each["input"], each["after"]) for each in found["samples"]] == [(2, None), (3, None), (0, 0.9), (1, 1.0)]
+    shown = most_changed(found)
+    assert (shown["changed"], [each["input"] for each in shown["samples"]]) == (3, [2, 3, 0])
+    lines = CliRunner().invoke(compare, [sound, broken, "-n", "1", "--runs-dir", str(tmp_path)]).output.splitlines()
+    [failed] = found["samples"][0]["after_rollouts"]
+    assert lines[-3:] == [
+        f"    1.00    none       -  {failed}  2",
+        "and 2 more: --limit",
+        f"why: agl show {broken} {failed}",
+    ]
+    assert [each["input"] for each in compared(tmp_path, broken, sound)["samples"]] == [1, 0, 2, 3]
 
 
 def test_a_version_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,18 @@ const count = (value) => (value === null || value === undefined ? "–" : Math.r
  * Write a difference. One below 1e-12 is what floats leave of none.
  * @param {number} value
  */
-const signed = (value) => (Math.abs(value) < 1e-12 ? "±0.00" : `${value > 0 ? "+" : "−"}${number(Math.abs(value))}`);
+const signed = (value) => (!Number.isFinite(value) ? "–" : Math.abs(value) < 1e-12 ? "±0.00" : `${value > 0 ? "+" : "−"}${number(Math.abs(value))}`);
+/**
+ * Tell how much better a sample got. To give no reward any more is the greatest loss.
+ * @param {number | null} before
+ * @param {number | null} after
+ */
+const change = (before, after) => (before === null ? (after === null ? 0 : Infinity) : after === null ? -Infinity : after - before);
+/**
+ * Write the reward of a sample that was tried.
+ * @param {number | null} value
+ */
+const reward = (value) => (value === null ? "none" : number(value));
 
 /** @param {number | null | undefined} value Seconds. */
 function duration(value) {

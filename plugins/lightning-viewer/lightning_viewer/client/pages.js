@@ -252,8 +252,8 @@ function Samples({ source, revision, before, after, words }) {
     ${value.difference && html`<${Difference} found=${value.difference} />`}
     ${value.rows.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">${version(before)}</th><th scope="col" class="number">${version(after)}</th><th scope="col" class="number">Change</th></tr></thead><tbody>
     ${value.rows.map((each) => html`<tr key=${each.sample}><td class="sample">${sampleText(value.inputs[each.sample])}</td>
-      <td class="number"><a href=${link("rollout", { id: each.old })}>${number(each.from)}</a></td><td class="number"><a href=${link("rollout", { id: each.now })}>${number(each.to)}</a></td>
-      <td class="number ${each.to > each.from ? "good" : "bad"}">${signed(each.to - each.from)}</td></tr>`)}</tbody></table></div>`}
+      <td class="number"><a href=${link("rollout", { id: each.old })}>${reward(each.from)}</a></td><td class="number"><a href=${link("rollout", { id: each.now })}>${reward(each.to)}</a></td>
+      <td class="number ${change(each.from, each.to) > 0 ? "good" : "bad"}">${signed(change(each.from, each.to))}</td></tr>`)}</tbody></table></div>`}
     ${value.better + value.worse > value.rows.length && html`<p class="muted">and ${count(value.better + value.worse - value.rows.length)} more</p>`}</section>`;
 }
 
@@ -308,7 +308,7 @@ function Compared({ found, run }) {
    * @param {RunComparison["samples"][number]} each
    * @param {"before" | "after"} side
    */
-  const cell = (each, side) => { const [id] = side === "before" ? each.before_rollouts : each.after_rollouts; const words = number(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
+  const cell = (each, side) => { const [id] = side === "before" ? each.before_rollouts : each.after_rollouts; const words = reward(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
   if (!whole) return html`<section class="card"><h2>Nothing to compare</h2><p class="muted">No sample has a reward on both sides.</p></section>`;
   return html`<section class="card verdict"><h2>Reward on ${`${modeName(found.mode)} samples`.replace("held out", "held-out")} that both ran</h2>
       <p class="big">${difference && html`<span class="old">${number(difference.before)}</span><span class="arrow" aria-label="to">→</span><span>${number(difference.after)}</span>`}</p>
@@ -319,7 +319,7 @@ function Compared({ found, run }) {
       <p><${WonAndLost} found=${found} />, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
       ${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">before</th><th scope="col" class="number">after</th><th scope="col" class="number">Change</th></tr></thead><tbody>
       ${found.samples.map((each) => html`<tr><td class="sample">${sampleText(each.input)}</td><td class="number">${cell(each, "before")}</td><td class="number">${cell(each, "after")}</td>
-        <td class="number ${each.difference > 0 ? "good" : "bad"}">${signed(each.difference)}</td></tr>`)}</tbody></table></div>`}
+        <td class="number ${change(each.before, each.after) > 0 ? "good" : "bad"}">${signed(change(each.before, each.after))}</td></tr>`)}</tbody></table></div>`}
       ${found.changed > found.samples.length && html`<p class="muted">and ${count(found.changed - found.samples.length)} more</p>`}</section>`;
 }
 

@@ -68,17 +68,21 @@ class FileSource {
     const means = (/** @type {number} */ resources) => {
       /** @type {Map<number, Row[]>} */
       const found = new Map();
-      for (const each of this.data.rollouts) if (each.resources === resources && each.reward !== null) found.set(each.sample, [...(found.get(each.sample) || []), each]);
+      for (const each of this.data.rollouts) if (each.resources === resources && (each.reward !== null || each.failure !== null)) found.set(each.sample, [...(found.get(each.sample) || []), each]);
       return found;
     };
-    const mean = (/** @type {Row[]} */ each) => each.reduce((sum, rollout) => sum + (rollout.reward ?? 0), 0) / each.length;
+    const mean = (/** @type {Row[]} */ each) => {
+      const rewards = each.flatMap(({ reward }) => (reward === null ? [] : [reward]));
+      return rewards.length ? rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length : null;
+    };
     const old = means(before), now = means(after);
     const pairs = [...old].flatMap(([sample, rollouts]) => {
       const others = now.get(sample);
-      return others ? [{ sample, from: mean(rollouts), to: mean(others), old: rollouts[0].id, now: others[0].id }] : [];
+      const from = mean(rollouts), to = others ? mean(others) : null;
+      return others && (from !== null || to !== null) ? [{ sample, from, to, old: rollouts[0].id, now: others[0].id, by: change(from, to) }] : [];
     });
-    const better = pairs.filter((each) => each.to > each.from).length, worse = pairs.filter((each) => each.to < each.from).length;
-    const rows = pairs.filter((each) => each.to !== each.from).sort((a, b) => a.to - a.from - (b.to - b.from)).slice(0, PAGE_SIZE);
+    const better = pairs.filter((each) => each.by > 0).length, worse = pairs.filter((each) => each.by < 0).length;
+    const rows = pairs.filter((each) => each.by !== 0).sort((a, b) => (a.by < b.by ? -1 : Number(a.by > b.by))).slice(0, PAGE_SIZE);
     return { better, worse, same: pairs.length - better - worse, difference: null, rows, inputs: this.data.inputs };
   }
 }
