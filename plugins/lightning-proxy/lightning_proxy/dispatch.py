@@ -68,7 +68,7 @@ class _TryAgain(Exception):
         super().__init__(refused.message)
         self.refused = refused
         self.is_elsewhere = is_elsewhere
-        """Whether another replica is there, which can be tried at once."""
+        """Whether a replica is there that was not tried yet, and can be at once."""
         self.is_last = is_last
         """Whether another try at the same one would not help."""
         self.asked_seconds = asked_seconds
@@ -178,14 +178,16 @@ class Sender:
 
     async def _send_to_target(self, call: Call) -> Response:
         """Send a call until a backend of its model answers it, or another try would not help."""
-        failed: Replica | None = None
+        tried: set[Replica] = set()
         tries = 0
         while True:
             tries += 1
             try:
-                return await self._try(call, not_this=failed)
+                return await self._try(call, tried)
             except _TryAgain as exc:
                 failed = call.replica
+                if failed is not None and not exc.is_elsewhere:  # the next round begins with another one
+                    tried = {failed}
                 call.is_sent = False
                 self._limiter.park(call)
                 wait = self._wait_seconds(call, exc, tries)
@@ -199,11 +201,13 @@ class Sender:
             await asyncio.sleep(wait)
             await self._limiter.reacquire(call)
 
-    async def _try(self, call: Call, *, not_this: Replica | None) -> Response:
+    async def _try(self, call: Call, tried: set[Replica]) -> Response:
+        """Send a call once, to a replica that is not among those tried, where there is one, and add it to them."""
         if call.pinned is not None and call.pinned not in self._replicas.all:
             message = "the response was stored by a backend that is not in the model list any more"
             raise Refused(404, "response_not_found", message)
-        replica = call.pinned or await self._replicas.place(call.target, call.attempt_id, not_this=not_this)
+        replica = call.pinned or await self._replicas.place(call.target, call.attempt_id, tried=tried)
+        tried.add(replica)
         outgoing = _outgoing(call, replica)
         call.tries += 1
         call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
@@ -213,7 +217,7 @@ class Sender:
             response = await self._ask(call, outgoing, replica)
             replica.has_answered = True
             if response.answer.status in _RETRIED:
-                raise await self._read_refusal(call, response, is_half_open=is_half_open)
+                raise await self._read_refusal(call, response, tried, is_half_open=is_half_open)
             if 300 <= response.answer.status < 400:
                 await response.answer.aclose()
                 # The agent would follow it past the proxy, to where nothing is recorded or counted.
@@ -232,7 +236,7 @@ class Sender:
                     reason += "; it has not answered any call yet"
                 refused = Refused(503, "backend_unavailable", reason, retry_after=1.0 if replica.has_answered else None)
                 is_last = self._clock.now() - replica.down_since > _BLIP_SECONDS
-                raise _TryAgain(refused, is_elsewhere=self._is_elsewhere(call, replica), is_last=is_last) from exc
+                raise _TryAgain(refused, is_elsewhere=self._is_elsewhere(call, tried), is_last=is_last) from exc
             if isinstance(exc, BackendTimeout | BackendBroke):
                 refused = refusal_of(exc)
                 self._replicas.record_failure(replica, refused.message, is_dead=False, was_half_open=is_half_open)
@@ -280,7 +284,9 @@ class Sender:
                 ",".join(sorted(news)),
             )
 
-    async def _read_refusal(self, call: Call, response: Response, *, is_half_open: bool) -> _TryAgain:
+    async def _read_refusal(
+        self, call: Call, response: Response, tried: Set[Replica], *, is_half_open: bool
+    ) -> _TryAgain:
         """Return what to raise for an answer that asks for another try; it is read, for it may be the last."""
         answer, replica = response.answer, response.replica
         try:
@@ -297,14 +303,14 @@ class Sender:
         refused = Refused(answer.status, kind, f"{replica.backend.address} answered {answer.status}", retry_after=1.0)
         return _TryAgain(
             refused,
-            is_elsewhere=self._is_elsewhere(call, replica),
+            is_elsewhere=self._is_elsewhere(call, tried),
             is_last=answer.header("x-should-retry") == "false",
             asked_seconds=_asked_seconds(answer),
             answer=WholeAnswer(answer.status, body, answer.headers),
         )
 
-    def _is_elsewhere(self, call: Call, replica: Replica) -> bool:
-        return call.pinned is None and self._replicas.has_other(call.target, replica)
+    def _is_elsewhere(self, call: Call, tried: Set[Replica]) -> bool:
+        return call.pinned is None and self._replicas.has_other(call.target, tried)
 
     def _wait_seconds(self, call: Call, failed: _TryAgain, tries: int) -> float | None:
         """Return how long to wait for another try; None where there is to be none."""

@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -200,7 +200,7 @@ class Replicas:
             else:
                 self._on_idle(replica)
 
-    async def place(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
+    async def place(self, model: str | None, attempt: str | None, *, tried: Collection[Replica] = ()) -> Replica:
         """Return the replica for a call, as `choose` does; where several workers make calls, all choose the same.
 
         Raises:
@@ -208,19 +208,19 @@ class Replicas:
         """
         candidates = self._candidates(model)
         if self._shared is None or attempt is None or len(candidates) == 1:
-            return self.choose(model, attempt, not_this=not_this)
+            return self.choose(model, attempt, tried=tried)
         key = (candidates[0].model_name, attempt)
         kept = self._of_attempt.get(key)
-        if kept is not None and kept is not not_this and self._is_up(kept):
+        if kept is not None and kept not in tried and self._is_up(kept):
             return kept
-        up = [number for number, each in enumerate(candidates) if each is not not_this and self._is_up(each)]
+        up = [number for number, each in enumerate(candidates) if each not in tried and self._is_up(each)]
         if not up:
-            return self.choose(model, None, not_this=not_this)
+            return self.choose(model, None, tried=tried)
         in_flight = [each.in_flight for each in candidates]
         number = await self._shared.place(PlacementRequest(self.list_version, key[0], attempt, up, in_flight))
         now = self._by_model.get(key[0], [])
         if number is None or candidates is not now:
-            return self.choose(model, None, not_this=not_this)
+            return self.choose(model, None, tried=tried)
         self._remember(key, now[number])
         return now[number]
 
@@ -248,13 +248,13 @@ class Replicas:
         """Ask anew where an attempt's calls go: another worker could not reach the replica that they went to."""
         self._of_attempt.pop((model, attempt), None)
 
-    def choose(self, model: str | None, attempt: str | None, *, not_this: Replica | None = None) -> Replica:
+    def choose(self, model: str | None, attempt: str | None, *, tried: Collection[Replica] = ()) -> Replica:
         """Return the replica for a call.
 
         Args:
             model: What the agent asks for; None where its request names no model.
             attempt: Whose call it is; None for a call of no attempt.
-            not_this: The one that has just failed, which is chosen only where there is no other.
+            tried: Those that have just failed, which are chosen only where there are no others.
 
         Raises:
             Refused: When there is no such model.
@@ -264,14 +264,14 @@ class Replicas:
         key = (name, attempt or "")
         if attempt is not None:
             kept = self._of_attempt.get(key)
-            if kept is not None and kept is not not_this and self._is_up(kept):
+            if kept is not None and kept not in tried and self._is_up(kept):
                 self._of_attempt.move_to_end(key)
                 return kept
-        up = [replica for replica in candidates if replica is not not_this and self._is_up(replica)]
+        up = [replica for replica in candidates if replica not in tried and self._is_up(replica)]
         if up:
             chosen = min(up, key=lambda replica: (replica.in_flight, replica.assigned))
         else:
-            others = [replica for replica in candidates if replica is not not_this] or candidates
+            others = [replica for replica in candidates if replica not in tried] or candidates
             chosen = min(others, key=lambda replica: (replica.down_until, replica.in_flight))
         if attempt is not None:
             self._remember(key, chosen)
@@ -284,10 +284,9 @@ class Replicas:
         if len(self._of_attempt) > MAX_ATTEMPTS:
             self._of_attempt.popitem(last=False)
 
-    def has_other(self, model: str | None, replica: Replica) -> bool:
-        """Whether a call could go to another replica at once."""
-        candidates = self._candidates(model)
-        return any(other is not replica and self._is_up(other) for other in candidates)
+    def has_other(self, model: str | None, tried: Collection[Replica]) -> bool:
+        """Whether a call could go at once to a replica besides these."""
+        return any(other not in tried and self._is_up(other) for other in self._candidates(model))
 
     def begin(self, replica: Replica) -> None:
         """Count a call that goes to a replica."""

@@ -97,6 +97,18 @@ async def test_another_replica_is_tried_at_once_whoever_tries_again(
     assert (len(engine.received), len(other.received)) == (1, 1)
 
 
+async def test_replicas_that_are_all_limited_are_each_tried_once_a_call(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout
+) -> None:
+    async with FakeEngine() as other:
+        agent = Agent(http, await make_proxy(engine, other, num_retries=5), attempt)
+        for each in (engine, other):
+            limit(each, {"retry-after": "60"})
+        async with agent.chat() as response:
+            assert (response.status, response.headers["retry-after"]) == (429, "60")
+    assert (len(engine.received), len(other.received)) == (1, 1)
+
+
 async def test_a_server_that_has_been_down_for_a_while_is_tried_once_a_call(
     http: Any,
     make_proxy: MakeProxy,
