@@ -176,6 +176,19 @@ class Sender:
         if fields is not call.fields:
             call.fields, call.body = fields, dump(fields)
 
+    def _outgoing(self, call: Call, replica: Replica) -> _Outgoing:
+        """Return a call as a replica is to get it.
+
+        Raises:
+            Refused: When the replica speaks chat alone, which cannot say what the agent asks.
+        """
+        conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
+        if conversion is None or call.fields is None:
+            return _Outgoing(call.path, call.request.query, call.fields, call.body, call.dialect)
+        # Once more, for an effort that is Anthropic's default, and so is left out.
+        fields = self._models.with_params(call.target, CHAT, conversion.request(call.fields))
+        return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
+
     async def _send_to_target(self, call: Call) -> Response:
         """Send a call until a backend of its model answers it, or another try would not help."""
         tried: set[Replica] = set()
@@ -195,7 +208,7 @@ class Sender:
                     if exc.answer is None or failed is None:
                         raise exc.refused from exc
                     self._replicas.begin(failed)
-                    outgoing = _outgoing(call, failed)
+                    outgoing = self._outgoing(call, failed)
                     # The backend's own words say most.
                     return Response(exc.answer, failed, outgoing.dialect, outgoing.conversion)
             await asyncio.sleep(wait)
@@ -208,7 +221,7 @@ class Sender:
             raise Refused(404, "response_not_found", message)
         replica = call.pinned or await self._replicas.place(call.target, call.attempt_id, tried=tried)
         tried.add(replica)
-        outgoing = _outgoing(call, replica)
+        outgoing = self._outgoing(call, replica)
         call.tries += 1
         call.replica, call.is_sent, call.weight_version = replica, True, self.weight_version
         self._replicas.begin(replica)
@@ -367,19 +380,6 @@ def refusal_of(error: Exception) -> Refused:
     if isinstance(error, BackendTimeout):
         return Refused(504, "backend_timeout", message)
     return Refused(502, "backend_broke", message)
-
-
-def _outgoing(call: Call, replica: Replica) -> _Outgoing:
-    """Return a call as a replica is to get it.
-
-    Raises:
-        Refused: When the replica speaks chat alone, which cannot say what the agent asks.
-    """
-    conversion = CONVERSIONS.get(call.path) if call.dialect is not None and replica.converts else None
-    if conversion is None or call.fields is None:
-        return _Outgoing(call.path, call.request.query, call.fields, call.body, call.dialect)
-    fields = conversion.request(call.fields)
-    return _Outgoing(CHAT, "", fields, dump(fields), DIALECTS[CHAT], conversion)
 
 
 def _additions(outgoing: _Outgoing, replica: Replica, refused: Set[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
+from lightning_proxy.answer import mapping
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -48,10 +49,10 @@ class ModelOptions(TypedDict):
 _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "/chat/completions": {"max_tokens": ("max_tokens", "max_completion_tokens")},
     "/completions": {},
-    "/messages": {"stop": ("stop_sequences",)},
-    "/responses": {"max_tokens": ("max_output_tokens",)},
+    "/messages": {"stop": ("stop_sequences",), "reasoning_effort": ("output_config.effort",)},
+    "/responses": {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)},
 }
-"""By the API, how it calls a parameter where that is another name or has several."""
+"""By the API, how it calls a parameter where that is another name, or has several; one in an object with a dot."""
 
 
 class Models:
@@ -126,10 +127,24 @@ class Models:
         found = fields
         for name, value in entry.get("default_params", {}).items():
             names = _NAMES[path].get(name, (name,))
-            if all(fields.get(each) is None for each in names):
-                found = {**found, names[0]: value}
+            if all(_get(fields, each) is None for each in names):
+                found = _set(found, names[0], value)
         for name, value in entry.get("forced_params", {}).items():
             names = _NAMES[path].get(name, (name,))
-            given = [each for each in names if fields.get(each) is not None] or names[:1]
-            found = {**found, **dict.fromkeys(given, value)}
+            for each in [each for each in names if _get(fields, each) is not None] or names[:1]:
+                found = _set(found, each, value)
         return found
+
+
+def _get(fields: dict[str, Any], name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    return mapping(fields.get(outer)).get(inner) if inner else fields.get(outer)
+
+
+def _set(fields: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    outer, _, inner = name.partition(".")
+    if inner:
+        value = {**mapping(fields.get(outer)), inner: value}
+    elif outer == "stop_sequences" and isinstance(value, str):
+        value = [value]
+    return {**fields, outer: value}

@@ -186,6 +186,28 @@ async def test_forced_parameters_replace_those_of_the_agent_and_are_recorded(sta
     assert span.attributes["gen_ai.request.max_tokens"] == 5
 
 
+@pytest.mark.parametrize("effort", ["low", "high"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/messages", "/responses"])
+@pytest.mark.parametrize("converts", [False, True])
+async def test_forced_parameters_have_the_names_of_the_api_that_is_asked(
+    start: Any, engine: FakeEngine, path: str, effort: str, converts: bool
+) -> None:
+    forced = {"reasoning_effort": effort, "stop": "END"}
+    agent = await start({"model_name": "small", "forced_params": forced}, params={"chat_only": converts})
+    said: dict[str, Any] = {"input": "hi"} if path == "/responses" else {"messages": USER}
+    async with agent.post(path, **said) as response:
+        assert response.status == 200, await response.text()
+    fields = engine.received[0].fields
+    if converts or path == "/chat/completions":
+        got = (fields["reasoning_effort"], fields["stop"])
+    elif path == "/messages":
+        got = (fields["output_config"]["effort"], *fields["stop_sequences"])
+    else:
+        got = (fields["reasoning"]["effort"], fields["stop"])
+    assert (got[0], got[1][0] if isinstance(got[1], list) else got[1]) == (effort, "END")
+    assert (await agent.span()).attributes["gen_ai.request.reasoning_effort"] == effort
+
+
 async def test_another_model_gets_its_own_parameters(start: Any, engine: FakeEngine, large: FakeEngine) -> None:
     agent = await start(
         {"model_name": "small", "fallbacks": ["large"], "forced_params": {"temperature": 0}},

@@ -27,7 +27,7 @@ from lightning_proxy.request import Refused
 _CONVERTED = frozenset(
     {
         *("input", "instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls", "text"),
-        *("reasoning", "include", "truncation"),
+        *("reasoning", "include", "truncation", "stop"),
     }
 )
 _WITHOUT_MEANING = frozenset(
@@ -70,6 +70,8 @@ class ResponsesConversion(Conversion):
             raise unconvertible("instructions", "is not a text; say it in input")
         system = [{"role": "system", "content": instructions}] if instructions else []
         chat["messages"] = [*system, *_messages(fields.get("input"))]
+        if fields.get("stop") is not None:  # vLLM's, and what `models` sets
+            chat["stop"] = fields["stop"]
         if fields.get("max_output_tokens") is not None:
             chat["max_tokens"] = fields["max_output_tokens"]
         tools = list_of_objects(fields.get("tools"), "tools")
