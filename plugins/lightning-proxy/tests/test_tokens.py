@@ -602,6 +602,23 @@ async def test_a_tool_parser_that_fails_loses_nothing(
     assert "lightning.tool_parser_failed" in caplog.text
 
 
+@both_ways
+async def test_a_parser_of_tokens_sees_what_the_text_has_lost(start: Start, stream: bool) -> None:
+    class Parser:
+        async def read(self, token_ids: Sequence[int], tools: Sequence[Any]) -> tuple[str, list[dict[str, Any]]]:
+            assert list(tools) == TOOLS
+            place = list(token_ids).index(END)
+            name = "".join(map(chr, token_ids[:place]))
+            call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+            return "", [call]
+
+    agent = await start(StreamingEngine("add"), tool_parser=Parser())
+    said = await converse(agent, 1, stream, tools=TOOLS)
+    assert not said[1]["content"]
+    assert said[1]["tool_calls"][0]["function"]["name"] == "add"
+    assert (await converse(agent, 1, stream))[1]["content"] == "add", "no tools are offered"
+
+
 def test_a_wrong_engine_or_parser_is_named() -> None:
     with pytest.raises(ConfigError, match="has no method `generate`"):
         TokensBackend(object(), Letters())  # type: ignore[arg-type]

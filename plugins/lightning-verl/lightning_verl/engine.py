@@ -28,6 +28,7 @@ class VerlEngine:
         sampling: `temperature`, `top_p`, `top_k`, by vLLM's names.
         max_response_tokens: The longest answer, where the agent says none that is shorter.
         max_context_tokens: The most tokens that a prompt and its answer may have together.
+        stop_token_ids: What ends an answer besides, whatever the agent says.
     """
 
     lowers_max_tokens = True
@@ -42,6 +43,7 @@ class VerlEngine:
         sampling: Mapping[str, Any],
         max_response_tokens: int,
         max_context_tokens: int,
+        stop_token_ids: Sequence[int] = (),
     ) -> None:
         self._client: LLMClient | None = client
         self._tokenizer = tokenizer
@@ -49,6 +51,7 @@ class VerlEngine:
         self._sampling = dict(sampling)
         self._max_response_tokens = max_response_tokens
         self.max_context_tokens = max_context_tokens
+        self._stop_token_ids = list(stop_token_ids)
 
     def close(self) -> None:
         """Refuse every further call: there is no model any more. May be called from any thread.
@@ -70,6 +73,9 @@ class VerlEngine:
         asked = sampling.get("max_tokens")
         limit = self._max_response_tokens if asked is None else min(int(asked), self._max_response_tokens)
         most = max(1, min(limit, room))
+        if self._stop_token_ids:
+            stops = {*(sampling.get("stop_token_ids") or ()), *self._stop_token_ids}
+            sampling = {**sampling, "stop_token_ids": sorted(stops)}
         output = await client.generate(
             request_id,
             prompt_ids=prompt_ids,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from lightning_proxy import LLMProxy
 from lightning_proxy.control import CallsLost
-from lightning_proxy.tokens import Tokenizer, TokensBackend
+from lightning_proxy.tokens import Tokenizer, TokensBackend, TokenToolParser
 
 from lightning_core.budget import Budget
 from lightning_core.errors import StoreUnavailable
@@ -42,6 +42,10 @@ class Policy:
     """Options of the tokenizer's chat template."""
     max_response_tokens: int
     max_context_tokens: int
+    tool_parser: TokenToolParser | str = "hermes"
+    """Finds calls of tools in answers."""
+    stop_token_ids: Sequence[int] = ()
+    """What ends an answer besides, where the model would go on behind a call."""
 
 
 class Serving:
@@ -208,12 +212,16 @@ class Serving:
                 policy.client,
                 tokenizer=policy.tokenizer,
                 ends=policy.ends,
+                stop_token_ids=policy.stop_token_ids,
                 sampling=policy.sampling[partition],
                 max_response_tokens=policy.max_response_tokens,
                 max_context_tokens=policy.max_context_tokens,
             )
             self._engines.append(engine)
             self._backends[partition] = TokensBackend(
-                engine, policy.tokenizer, chat_template_kwargs=policy.chat_template
+                engine,
+                policy.tokenizer,
+                chat_template_kwargs=policy.chat_template,
+                tool_parser=policy.tool_parser,
             )
         return [{"model_name": name, "backend": self._backends[partition]}]

@@ -129,9 +129,11 @@ class Training:
         from verl.utils.config import validate_config
 
         from lightning_verl.run_queue import own_queue
+        from lightning_verl.tools import check_form
         from lightning_verl.trainer import make_trainer_class
         from lightning_verl.transfer import TransferQueueRows
 
+        check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
         let_servers_go_as_far(config, self._row)
         validate_config(
@@ -185,6 +187,7 @@ class Training:
         from verl.utils.model import get_generation_config
 
         from lightning_verl.hf.generator import end_tokens
+        from lightning_verl.tools import VerlToolParser, warn_of_other_form
 
         model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
         train = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
@@ -192,6 +195,8 @@ class Training:
         if not rollout.val_kwargs.do_sample:
             val = {"temperature": 0, "top_p": 1.0, "top_k": -1}
         path = str(model.path)
+        tools = VerlToolParser(rollout.multi_turn.format, self._trainer.tokenizer)
+        warn_of_other_form(rollout.multi_turn.format, self._trainer.tokenizer)
         told = get_generation_config(copy_to_local(path), trust_remote_code=model.trust_remote_code)
         return Policy(
             name=Path(path).name,
@@ -204,6 +209,8 @@ class Training:
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
             max_context_tokens=longest_conversation(config, self._row),
+            tool_parser=tools,
+            stop_token_ids=tools.stop_token_ids,
         )
 
     @property

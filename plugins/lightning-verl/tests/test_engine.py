@@ -131,3 +131,20 @@ async def test_an_answer_has_the_weights_that_verl_s_servers_sampled_it_with() -
     assert over_two.weight_versions == (3, 4)
     before_any = await engine(Client(min_global_steps=None, max_global_steps=None)).generate([1], {}, request_id="a")
     assert before_any.weight_versions is None
+
+
+async def test_what_ends_an_answer_behind_a_call_of_a_tool_ends_it_beside_what_the_agent_says() -> None:
+    client = Client(answer=[7, 5])
+    policy = VerlEngine(
+        client,
+        tokenizer=Letters(),
+        ends={END},
+        sampling={},
+        max_response_tokens=2,
+        max_context_tokens=16,
+        stop_token_ids=[5],
+    )
+    answer = await policy.generate([1], {"stop_token_ids": [6]}, request_id="a")
+    ((_, _, sampling),) = client.asked
+    assert sampling["stop_token_ids"] == [5, 6]
+    assert answer.finish_reason == "stop"

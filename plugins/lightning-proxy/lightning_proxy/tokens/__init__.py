@@ -2,6 +2,6 @@
 
 from lightning_proxy.tokens.backend import TokensBackend
 from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
-from lightning_proxy.tokens.shapes import parse_hermes
+from lightning_proxy.tokens.shapes import TokenToolParser, ToolParser, parse_hermes
 
-__all__ = ["Generated", "TokenEngine", "Tokenizer", "TokensBackend", "parse_hermes"]
+__all__ = ["Generated", "TokenEngine", "TokenToolParser", "Tokenizer", "TokensBackend", "ToolParser", "parse_hermes"]

@@ -16,7 +16,16 @@ from lightning_proxy.request import Refused, openai_error
 from lightning_proxy.tokens.engine import Generated, TokenEngine, Tokenizer
 from lightning_proxy.tokens.prompts import Conversations, Prompts, TextStream
 from lightning_proxy.tokens.request import CHAT, COMPLETIONS, SamplingParams, WrongParameter, error_of, read_request
-from lightning_proxy.tokens.shapes import Chat, Completion, Shape, TextBefore, ToolParser, parse_hermes, start_of
+from lightning_proxy.tokens.shapes import (
+    Chat,
+    Completion,
+    Shape,
+    TextBefore,
+    TokenToolParser,
+    ToolParser,
+    parse_hermes,
+    start_of,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -80,7 +89,8 @@ class TokensBackend(Backend):
         engine: Samples tokens.
         tokenizer: The model's; as those of transformers are.
         chat_template_kwargs: Options of its chat template, such as `{"enable_thinking": False}`.
-        tool_parser: Finds tool calls in an answer's text, where tools are offered: `hermes`, a function, or None.
+        tool_parser: Finds tool calls in an answer's text, where tools are offered: `hermes`, a function, or None; or in
+            its tokens: a `TokenToolParser`.
         loop: The event loop that the engine belongs to; None for the proxy's own.
         max_remembered_tokens: How many tokens of conversations are remembered; each takes 4 bytes.
 
@@ -97,7 +107,7 @@ class TokensBackend(Backend):
         tokenizer: Tokenizer,
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        tool_parser: ToolParser | str | None = "hermes",
+        tool_parser: ToolParser | TokenToolParser | str | None = "hermes",
         loop: asyncio.AbstractEventLoop | None = None,
         max_remembered_tokens: int = 20_000_000,
     ) -> None:
@@ -105,7 +115,9 @@ class TokensBackend(Backend):
             raise ConfigError(f"engine is a {type(engine).__name__}, which has no method `generate`; see TokenEngine")
         if isinstance(tool_parser, str):
             if tool_parser != "hermes":
-                raise ConfigError(f"tool_parser is {tool_parser!r}; it is 'hermes', a function or None")
+                raise ConfigError(
+                    f"tool_parser is {tool_parser!r}; it is 'hermes', a function, a TokenToolParser or None"
+                )
             tool_parser = parse_hermes
         self._engine = engine
         self._tokenizer = tokenizer
@@ -173,7 +185,12 @@ class TokensBackend(Backend):
             )
 
     async def _answer(
-        self, shape: Shape, request: BackendRequest, params: SamplingParams, *, parse: ToolParser | None
+        self,
+        shape: Shape,
+        request: BackendRequest,
+        params: SamplingParams,
+        *,
+        parse: ToolParser | TokenToolParser | None,
     ) -> BackendAnswer:
         if params.stream:
             return _Stream(partial(self._pieces, shape, request, params.sampling, parse))
@@ -189,7 +206,7 @@ class TokensBackend(Backend):
         for each in found:
             size = len(each.token_ids) * _BYTES_PER_TOKEN
             text = await self._offload.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
-            content, calls = _parsed(text, parse)
+            content, calls = await _parsed(text, parse, each.token_ids, request)
             message = shape.add(each, content, calls)
             await self._remember(request, message, shape.prompt, each.token_ids)
         answer = WholeAnswer(200, dump(shape.complete()))
@@ -201,7 +218,7 @@ class TokensBackend(Backend):
         shape: Shape,
         request: BackendRequest,
         sampling: Mapping[str, Any],
-        parse: ToolParser | None,
+        parse: ToolParser | TokenToolParser | None,
         answer: BackendAnswer,
     ) -> AsyncIterator[bytes]:
         """Stream an answer. Where tools are offered, text that may be part of a call comes at the end."""
@@ -220,7 +237,7 @@ class TokensBackend(Backend):
             texts.append(text)
             yield shape.piece(piece, text if before is None else before.feed(text))
         whole = "".join(texts)
-        content, calls = _parsed(whole, parse)
+        content, calls = await _parsed(whole, parse, ids, request)
         await self._remember(request, shape.message(content, calls), shape.prompt, ids)
         rest = "" if before is None else content[before.told :]
         for event in shape.last(rest, calls, reason or "stop", len(ids)):
@@ -299,16 +316,19 @@ def _span_of(versions: Sequence[tuple[int, int] | None]) -> tuple[int, int] | No
     return min(oldest for oldest, _ in known), max(newest for _, newest in known)
 
 
-def _parsed(text: str, parse: ToolParser | None) -> tuple[str, list[dict[str, Any]]]:
+async def _parsed(
+    text: str, parse: ToolParser | TokenToolParser | None, token_ids: Sequence[int], request: BackendRequest
+) -> tuple[str, list[dict[str, Any]]]:
     """Return what is left of an answer's text, and its tool calls. A parser that fails found none."""
     if parse is None:
         return text, []
     try:
-        content, calls = parse(text)
+        if callable(parse):
+            return parse(text)
+        return await parse.read(token_ids, (request.fields or {})["tools"])
     except Exception:  # what was sampled is not lost for it
         logger.exception("lightning.tool_parser_failed; the text stays as it is")
         return text, []
-    return content, calls
 
 
 def _request_id(request: BackendRequest) -> str:

@@ -6,7 +6,7 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from lightning_proxy.jsons import dump
 from lightning_proxy.sse import DONE
@@ -20,6 +20,27 @@ space at its end apart. That is then streamed while it is sampled; without it, a
 
 One that raises finds no calls: the text stays as it is.
 """
+
+
+class TokenToolParser(Protocol):
+    """Finds tool calls in an answer's tokens: of some models, their text has lost what marks them.
+
+    Where tools are offered, all text comes at the end of a stream.
+    """
+
+    async def read(
+        self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]]
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Return what is left of an answer's text, and the tool calls as OpenAI's chat API has them.
+
+        One that raises finds no calls: the text stays as it is.
+
+        Args:
+            token_ids: The answer's.
+            tools: Those that the agent offers.
+        """
+        ...
+
 
 _HERMES_START = "<tool_call>"
 _HERMES = re.compile(rf"{_HERMES_START}\s*(.*?)\s*</tool_call>", re.DOTALL)
@@ -55,7 +76,7 @@ def parse_hermes(text: str) -> tuple[str, list[dict[str, Any]]]:
     return (left.rstrip() if calls else text), calls
 
 
-def start_of(parser: ToolParser) -> str | None:
+def start_of(parser: ToolParser | TokenToolParser) -> str | None:
     """Return the text that every tool call begins with; None where it is not known."""
     return _HERMES_START if parser is parse_hermes else getattr(parser, "start", None)
 

@@ -10,9 +10,7 @@ from lightning_verl.config.given import Given, Keys
 _AGENT_GIVES_REWARD = "the agent gives the reward"
 _AGENT_MAKES_PROMPTS = "the agent makes its prompts of a sample"
 _AGENT_HAS_TOOLS = "the agent has tools of its own"
-_AGENT_TAKES_TURNS = (
-    "the agent says how many turns it takes, and with which tools; calls of tools are read in the form 'hermes'"
-)
+_AGENT_TAKES_TURNS = "the agent says how many turns it takes, and with which tools"
 _GIVEN_DATASETS = "samples are those of the datasets that the run is given"
 _NO_EXPERTS = "the rollouts do not record which experts have answered"
 _OLDER_TRAINER = "verl's newer trainer, which runs here, does not look at it"
@@ -22,6 +20,9 @@ _STORE_HAS_THEM = "the store has every rollout: agl show"
 _WHOLE_VALIDATION = "the whole validation dataset is run; give a shorter one"
 
 _ROLLOUT = "actor_rollout_ref.rollout"
+
+TOOL_FORMAT = f"{_ROLLOUT}.multi_turn.format"
+"""How a model writes calls of tools: the one option of verl's turns that has an effect here."""
 
 _WITHOUT_EFFECT = {
     "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
@@ -112,6 +113,8 @@ def why_without_effect(keys: Keys) -> str | None:
 
 def _why(keys: Keys, table: Mapping[str, str]) -> str | None:
     name = ".".join(keys)
+    if name == TOOL_FORMAT:
+        return None
     return next((why for key, why in table.items() if f"{name}.".startswith(f"{key}.")), None)
 
 

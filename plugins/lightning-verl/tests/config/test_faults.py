@@ -228,7 +228,6 @@ def test_what_contradicts_itself_is_refused(config, message):
     ("assignment", "why"),
     [
         ("actor_rollout_ref.rollout.multi_turn.enable=true", "the agent says how many turns it takes"),
-        ("actor_rollout_ref.rollout.multi_turn.format=qwen3_coder", "in the form 'hermes'"),
         ("data.val_max_samples=8", "the whole validation dataset is run"),
         (
             "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
@@ -294,6 +293,11 @@ def test_what_says_the_same_as_verls_default_is_as_good_as_not_said():
             "trainer": {"validation_data_dir": "", "log_val_generations": 0, "use_v1": True},
         }
     )
+
+
+def test_the_form_of_a_models_calls_of_tools_can_be_said():
+    config = load_settings(["actor_rollout_ref.rollout.multi_turn.format=qwen3_coder"]).verl
+    assert config.actor_rollout_ref.rollout.multi_turn.format == "qwen3_coder"
 
 
 def test_every_option_that_is_said_to_have_no_effect_is_one_of_verls():
