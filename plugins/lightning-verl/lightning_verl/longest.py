@@ -21,7 +21,10 @@ def longest_conversation(config: DictConfig, row: int) -> int:
 
 
 def let_servers_go_as_far(config: DictConfig, row: int) -> None:
-    """Set what verl's servers need where YaRN makes a model's context another one than `max_position_embeddings`.
+    """Set what verl's servers need to go as far as conversations do.
+
+    vLLM plans memory for one conversation of the model's whole context, and does not start where that is too much.
+    With YaRN a model's context is another one than `max_position_embeddings`, beyond which no server goes by itself.
 
     Args:
         config: verl's, whole; it is changed.
@@ -30,16 +33,16 @@ def let_servers_go_as_far(config: DictConfig, row: int) -> None:
     Raises:
         ConfigError: When the model, downloaded only now, is one that cannot be trained.
     """
-    model = config.actor_rollout_ref.model
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     told = _told(model)
     if fault := fault_of_positions(told, str(model.path)):
         raise ConfigError(fault)
     said, context = (length(told, model.override_config) for length in (said_length, context_length))
-    if said is None or said == context:
+    if said is None or (said == context and rollout.name != "vllm"):
         return
     longest = longest_conversation(config, row)
     with open_dict(config):
-        config.actor_rollout_ref.rollout.max_model_len = longest
+        rollout.max_model_len = longest
         if longest > said:
             changes(model.override_config).max_position_embeddings = context
 

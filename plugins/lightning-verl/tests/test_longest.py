@@ -73,6 +73,22 @@ def test_a_model_without_yarn_is_left_as_it_is(tmp_path):
     assert longest_conversation(config, 1000) == CONTEXT
 
 
+@pytest.mark.parametrize(("row", "longest"), [(CONTEXT - 4, CONTEXT - 4), (1000, CONTEXT)])
+def test_vllm_plans_memory_for_the_longest_conversation_and_not_for_the_whole_context(tmp_path, row, longest):
+    path = make_tiny_model(tmp_path / "model", context=CONTEXT)
+    config = load_settings({"actor_rollout_ref.model.path": str(path)}, preset="grpo").verl
+    let_servers_go_as_far(config, row)
+    assert limits(config) == (longest, None)
+    assert longest_conversation(config, row) == longest
+
+
+def test_a_length_that_is_asked_of_vllm_stays(tmp_path):
+    path, asked = make_tiny_model(tmp_path / "model", context=CONTEXT), {"actor_rollout_ref.rollout.max_model_len": 50}
+    config = load_settings({"actor_rollout_ref.model.path": str(path), **asked}, preset="grpo").verl
+    let_servers_go_as_far(config, 20)
+    assert limits(config) == (50, None)
+
+
 def test_a_model_that_verl_fetches_later_is_as_long_as_a_row():
     config = config_of("hdfs://somewhere/model")
     let_servers_go_as_far(config, 1000)
