@@ -260,6 +260,9 @@ class _StreamRelay:
             return BackendBroke(f"{self._address} sent an event that is not a JSON object: {shown}")
         if self._assembler.is_ended and self._assembler.is_empty:
             return BackendBroke(f"{self._address} ended its stream without an answer")
+        is_end = self._conversion is not None and self._assembler.is_ended
+        if is_end and any(choice.finish_reason is None for choice in self._assembler.answer().choices):
+            return BackendBroke(f"{self._address} ended its stream without a finish reason")
         said = None if fields is None else self._dialect.unraised_error(event, fields)
         if self._response.conversion is not None and fields is not None:
             said = said or failure_of(fields.get("error"))
@@ -270,7 +273,9 @@ class _StreamRelay:
     def _converted(self, event: ServerEvent, fields: Fields | None) -> bytes:
         """Return an event of a chat in the agent's API."""
         if fields is None:
-            return self._end_converted() if event.data == DONE else event.raw
+            if event.data:  # after the end, there may be anything
+                return self._end_converted() if event.data == DONE else b""
+            return event.raw
         return b"" if self._conversion is None else self._bytes_of(self._conversion.feed(fields))
 
     def _end_converted(self) -> bytes:

@@ -8,7 +8,9 @@ import openai
 import pytest
 from aiohttp import web
 from lightning_proxy.testing import FakeEngine
-from proxy_fixtures import Agent
+from proxy_fixtures import Agent, MakeProxy
+
+from lightning_core.types import AttemptedRollout
 
 PATHS = ["/chat/completions", "/completions", "/messages", "/responses"]
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi", "max_tokens": 9}
@@ -168,3 +170,34 @@ async def test_openais_client_raises_what_is_wrong_with_an_answer(
     answer_with(engine, b'{"output": null}', kind="application/json")
     with pytest.raises(openai.InternalServerError, match="an object without an answer"):
         await client.responses.create(model="small", input="hi")
+
+
+CHAT_ENDS = b'data: {"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+ASKED: dict[str, Any] = {"/messages": {"messages": SAID["messages"], "max_tokens": 9}, "/responses": {"input": "hi"}}
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("path", ["/messages", "/responses"])
+async def test_of_a_converted_stream_nothing_comes_after_its_end(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
+) -> None:
+    agent = Agent(http, await make_proxy(engine, params={"chat_only": True}), attempt)
+    answer_with(engine, GOOD["/chat/completions"] + CHAT_ENDS + DONE + b"data: junk\n\n", b"data: junk\n\n")
+    async with agent.post(path, stream=True, **ASKED[path]) as response:
+        text = await response.text()
+    assert "junk" not in text
+    assert last_event(text)[1]["type"] in ("message_stop", "response.completed")
+    assert (await agent.span()).status.status_code == "OK"
+
+
+@pytest.mark.parametrize("path", ["/messages", "/responses"])
+async def test_a_converted_stream_without_a_finish_reason_is_an_error(
+    http: Any, make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, path: str
+) -> None:
+    agent = Agent(http, await make_proxy(engine, params={"chat_only": True}), attempt)
+    answer_with(engine, GOOD["/chat/completions"], DONE)
+    async with agent.post(path, stream=True, **ASKED[path]) as response:
+        text = await response.text()
+    assert "Par" in text
+    assert "without a finish reason" in last_event(text)[1]["error"]["message"]
+    await assert_broke(agent)
