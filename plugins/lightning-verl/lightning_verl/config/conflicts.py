@@ -54,6 +54,7 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
     yield from _estimator(config, own)
     yield from _loss(config, given, own)
     yield from _mode(config, own)
+    yield from _adapters(config, given)
     yield from _checkpoints(config, given, own)
     yield from _groups(config)
     if config.trainer.val_only and not config.trainer.val_before_train:
@@ -77,6 +78,12 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
 def is_loss_by_rollout(given: Given, own: Own) -> bool:
     """Whether rollouts weigh the same in the loss."""
     return own.loss == "rollout" or (own.loss is None and given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS))
+
+
+def has_lora(config: DictConfig) -> bool:
+    """Whether an adapter is trained, and not the whole model."""
+    model = config.actor_rollout_ref.model
+    return bool(model.lora_rank > 0 or model.lora.rank > 0)
 
 
 def _device(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
@@ -131,6 +138,23 @@ def _mode(config: DictConfig, own: Own) -> Iterator[str]:
         yield (
             f"{PREFIX}.backend is 'openai', and trainer.v1.trainer_mode is {mode!r}, which cuts answers short when "
             f"weights change; only {PREFIX}.backend=tokens goes on with them"
+        )
+
+
+def _adapters(config: DictConfig, given: Given) -> Iterator[str]:
+    """What would leave the servers of the mode `separate_async` with the weights that the run began with."""
+    if config.trainer.v1.trainer_mode != "separate_async" or not has_lora(config):
+        return
+    if given.get("actor_rollout_ref.model.lora.merge") is False:
+        yield (
+            "actor_rollout_ref.model.lora.merge is false; with separate_async verl sends whole weights, without the "
+            "adapter unless it is merged into them; leave it out"
+        )
+    backend = str(config.actor_rollout_ref.rollout.checkpoint_engine.backend)
+    if backend.startswith("delta"):
+        yield (
+            f"actor_rollout_ref.rollout.checkpoint_engine.backend is {backend!r}, which sends what has changed in the "
+            "base weights, and with LoRA nothing does; set it to nccl, or another one that sends whole weights"
         )
 
 

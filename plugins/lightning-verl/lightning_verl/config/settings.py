@@ -17,7 +17,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
-from lightning_verl.config.conflicts import POLICY_LOSS, ROLLOUT_LOSS, faults_of_conflicts, is_loss_by_rollout
+from lightning_verl.config.conflicts import (
+    POLICY_LOSS,
+    ROLLOUT_LOSS,
+    faults_of_conflicts,
+    has_lora,
+    is_loss_by_rollout,
+)
 from lightning_verl.config.given import Given, Source, read_given
 from lightning_verl.config.keys import faults_of_keys, with_whole_counts
 from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
@@ -142,8 +148,11 @@ def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
         if not OmegaConf.is_interpolation(inside, name) and str(inside[name]).startswith("~"):
             inside[name] = os.path.expanduser(inside[name])
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
-    if config.actor_rollout_ref.rollout.name == "hf" and _has_lora(config):
-        config.actor_rollout_ref.model.lora.merge = True  # our server takes whole weights
+    if has_lora(config) and (
+        config.actor_rollout_ref.rollout.name == "hf"  # our server takes whole weights
+        or trainer.v1.trainer_mode == "separate_async"  # verl 0.9 sends the frozen base there, without the adapter
+    ):
+        config.actor_rollout_ref.model.lora.merge = True
     if given.get("actor_rollout_ref.actor.ppo_mini_batch_size") is None:
         updates = updates_per_step(config)
         if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
@@ -163,7 +172,7 @@ def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
         for name in ("max_actor_ckpt_to_keep", "max_critic_ckpt_to_keep"):
             if not given.has(f"trainer.{name}"):
                 trainer[name] = _KEPT
-    if given.get(_SAVED) is None and engine == "dp" and not _has_lora(config):
+    if given.get(_SAVED) is None and engine == "dp" and not has_lora(config):
         actor.checkpoint.save_contents = [*actor.checkpoint.save_contents, _HF]
 
 
@@ -210,11 +219,6 @@ def updates_per_step(config: DictConfig) -> int:
     """Return in how many parts verl takes a batch; more than one in its mode `separate_async`."""
     v1 = config.trainer.v1
     return int(v1.get(v1.trainer_mode, {}).get("parameter_sync_step", 1))
-
-
-def _has_lora(config: DictConfig) -> bool:
-    model = config.actor_rollout_ref.model
-    return bool(model.lora_rank > 0 or model.lora.rank > 0)
 
 
 def _refuse(faults: Iterable[str]) -> None:

@@ -224,6 +224,23 @@ def test_what_contradicts_itself_is_refused(config, message):
     assert message in str(caught.value)
 
 
+SEPARATE_LORA = ["trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.model.lora_rank=8"]
+BACKEND = "actor_rollout_ref.rollout.checkpoint_engine.backend"
+
+
+def test_servers_apart_from_the_trainer_get_merged_adapters():
+    assert load_settings([*SEPARATE_LORA, f"{BACKEND}=nccl"]).verl.actor_rollout_ref.model.lora.merge
+    assert not load_settings(SEPARATE_LORA[:1]).verl.actor_rollout_ref.model.lora.merge
+    assert not load_settings(SEPARATE_LORA[1:]).verl.actor_rollout_ref.model.lora.merge, "vLLM takes adapters"
+
+
+@pytest.mark.parametrize("assignment", ["actor_rollout_ref.model.lora.merge=false", f"{BACKEND}=delta_sharded"])
+def test_servers_apart_from_the_trainer_that_would_never_get_an_adapter_are_refused(assignment):
+    with pytest.raises(ConfigError) as caught:
+        load_settings([*SEPARATE_LORA, assignment])
+    assert assignment.partition("=")[0] + " is " in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("assignment", "why"),
     [
