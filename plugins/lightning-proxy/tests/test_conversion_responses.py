@@ -158,6 +158,39 @@ def test_turns_of_the_model_are_told_apart() -> None:
     assert [each["content"] for each in chat["messages"]] == ["hi", "one", "2", "one", "two"]
 
 
+@pytest.mark.parametrize("has_ids", [True, False])
+@pytest.mark.parametrize("kinds", ["ARA", "CRC", "RARA", "ACA", "CAC"])
+def test_the_items_of_one_answer_are_one_message(kinds: str, has_ids: bool) -> None:
+    deltas = {
+        "A": {"content": "a"},
+        "R": {"reasoning_content": "r"},
+        "C": {"tool_calls": [{**CALL, "function": {"name": "add", "arguments": "{}"}}]},
+    }
+    conversion = RESPONSES.stream({"model": "small"})
+    for place, kind in enumerate(kinds):
+        delta = deltas[kind]
+        if kind == "C":
+            delta = {"tool_calls": [{**delta["tool_calls"][0], "index": place, "id": f"c{place}"}]}
+        conversion.feed({"choices": [{"index": 0, "delta": delta}]})
+    conversion.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    items = conversion.finish()[-1]["response"]["output"]
+    assert len(items) == len(kinds)
+    if not has_ids:
+        items = [{name: value for name, value in item.items() if name != "id"} for item in items]
+    _, answer, user = asked(input=[HI, *items, HI])["messages"]
+    assert user == HI
+    assert (answer["content"] or "").count("a") == kinds.count("A")
+    assert answer.get("reasoning_content", "").count("r") == kinds.count("R")
+    assert len(answer.get("tool_calls", ())) == kinds.count("C")
+
+
+@given(messages, messages)
+def test_the_items_of_two_answers_are_two_messages(one: dict[str, Any], two: dict[str, Any]) -> None:
+    outputs = [RESPONSES.answer(whole(said), {"model": "small"})["output"] for said in (one, two)]
+    turns = asked(input=[HI, *outputs[0], *outputs[1], HI])["messages"][1:-1]
+    assert turns == [asked(input=[HI, *output, HI])["messages"][1] for output in outputs]
+
+
 def test_what_clients_always_send_changes_nothing() -> None:
     assert asked() == asked(
         store=False,

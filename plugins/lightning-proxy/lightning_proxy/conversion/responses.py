@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 import secrets
 import time
 from typing import Any
@@ -47,6 +48,9 @@ _NAMESPACE = frozenset({"type", "name", "description", "tools"})
 _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 """A developer's message is the system's: chat templates have no other word for it, and leave out what they do not
 know."""
+
+_ID = re.compile(r"(?:rs|msg|fc)_([0-9a-f]{24})[0-9a-f]{4}")
+"""Of an item that was converted; what it has in common with the others of its answer."""
 
 _ENCRYPTED = "reasoning.encrypted_content"
 _OURS = "agl-"
@@ -119,7 +123,7 @@ def _messages(given: Any) -> list[Fields]:
             found.append(_result(item, name))
             turn = None
         elif kind in ("message", "function_call", "reasoning"):
-            if turn is None or not _goes_on(turn, kind):
+            if turn is None or not _goes_on(turn, given[place - 1], item):
                 turn = {"role": "assistant", "content": None}
                 found.append(turn)
             _add_to_turn(turn, kind, item, name)
@@ -130,11 +134,13 @@ def _messages(given: Any) -> list[Fields]:
     return found
 
 
-def _goes_on(turn: Fields, kind: str) -> bool:
-    """Whether an item of this kind belongs to a turn of the model, or begins the next one."""
-    if kind == "reasoning":
-        return turn["content"] is None and "tool_calls" not in turn
-    return kind == "function_call" or turn["content"] is None or "tool_calls" in turn
+def _goes_on(turn: Fields, last: Fields, item: Fields) -> bool:
+    """Whether an item belongs to the answer that the item before it is of, or to the next one."""
+    ids = [_ID.fullmatch(str(each.get("id"))) for each in (last, item)]
+    if ids[0] is not None and ids[1] is not None:
+        return ids[0][1] == ids[1][1]
+    # Others may have no ids. One answer never has two texts in a row, and before calls are answered there is no next.
+    return "tool_calls" in turn or {each.get("type", "message") for each in (last, item)} != {"message"}
 
 
 def _add_to_turn(turn: Fields, kind: str, item: Fields, name: str) -> None:
