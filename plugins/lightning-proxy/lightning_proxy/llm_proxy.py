@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
@@ -33,6 +34,8 @@ from lightning_proxy.spans import Capture, Redact
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """0 lets the system choose."""
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
 class LLMProxy(AddressedProxy):
@@ -129,6 +132,12 @@ class LLMProxy(AddressedProxy):
             raise ConfigError(
                 "cors_allow_origins has '*', which is every web page; name the origins, as in 'https://app.example.com'"
             )
+        for origin in settings.get("cors_allow_origins", ()):
+            if not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"cors_allow_origins has {origin!r}; an origin is a scheme and a host, and a port where that is "
+                    "not the usual one, as in 'https://app.example.com'"
+                )
         host = host or "127.0.0.1"
         key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         if key is None and not is_loopback(host):

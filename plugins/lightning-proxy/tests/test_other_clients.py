@@ -121,7 +121,14 @@ async def test_pages_of_other_sites_are_refused_unless_their_origin_is_named(
 
 
 @pytest.mark.parametrize(
-    ("origins", "message"), [(["*"], "name the origins"), (ORIGIN, "cors_allow_origins is .*; it has to be a list")]
+    ("origins", "message"),
+    [
+        (["*"], "name the origins"),
+        (["app.example.com"], "has 'app.example.com'; an origin is a scheme and a host"),
+        (["null"], "an origin is"),
+        (["https://app.example.com/"], "an origin is"),
+        (ORIGIN, "cors_allow_origins is .*; it has to be a list"),
+    ],
 )
 def test_origins_are_a_list_of_names(origins: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
