@@ -1,5 +1,6 @@
 """The list of models, in the form of LiteLLM's: which name leads to which backend."""
 
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -191,7 +192,9 @@ class Replica:
         None where it is not known.
         """
         if self.input_price is None and self.output_price is None:
-            return self.backend.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
+            return self._cost_of_backend(
+                input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour
+            )
         input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
         if (input_price and input_tokens is None) or (output_price and output_tokens is None):
             return None
@@ -210,6 +213,15 @@ class Replica:
             left -= taken
             total += taken * (price - input_price)
         return total
+
+    def _cost_of_backend(self, *counts: int | None) -> float | None:
+        if not any(counts[3:]):  # a backend may be older than written tokens
+            return self.backend.cost(*counts[:3])
+        try:
+            inspect.signature(self.backend.cost).bind(*counts)
+        except TypeError:
+            counts = counts[:3]
+        return self.backend.cost(*counts)
 
 
 def make_replicas(

@@ -172,6 +172,16 @@ def test_a_call_of_which_no_tokens_are_known_has_no_price() -> None:
     assert free.cost(None, None) == 0.0
 
 
+def test_a_backend_may_know_no_price_of_written_tokens() -> None:
+    class Older(OpenAIBackend):
+        def cost(self, input_tokens: Any, output_tokens: Any, cached_tokens: Any) -> float:  # type: ignore[override]
+            return float(input_tokens)
+
+    replica = Replica("m", "m", Older("http://a:1/v1"))
+    assert replica.cost(3, 1, None, 2, 1) == 3.0
+    assert replica.cost(3, 1) == 3.0
+
+
 async def test_a_call_that_reached_no_backend_is_not_one_without_a_price(
     make_proxy: MakeProxy, engine: FakeEngine, attempt: AttemptedRollout, http: Any
 ) -> None:
