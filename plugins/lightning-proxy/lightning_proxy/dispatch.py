@@ -150,6 +150,8 @@ class Sender:
         may_fall_back = call.dialect is not None and call.pinned is None
         fallbacks = iter(self._models.fallbacks(call.target) if may_fall_back else ())
         given = call.fields
+        again: float | None = None
+        """After how many seconds a model may answer that was asked before."""
         while True:
             self._set_params(call, given)
             try:
@@ -157,12 +159,14 @@ class Sender:
                 if not _is_no_answer(response.answer.status) or (following := next(fallbacks, None)) is None:
                     return response
                 reason = f"it answered {response.answer.status}"
+                again = again or 1.0
                 self._replicas.end(response.replica)
                 await response.answer.aclose()
             except Refused as exc:
                 if exc.kind not in _FALL_BACK or (following := next(fallbacks, None)) is None:
+                    exc.retry_after = exc.retry_after or again
                     raise
-                reason = exc.message
+                reason, again = exc.message, again or exc.retry_after
                 if call.is_sent:
                     _count_abandoned(call)
             logger.info("lightning.model_falls_back from=%s to=%s reason=%s", call.target, following, reason)

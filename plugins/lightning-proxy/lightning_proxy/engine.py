@@ -394,17 +394,15 @@ class Engine:
     # Answers of the proxy's own
 
     async def _list_models(self, request: Request, one: str) -> None:
-        listed = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "lightning"}
-            for name in self.models.names(self.replicas.models())
-        ]
+        served = self.replicas.models()
+        names = [one] if one else self.models.names(served)
+        listed = [{"id": name, "object": "model", "created": 0, "owned_by": "lightning"} for name in names]
         if not one:
             await request.respond_json(200, {"object": "list", "data": listed})
-            return
-        found = next((model for model in listed if model["id"] == one), None)
-        if found is None:
+        elif self.models.resolve(one, served) in served:
+            await request.respond_json(200, listed[0])
+        else:
             raise Refused(404, "model_not_found", f"no model named {one!r}")
-        await request.respond_json(200, found)
 
     async def _refuse(self, request: Request, refused: Refused) -> None:
         """Answer a request that is refused, in the form of its API."""

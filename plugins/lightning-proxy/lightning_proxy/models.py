@@ -1,7 +1,7 @@
 """The option `models`: other names of a model, what answers when it does not, and its sampling parameters."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NotRequired, Required
 
 from pydantic import ConfigDict, with_config
@@ -77,7 +77,11 @@ class Models:
                 other = self._aliases.setdefault(alias, name)
                 if other != name:
                     raise ConfigError(f"models has {alias!r} as an alias of {other!r} and of {name!r}; which is it?")
-        self._patterns = [alias for alias in self._aliases if "*" in alias]
+        self._patterns = [
+            (re.compile(re.escape(alias).replace(r"\*", ".*"), re.DOTALL), name)
+            for alias, name in self._aliases.items()
+            if "*" in alias
+        ]
 
     def check(self, listed: Collection[str]) -> None:
         """Check the entries against the names of a model list.
@@ -111,8 +115,7 @@ class Models:
             return asked
         if asked in self._aliases:
             return self._aliases[asked]
-        pattern = next((each for each in self._patterns if fnmatchcase(asked, each)), None)
-        return asked if pattern is None else self._aliases[pattern]
+        return next((name for pattern, name in self._patterns if pattern.fullmatch(asked)), asked)
 
     def fallbacks(self, model: str | None) -> Sequence[str]:
         """Return the models that are asked where this one gives no answer."""

@@ -39,17 +39,19 @@ async def test_a_model_has_other_names_and_one_takes_all_that_are_left(
     start: Any, engine: FakeEngine, large: FakeEngine
 ) -> None:
     agent = await start(
-        {"model_name": "large", "aliases": ["gpt-5", "claude-opus-*"]}, {"model_name": "small", "aliases": ["*"]}
+        {"model_name": "large", "aliases": ["gpt-5", "claude-opus-*", "claude-*[1m]"]},
+        {"model_name": "small", "aliases": ["*"]},
     )
     async with openai.AsyncOpenAI(base_url=agent.base, api_key="none", max_retries=0) as client:
-        for name in ("large", "gpt-5", "claude-opus-4-6", "claude-haiku-4-5", "small"):
+        for name in ("large", "gpt-5", "claude-opus-4-6", "claude-x[1m]", "claude-haiku-m", "small"):
             await client.chat.completions.create(model=name, messages=USER)
         assert [each.id async for each in client.models.list()] == ["small", "large", "gpt-5"]
-        assert (await client.models.retrieve("gpt-5")).id == "gpt-5"
-    assert [each.fields["model"] for each in large.received] == ["large"] * 3
+        for name in ("gpt-5", "claude-haiku-4-5"):
+            assert (await client.models.retrieve(name)).id == name
+    assert [each.fields["model"] for each in large.received] == ["large"] * 4
     assert [each.fields["model"] for each in engine.received] == ["small"] * 2
     spans = await agent.spans()
-    assert [span.attributes.get(ANSWERED_BY) for span in spans] == [None, "large", "large", "small", None]
+    assert [span.attributes.get(ANSWERED_BY) for span in spans] == [None, "large", "large", "large", "small", None]
     assert spans[1].attributes["gen_ai.request.model"] == "gpt-5"
 
 
@@ -88,6 +90,17 @@ async def test_a_model_that_is_away_and_all_that_follow(start: Any, engine: Fake
     await large.stop()
     async with agent.chat() as response:
         assert (response.status, (await response.json())["error"]["code"]) == (503, "backend_unavailable")
+
+
+async def test_a_fallback_that_is_away_does_not_end_the_tries_of_the_client(
+    start: Any, engine: FakeEngine, large: FakeEngine
+) -> None:
+    agent = await start({"model_name": "small", "fallbacks": ["large"]})
+    await large.stop()
+    engine.faults = [429] * 2
+    async with agent.chat() as response:
+        assert (response.status, response.headers["retry-after"]) == (503, "1")
+        assert "x-should-retry" not in response.headers
 
 
 async def test_a_refused_request_does_not_go_to_another_model(
