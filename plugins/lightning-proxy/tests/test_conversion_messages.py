@@ -187,6 +187,11 @@ def test_parameters_have_chats_names() -> None:
         ({"output_config": {"task_budget": 1}}, "output_config.task_budget"),
         ({"tool_choice": {"type": "other"}}, "tool_choice.type is 'other'"),
         ({"messages": "hi"}, "messages is 'hi'"),
+        ({"messages": None}, "messages is empty"),
+        ({"messages": []}, "messages is empty"),
+        ({"tool_choice": "auto"}, "tool_choice is 'auto'; it is an object"),
+        ({"output_config": "high"}, "output_config is 'high'; it is an object"),
+        ({"output_config": {"format": "json"}}, "output_config.format is 'json'; it is an object"),
         ({"messages": [{"role": "tool", "content": "hi"}]}, "messages[0].role is 'tool'"),
     ],
 )
@@ -226,6 +231,13 @@ def test_a_call_that_the_model_wrote_badly_is_its_answer(arguments: str, reason:
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert "".join(delta["partial_json"] for delta in deltas) == arguments
     assert events[-2]["delta"]["stop_reason"] == answer["stop_reason"]
+
+
+@pytest.mark.parametrize("written", ["[]", "0", "[1]"])
+def test_arguments_that_clients_read_of_a_stream_go_back_as_they_were(written: str) -> None:
+    called = {"type": "tool_use", "id": "c1", "name": "add", "input": json.loads(written)}
+    chat = asked(messages=[*HI, {"role": "assistant", "content": [called]}, *HI])
+    assert chat["messages"][1]["tool_calls"][0]["function"]["arguments"] == written
 
 
 def test_usage_counts_cached_tokens_apart() -> None:

@@ -120,6 +120,21 @@ def list_of_objects(value: Any, name: str) -> list[Fields]:
     return value
 
 
+def object_at(given: Mapping[str, Any], field_name: str, name: str = "") -> Fields:
+    """Return an object of the request; an empty one for null.
+
+    Raises:
+        Refused: When it is something else.
+    """
+    value = given.get(field_name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        path = f"{name}.{field_name}" if name else field_name
+        raise Refused(400, "invalid_request", f"{path} is {value!r:.100}; it is an object")
+    return value
+
+
 def text_at(given: Mapping[str, Any], field_name: str, name: str) -> str:
     """Return a text of the request.
 

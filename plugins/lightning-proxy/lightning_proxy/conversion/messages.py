@@ -16,6 +16,7 @@ from lightning_proxy.conversion.base import (
     StreamConversion,
     content_of,
     list_of_objects,
+    object_at,
     require_known,
     text_at,
     unconvertible,
@@ -60,9 +61,9 @@ class MessagesConversion(Conversion):
         if tools:
             chat["tools"] = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
         if fields.get("tool_choice") is not None:
-            chat.update(_tool_choice(mapping(fields["tool_choice"])))
-        chat.update(_output_config(mapping(fields.get("output_config"))))
-        _check_context_management(mapping(fields.get("context_management")))
+            chat.update(_tool_choice(object_at(fields, "tool_choice")))
+        chat.update(_output_config(object_at(fields, "output_config")))
+        _check_context_management(object_at(fields, "context_management"))
         return chat
 
     def answer(self, chat: Fields, request: Fields) -> Fields:
@@ -125,6 +126,8 @@ def _system(system: Any) -> list[Fields]:
 
 def _messages(messages: Any) -> list[Fields]:
     given = list_of_objects(messages, "messages")
+    if not given:
+        raise Refused(400, "invalid_request", "messages is empty; it has at least the user's message")
     found: list[Fields] = []
     for place, message in enumerate(given):
         name, role = f"messages[{place}]", message.get("role")
@@ -134,7 +137,7 @@ def _messages(messages: Any) -> list[Fields]:
             found += _user(str(role), message, name)
         else:
             raise Refused(400, "invalid_request", f"{name}.role is {role!r:.100}; it is 'user' or 'assistant'")
-    if given and given[-1].get("role") == "assistant":
+    if given[-1].get("role") == "assistant":
         raise unconvertible(f"messages[{len(given) - 1}]", "is the beginning of an answer; end with the user's message")
     return found
 
@@ -174,7 +177,7 @@ def _tool_call(block: Fields, name: str) -> Fields:
     caller = mapping(block.get("caller"))
     known = {"id", "name", "input", *_CACHED, *({"caller"} if caller.get("type") == "direct" else ())}
     require_known(block, known, name)
-    given = block.get("input") or {}
+    given = {} if block.get("input") is None else block["input"]  # what a model wrote badly may be a list or a number
     is_invalid = isinstance(given, dict) and list(given) == [_INVALID] and isinstance(given[_INVALID], str)
     arguments = given[_INVALID] if is_invalid else text(given)
     function = {"name": text_at(block, "name", name), "arguments": arguments}
@@ -219,7 +222,7 @@ def _part(block: Fields, name: str) -> Fields:
         return _text_part(block, name)
     if kind == "image":
         require_known(block, {"source", *_CACHED}, name)
-        source = mapping(block.get("source"))
+        source = object_at(block, "source", name)
         if source.get("type") == "base64":
             url = f"data:{text_at(source, 'media_type', f'{name}.source')};base64,{text_at(source, 'data', name)}"
             return {"type": "image_url", "image_url": {"url": url}}
@@ -269,7 +272,7 @@ def _output_config(config: Fields) -> Fields:
     if config.get("effort") not in (None, _DEFAULT_EFFORT):
         found["reasoning_effort"] = config["effort"]
     if config.get("format") is not None:
-        wanted = mapping(config["format"])
+        wanted = object_at(config, "format", "output_config")
         require_known(wanted, {"type", "schema"}, "output_config.format")
         if wanted.get("type") != "json_schema":
             raise unconvertible("output_config.format.type", f"is {wanted.get('type')!r:.100}; it is 'json_schema'")

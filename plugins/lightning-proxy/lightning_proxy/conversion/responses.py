@@ -19,6 +19,7 @@ from lightning_proxy.conversion.base import (
     StreamConversion,
     content_of,
     list_of_objects,
+    object_at,
     require_known,
     text_at,
     unconvertible,
@@ -66,7 +67,10 @@ class ResponsesConversion(Conversion):
         require_known(fields, SAME_IN_CHAT | _CONVERTED | _WITHOUT_MEANING)
         if fields.get("truncation") not in (None, "disabled"):
             raise unconvertible("truncation", f"is {fields['truncation']!r:.100}; say 'disabled'")
-        if "message.output_text.logprobs" in (fields.get("include") or ()):
+        include = fields.get("include") or []
+        if not isinstance(include, list):
+            raise Refused(400, "invalid_request", f"include is {include!r:.100}; it is a list of texts")
+        if "message.output_text.logprobs" in include:
             raise unconvertible("include", "asks for log-probabilities; leave them out, they are recorded anyhow")
         chat: Fields = {name: fields[name] for name in SAME_IN_CHAT if fields.get(name) is not None}
         instructions = fields.get("instructions")
@@ -74,6 +78,8 @@ class ResponsesConversion(Conversion):
             raise unconvertible("instructions", "is not a text; say it in input")
         system = [{"role": "system", "content": instructions}] if instructions else []
         chat["messages"] = [*system, *_messages(fields.get("input"))]
+        if not chat["messages"]:
+            raise Refused(400, "invalid_request", "input is empty; say what the model is to answer")
         if fields.get("stop") is not None:  # vLLM's, and what `models` sets
             chat["stop"] = fields["stop"]
         if fields.get("max_output_tokens") is not None:
@@ -85,11 +91,11 @@ class ResponsesConversion(Conversion):
                 chat["parallel_tool_calls"] = fields["parallel_tool_calls"]
         if fields.get("tool_choice") is not None:
             chat["tool_choice"] = _tool_choice(fields["tool_choice"])
-        reasoning = mapping(fields.get("reasoning"))
+        reasoning = object_at(fields, "reasoning")
         require_known(reasoning, {"effort", "summary", "generate_summary"}, "reasoning")
         if reasoning.get("effort") is not None:
             chat["reasoning_effort"] = reasoning["effort"]
-        chat.update(_text(mapping(fields.get("text"))))
+        chat.update(_text(object_at(fields, "text")))
         return chat
 
     def answer(self, chat: Fields, request: Fields) -> Fields:
@@ -283,7 +289,7 @@ def _tool_choice(choice: Any) -> Any:
 def _text(config: Fields) -> Fields:
     require_known(config, {"format", "verbosity"}, "text")
     found: Fields = {} if config.get("verbosity") is None else {"verbosity": config["verbosity"]}
-    wanted = dict(mapping(config.get("format")))
+    wanted = dict(object_at(config, "format", "text"))
     kind = wanted.pop("type", "text")
     if kind == "json_schema":
         require_known(wanted, {"name", "schema", "strict", "description"}, "text.format")
