@@ -117,6 +117,19 @@ class LightningMixin(_Base):  # type: ignore[misc]
             *(rewards.reward_loop_workers if rewards is not None else ()),
         ]
 
+    def fit(self, agent_loop_manager: Any) -> None:
+        """Train; however it ends, the trackers that `trainer.logger` names are closed, so that they have everything."""
+        exit_code = 1
+        try:
+            super().fit(agent_loop_manager)
+            exit_code = 0
+        except Enough:
+            exit_code = 0
+            raise
+        finally:
+            if (tracking := getattr(self, "logger", None)) is not None:
+                tracking.finish(exit_code)
+
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
         buffer._wait_for_next_poll = self._wait_for_groups  # rather than sleeping
@@ -172,12 +185,6 @@ class LightningMixin(_Base):  # type: ignore[misc]
         if self.use_critic:
             keep.append(trainer.max_critic_ckpt_to_keep)
         remove_older(Path(trainer.default_local_dir), newest=self.global_steps, keep=keep)
-
-    def on_train_end(self) -> None:
-        """Save what the last epoch has come to: verl saves the last step by itself where it knew that it was that."""
-        super().on_train_end()
-        if self._is_unsaved:
-            self._save_learned()
 
     @property
     def has_more_to_keep(self) -> bool:
@@ -237,7 +244,9 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def on_step_end(self) -> None:
         self._loader_state = copy.deepcopy(self.train_dataloader.state_dict())
-        if self._schedule.is_due() and self._is_unsaved:
+        # verl saves the last step by itself where `total_training_steps` ends the run, and not where the epochs do.
+        is_last = self.global_steps // self.steps_per_epoch >= self.config.trainer.total_epochs
+        if (self._schedule.is_due() or is_last) and self._is_unsaved:  # before the servers wake, and take their memory
             with marked_timer("save_checkpoint", self.timing_raw, color="green"):
                 self._save_checkpoint()
         super().on_step_end()

@@ -12,11 +12,12 @@ import transfer_queue as tq
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import load_settings
-from lightning_verl.ending import Ending
+from lightning_verl.ending import Ending, Enough
 from lightning_verl.manager import RolloutManager
 from lightning_verl.run_queue import own_queue
 from omegaconf import OmegaConf
 
+from lightning_core.errors import AlgorithmError
 from lightning_core.store import InMemoryLightningStore
 
 pytestmark = [
@@ -154,6 +155,59 @@ async def test_a_run_that_was_killed_while_a_checkpoint_was_named_goes_on_from_i
     resumed = trainer_in(tmp_path)
     resumed._load_checkpoint()
     assert (resumed.global_steps, resumed.actor_rollout_wg.loaded) == (2, ["global_step_2"])
+
+
+class Servers:
+    """Remembers when they are given weights, which wakes them."""
+
+    def __init__(self, happened: list[str]) -> None:
+        self.happened = happened
+
+    def update_weights(self, step: int) -> None:
+        self.happened.append("wake")
+
+    async def resume(self, step: int) -> None: ...
+
+
+@pytest.mark.parametrize(("step", "expected"), [(5, ["wake"]), (6, ["save", "wake"])])
+async def test_the_last_step_of_the_last_epoch_is_saved_while_servers_sleep(
+    tmp_path: Path, step: int, expected: list[str]
+) -> None:
+    trainer = trainer_in(tmp_path, **{"trainer.total_epochs": 2, "trainer.save_freq": 100})
+    happened: list[str] = []
+    trainer.checkpoint_manager = trainer._serving = Servers(happened)
+    trainer.actor_rollout_wg.save_checkpoint = lambda local_path, *_, **__: happened.append("save")
+    (tmp_path / f"global_step_{step}").mkdir()
+    trainer._schedule.saved()
+    trainer.steps_per_epoch, trainer.global_steps, trainer.learned_steps, trainer.timing_raw = 3, step, step, {}
+    await asyncio.to_thread(trainer.on_step_end)
+    trainer.on_train_end()
+    assert happened == expected
+
+
+class Measures(Saves):
+    """Ends the training when it is to measure the model."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def validate(self, step: int) -> dict[str, float]:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"), [(Enough("the budget is used up"), 0), (AlgorithmError("it broke"), 1)]
+)
+async def test_trackers_are_closed_however_a_training_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, exit_code: int
+) -> None:
+    finished: list[tuple[Any, int]] = []
+    monkeypatch.setattr("verl.utils.tracking.Tracking.finish", lambda it, code=0: finished.append((it, code)))
+    trainer = trainer_in(tmp_path, **{"trainer.val_before_train": True, "trainer.logger": ["console"]})
+    trainer._outcome, trainer.global_steps = Measures(error), 0
+    with pytest.raises(type(error), match=str(error)):
+        await asyncio.to_thread(trainer.fit, None)
+    assert (trainer.logger, exit_code) in finished
 
 
 async def test_groups_are_left_out_by_what_is_learned_of_them(tmp_path: Path) -> None:
