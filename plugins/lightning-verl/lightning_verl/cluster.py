@@ -3,20 +3,23 @@
 import gc
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
 from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayError, RayTaskError
 from ray.util import list_named_actors, placement_group_table, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_verl.run_queue import check_queue, wait_until
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,9 @@ _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "
 
 _POOL = "verl_group_"
 """What the names of verl's placement groups have in them."""
+
+_ERROR = re.compile(r"\b\w*(Error|Exception)\b|\bfatal\b", re.IGNORECASE)
+"""A line of a log that says what went wrong."""
 
 _IN_PROCESS = threading.Lock()
 _RELEASE_SECONDS = 10.0
@@ -48,7 +54,7 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
             _check_environment()
             _check_resources(config)
             check_queue()
-            with _released(servers=f"{config.actor_rollout_ref.rollout.name}_server_"):
+            with _released(servers=f"{config.actor_rollout_ref.rollout.name}_server_"), logs_named():
                 yield
             return
         logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
@@ -59,9 +65,35 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
         try:
             _check_resources(config)
             check_queue()
-            yield
+            with logs_named():
+                yield
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def logs_named() -> Iterator[None]:
+    """Have an error of a worker say where its log is, and what the last error in that is: Ray shows neither.
+
+    Raises:
+        AlgorithmError: In the place of Ray's own errors.
+    """
+    try:
+        yield
+    except RayError as exc:
+        said = str(exc).strip().splitlines() or [type(exc).__name__]
+        what = said[-1] if isinstance(exc, RayTaskError) else said[0]
+        logs = Path(ray._private.worker._global_node.get_logs_dir_path())
+        raise AlgorithmError(f"a worker of verl failed: {what.strip()}; {_log_of(str(exc), logs)}") from exc
+
+
+def _log_of(error: str, logs: Path) -> str:
+    """Name the log of the worker that an error names by its process id, and quote its last error."""
+    for pid in re.findall(r"\bpid[=:] ?(\d+)", error):
+        for path in logs.glob(f"worker-*-{pid}.err"):
+            found = [line.strip() for line in path.read_text(errors="replace").splitlines() if _ERROR.search(line)]
+            return f"its log is {path}" + (f", the last error there: {found[-1]}" if found else "")
+    return f"the logs of the workers are {logs}/worker-*.err"
 
 
 @contextmanager

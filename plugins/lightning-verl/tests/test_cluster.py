@@ -1,11 +1,18 @@
 """What Ray has to have; that one that runs already is left as it was, `e2e/test_in_one_ray.py` tells."""
 
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
+import ray
 from lightning_verl import cluster
 from lightning_verl.config import load_settings
 from omegaconf import DictConfig
 
-from lightning_core.errors import ConfigError
+from lightning_core.errors import AlgorithmError, ConfigError
 
 pytestmark = pytest.mark.filterwarnings(  # of verl
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -49,3 +56,33 @@ def test_generation_with_devices_of_its_own_is_counted(
     assert missing in str(caught.value)
     named = "for separate_async actor_rollout_ref.rollout.nnodes=2 times actor_rollout_ref.rollout.n_gpus_per_node=1)"
     assert (named in str(caught.value)) is (mode == "separate_async")
+
+
+@pytest.mark.slow
+def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error() -> None:
+    def fail() -> None:
+        raise ValueError("no such layer")
+
+    def die() -> None:
+        print("RuntimeError: CUDA out of memory", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        said = []
+        for function in (fail, die):
+            with pytest.raises(AlgorithmError) as caught, cluster.logs_named():
+                ray.get(ray.remote(Worker).remote().run.remote(function))
+            said.append(str(caught.value))
+            path = re.search(r"its log is ([^,\s]+)", said[-1])
+            assert path is not None, said[-1]
+            assert Path(path[1]).is_file()
+        assert said[0].startswith("a worker of verl failed: ValueError: no such layer; its log is /")
+        assert said[1].endswith("the last error there: RuntimeError: CUDA out of memory")
+    finally:
+        ray.shutdown()
+
+
+class Worker:
+    def run(self, function: Callable[[], None]) -> None:
+        function()
