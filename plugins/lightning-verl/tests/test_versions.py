@@ -1,6 +1,8 @@
 """Versions that were not tried are refused, all at once."""
 
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from lightning_verl.requirements import SUPPORTED, check_versions
@@ -38,3 +40,32 @@ def test_what_the_package_asks_of_pip_is_what_it_checks() -> None:
     asked = {canonicalize_name(each.name): each.specifier for each in requirements}
     for name, wanted in SUPPORTED.items():
         assert asked[canonicalize_name(name)] == SpecifierSet(wanted), name
+
+
+RESOLVED = {"fastapi": "0.136.3"}
+"""What the constraints for GPUs came to, of what they bound and do not pin."""
+
+
+def test_the_constraints_for_gpus_are_what_verls_extra_pins_and_what_our_packages_allow() -> None:
+    root = Path(__file__).parents[3]
+    lines = (root / "constraints-verl-gpu.txt").read_text(encoding="utf-8").splitlines()
+    given = {canonicalize_name(each.name): each.specifier for line in lines if (each := _requirement(line))}
+    extra = [Requirement(line) for line in metadata.requires("verl") or ()]
+    pins = [
+        each
+        for each in extra
+        if each.marker and each.marker.evaluate({"extra": "vllm"}) and "==" in str(each.specifier)
+    ]
+    assert {canonicalize_name(each.name) for each in pins} >= {"torch", "transformers", "vllm"}
+    for each in pins:
+        assert given[canonicalize_name(each.name)] == each.specifier, each.name
+    for name in ("", *(f"plugins/lightning-{plugin}" for plugin in ("http", "proxy", "sqlite", "verl", "viewer"))):
+        project = tomllib.loads((root / name / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        for requirement in map(Requirement, project["dependencies"]):
+            allowed = given.get(canonicalize_name(requirement.name), SpecifierSet())
+            version = next((each.version for each in allowed if each.operator == "=="), RESOLVED.get(requirement.name))
+            assert not allowed or version in requirement.specifier, f"{name}: {requirement}"
+
+
+def _requirement(line: str) -> Requirement | None:
+    return Requirement(line) if line and not line.startswith("#") else None

@@ -31,6 +31,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 _MODELS = ("actor_rollout_ref.model", "critic.model")
 _ENGINES = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
 
+WITHOUT_FLASH_ATTN: dict[str, Any] = {
+    **{f"{model}.use_remove_padding": False for model in _MODELS},
+    **{f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS},
+}
+"""What trains with torch's own attention: flash-attn has no wheel for the newest torch."""
+
 ON_CPU: dict[str, Any] = {
     "trainer.device": "cpu",
     "trainer.n_gpus_per_node": 1,
@@ -45,8 +51,7 @@ ON_CPU: dict[str, Any] = {
     "actor_rollout_ref.actor.use_torch_compile": False,
     "critic.strategy": "fsdp2",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-    **{f"{model}.use_remove_padding": False for model in _MODELS},  # needs flash-attn
-    **{f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS},
+    **WITHOUT_FLASH_ATTN,
     **{f"{model}.enable_gradient_checkpointing": False for model in _MODELS},
     **{f"{model}.external_lib": "lightning_verl.external" for model in _MODELS},
     **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},

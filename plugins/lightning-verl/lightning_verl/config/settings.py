@@ -26,7 +26,7 @@ from lightning_verl.config.conflicts import (
 )
 from lightning_verl.config.given import Given, Source, read_given
 from lightning_verl.config.keys import faults_of_keys, with_whole_counts
-from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU
+from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU, WITHOUT_FLASH_ATTN
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.without_effect import faults_of_effect, harmless_options
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
@@ -116,6 +116,8 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
     _lay(defaults, ALWAYS)
     _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
+    if own.device != "cpu" and engine == "dp" and find_spec("flash_attn") is None:
+        _lay(defaults, WITHOUT_FLASH_ATTN)
     if own.device == "cpu" and given.get("trainer.v1.trainer_mode") == "separate_async":
         _lay(defaults, SEPARATE_ON_CPU)
     _refuse([*faults, *faults_of_keys(given, defaults)])

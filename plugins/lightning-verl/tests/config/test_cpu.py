@@ -1,3 +1,7 @@
+import importlib.machinery
+import importlib.util
+
+import lightning_verl.config.settings as settings_of
 import pytest
 from lightning_verl.config import load_settings
 from omegaconf import OmegaConf
@@ -82,5 +86,17 @@ def test_adapters_are_merged_for_our_own_server():
 def test_without_a_device_nothing_of_it_is_set():
     settings = load_settings()
     assert settings.verl.actor_rollout_ref.rollout.name == "vllm"
-    assert settings.verl.actor_rollout_ref.model.use_remove_padding
+    assert settings.verl.actor_rollout_ref.model.external_lib is None
     assert load_settings(["agentlightning.device=cuda"]).verl.trainer.device == "cuda"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_attention_is_torchs_own_where_flash_attn_is_not_installed(monkeypatch, is_there):
+    found = importlib.util.find_spec
+    flash = importlib.machinery.ModuleSpec("flash_attn", None) if is_there else None
+    monkeypatch.setattr(settings_of, "find_spec", lambda name: flash if name == "flash_attn" else found(name))
+    model = load_settings(["agentlightning.device=cuda"]).verl.actor_rollout_ref.model
+    assert model.use_remove_padding is is_there
+    assert model.override_config.get("attn_implementation") == (None if is_there else "sdpa")
+    asked = load_settings(["agentlightning.device=cuda", "actor_rollout_ref.model.use_remove_padding=true"]).verl
+    assert asked.actor_rollout_ref.model.use_remove_padding
