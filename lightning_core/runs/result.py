@@ -284,19 +284,22 @@ DELETED_USAGE = "lightning_core.deleted_usage"
 async def keep_usage(store: LightningStore, rollouts: Iterable[Rollout]) -> None:
     """Remember what rollouts used that are about to be deleted, so that `sum_usage` still counts it, once."""
     used, counted = await _deleted_usage(store)
-    rollouts = list(rollouts)
+    deleted = []
     for rollout in rollouts:
-        if rollout.rollout_id not in counted:
-            for attempt in await store.query_attempts(rollout.rollout_id):
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            deleted.append(attempt.attempt_id)
+            if attempt.attempt_id not in counted:
                 used += await _usage_of(store, attempt)
-    ids = [rollout.rollout_id for rollout in rollouts]
-    await store.save_state(DELETED_USAGE, {**as_metadata(used), "rollouts": ids})
+    await store.save_state(DELETED_USAGE, {**as_metadata(used), "attempts": deleted})
 
 
 async def _deleted_usage(store: LightningStore) -> tuple[Usage, set[str]]:
-    """Return what deleted rollouts used, and the ids of those that were counted last: a kill may have kept them."""
+    """Return what deleted attempts used, and the ids of those counted last: a kill may have kept them.
+
+    A rollout that is run again may have the id of the one that was deleted; its attempts have others.
+    """
     state = await store.load_state(DELETED_USAGE)
-    return usage_in({USAGE: state}), set(state.get("rollouts", ())) if isinstance(state, Mapping) else set()
+    return usage_in({USAGE: state}), set(state.get("attempts", ())) if isinstance(state, Mapping) else set()
 
 
 async def sum_usage(store: LightningStore) -> RunUsage:
@@ -304,12 +307,13 @@ async def sum_usage(store: LightningStore) -> RunUsage:
     agent, counted = await _deleted_usage(store)
     algorithm = Usage()
     for rollout in await store.query_rollouts():
-        if not isinstance(rollout, AttemptedRollout) or rollout.rollout_id in counted:
+        if not isinstance(rollout, AttemptedRollout):
             continue
         attempts = [rollout.attempt]
         if rollout.attempt.sequence_id > 1:
             attempts = list(await store.query_attempts(rollout.rollout_id))
-        used = sum([await _usage_of(store, attempt) for attempt in attempts], Usage())
+        left = [attempt for attempt in attempts if attempt.attempt_id not in counted]
+        used = sum([await _usage_of(store, attempt) for attempt in left], Usage())
         if is_of_algorithm(rollout):
             algorithm += used
         else:

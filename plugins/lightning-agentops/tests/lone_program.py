@@ -30,6 +30,7 @@ import asyncio  # noqa: E402  # what is imported from here on is watched
 import threading  # noqa: E402
 
 import agentops  # noqa: E402
+import anthropic  # noqa: E402, F401  # whole before AgentOps instruments it, which fails in the middle of its import
 import openai  # noqa: E402
 from lightning_agentops import AgentOpsTracer  # noqa: E402
 from lightning_agentops.ingestion import AgentOpsServer  # noqa: E402

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from lightning_core.errors import LightningError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.store import LightningStore
 
@@ -29,7 +30,9 @@ class ReportWriter:
                 why = await _write(folder, store)
         except TimeoutError:
             why = f"its store took more than {MAX_SECONDS:g} s"
-        except Exception as exc:  # such as a full disk, or a span that cannot be read
+        except (OSError, LightningError) as exc:  # such as a full disk
+            why = str(exc)
+        except Exception as exc:  # such as a span that cannot be read
             logger.warning("lightning.report_not_written run_id=%s", folder.run_id, exc_info=exc)
             return
         if why is not None:

@@ -163,8 +163,8 @@ def test_a_run_whose_report_cannot_be_written_succeeds_and_the_log_says_why(
     result = Trainer(algorithm="baseline", run_dir=tmp_path).fit(agent_of_length, ["x"])
     assert (result.status, result.report, result.failed_hooks) == ("succeeded", None, [])
     [record] = [each for each in caplog.records if "report_not_written" in each.message]
-    assert record.exc_info is not None
-    assert record.exc_info[1] is error
+    assert str(error) in caplog.text
+    assert (record.exc_info is None) == isinstance(error, OSError)  # only what is not expected has a traceback
 
 
 def test_a_run_does_not_wait_for_ever_for_its_report(
