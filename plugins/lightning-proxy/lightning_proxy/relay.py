@@ -258,6 +258,8 @@ class _StreamRelay:
         if fields is None and event.data and event.data != DONE:
             shown = _shown(replica, event.data)
             return BackendBroke(f"{self._address} sent an event that is not a JSON object: {shown}")
+        if fields is not None and self._dialect.is_garbage(fields):
+            return BackendBroke(f"{self._address} sent an event without choices: {_shown(replica, event.data)}")
         if self._assembler.is_ended and self._assembler.is_empty:
             return BackendBroke(f"{self._address} ended its stream without an answer")
         is_end = self._conversion is not None and self._assembler.is_ended

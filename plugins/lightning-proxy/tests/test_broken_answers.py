@@ -84,6 +84,16 @@ async def test_garbage_in_a_stream_is_an_error_in_the_form_of_the_api(
         await assert_broke(agent)
 
 
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions"])
+@pytest.mark.parametrize("choices", [None, "x", ["x"], 3])
+async def test_choices_that_are_none_are_an_error(agent: Agent, engine: FakeEngine, path: str, choices: Any) -> None:
+    answer_with(engine, GOOD[path], b"data: " + json.dumps({"id": "c", "choices": choices}).encode() + b"\n\n")
+    async with agent.post(path, stream=True, **SAID) as response:
+        _, fields = last_event(await response.text())
+    assert "an event without choices" in fields["error"]["message"]
+    await assert_broke(agent)
+
+
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_connection_that_is_cut_is_an_error_after_whole_events(
     agent: Agent, engine: FakeEngine, path: str
@@ -121,7 +131,7 @@ async def test_an_error_in_a_stream_has_the_form_that_clients_raise(
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_stream_that_ends_without_an_answer_is_an_error(agent: Agent, engine: FakeEngine, path: str) -> None:
-    last = b'data: {"choices": null}\n\ndata: [DONE]\n\n'
+    last = b'data: {"choices": []}\n\ndata: [DONE]\n\n'
     if path == "/messages":
         last = b'event: message_stop\ndata: {"type": "message_stop"}\n\n'
     if path == "/responses":

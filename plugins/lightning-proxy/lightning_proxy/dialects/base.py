@@ -54,6 +54,10 @@ class Dialect(ABC):
     def has_answer(self, answer: Fields) -> bool:
         """Whether an answer, in one piece or merged, has what holds the model's words, if only an empty list."""
 
+    def is_garbage(self, fields: Fields) -> bool:
+        """Whether an event of a stream is none of this API, for all that can be seen: clients may fail on it."""
+        return False
+
     def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
         """Return what an event says went wrong, where the API's clients would pass over it; None for all others."""
         return None

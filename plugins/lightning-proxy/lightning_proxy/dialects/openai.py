@@ -92,6 +92,12 @@ class _TokensDialect(Dialect):
     def has_answer(self, answer: Fields) -> bool:
         return bool(objects(answer.get("choices")))
 
+    def is_garbage(self, fields: Fields) -> bool:
+        choices = fields.get("choices", [])
+        if choices is None:
+            return not (fields.get("usage") or fields.get("error"))
+        return not isinstance(choices, list) or len(objects(choices)) < len(choices)
+
     def unraised_error(self, event: ServerEvent, fields: Fields) -> str | None:
         if fields.get("error") or not (event.name == "error" or fields.get("object") == "error"):
             return None
