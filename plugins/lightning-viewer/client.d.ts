@@ -150,6 +150,7 @@ interface PageOfRollouts {
 }
 
 interface VersionChanges {
+  mode: Mode;
   better: number;
   worse: number;
   same: number;

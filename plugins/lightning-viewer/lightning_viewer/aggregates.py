@@ -16,6 +16,7 @@ from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.cli.console import to_json
+from lightning_core.runs.held_out import MODES
 from lightning_core.runs.result import Failure, RolloutCounts, RunUsage, failure_at, pattern_of
 from lightning_core.types import (
     AttemptedRollout,
@@ -269,16 +270,21 @@ class Aggregates:
         Args:
             before: The number of a version.
             after: The number of the other one.
-            mode: Which rollouts to compare, `other` for those without a mode; None for all.
+            mode: Which rollouts to compare, `other` for those without a mode; None for held-out ones where both have
+                samples of them in common, else validation ones, else those of training.
             limit: How many of the samples that changed to return; of more, those that lost and gained most.
 
         Returns:
-            `better`, `worse` and `same`, counts of samples with a reward on at least one side; `difference`, the paired
-            difference with its interval, None without a sample with both rewards; `rows`, what changed, the largest
-            losses first, each with `sample`, `from` and `to` (None where each rollout failed), and the ids of rollouts
-            `old` and `now`; `inputs` by sample.
+            `mode`, that of the rollouts; `better`, `worse` and `same`, counts of samples with a reward on at least one
+            side; `difference`, the paired difference with its interval, None without a sample with both rewards;
+            `rows`, what changed, the largest losses first, each with `sample`, `from` and `to` (None where each rollout
+            failed), and the ids of rollouts `old` and `now`; `inputs` by sample.
         """
-        old, now = self._by_sample(before, mode), self._by_sample(after, mode)
+        kinds = [each or "other" for each in MODES] if mode is None else [mode]
+        for kind in kinds:
+            old, now = self._by_sample(before, kind), self._by_sample(after, kind)
+            if old.keys() & now.keys():
+                break
         pairs: list[dict[str, Any]] = []
         for sample in sorted(old.keys() & now.keys()):
             means = _mean(old[sample]), _mean(now[sample])
@@ -295,6 +301,7 @@ class Aggregates:
         ]
         measured = paired_difference([each["from"] for each in pairs], [each["to"] for each in pairs])
         return {
+            "mode": None if kind == "other" else kind,
             "better": sum(each["change"] > 0 for each in pairs),
             "worse": sum(each["change"] < 0 for each in pairs),
             "same": len(pairs) - len(changed),
@@ -415,10 +422,10 @@ class Aggregates:
                 found.append({"mode": mode, **measured})
         return found
 
-    def _by_sample(self, version: int, wanted: str | None) -> dict[int, list[Row]]:
+    def _by_sample(self, version: int, wanted: str) -> dict[int, list[Row]]:
         found: dict[int, list[Row]] = {}
         for resources_id, mode in self._by_version:
-            if self._numbers.get(resources_id or "") == version and wanted in (None, mode or "other"):
+            if self._numbers.get(resources_id or "") == version and wanted == (mode or "other"):
                 for row in self._by_version.rows((resources_id, mode)):
                     if row.reward is not None or row.failure is not None:
                         found.setdefault(row.sample, []).append(row)

@@ -172,6 +172,17 @@ def test_two_versions_are_compared_on_the_samples_of_both() -> None:
     assert compared["inputs"][0] == {"question": "Question 0"}
 
 
+def test_versions_are_compared_on_one_kind_of_samples_those_learned_from_least() -> None:
+    aggregates = filled([1.0, 0.0, 1.0, 0.5, 0.5, 0.5])
+    kept = Rollout(rollout_id="ro-1", input=0, mode="test", resources_id="rs-1", status="succeeded", start_time=9.0)
+    aggregates.put(kept.model_copy(update={"rollout_id": "ro-10"}), 0.25)
+    assert (aggregates.compare(0, 1)["mode"], aggregates.compare(0, 1)["worse"]) == ("val", 2)
+    aggregates.put(kept.model_copy(update={"rollout_id": "ro-11", "resources_id": "rs-2"}), 0.75)
+    compared = aggregates.compare(0, 1)
+    assert (compared["mode"], compared["better"], compared["worse"], compared["same"]) == ("test", 1, 0, 0)
+    assert compared["difference"]["n"] == 1
+
+
 def test_samples_that_a_version_makes_fail_lost_most() -> None:
     compared = filled([1.0, None, 1.0, 0.0, None, None, 0.5, 0.5]).compare(0, 1)
     assert (compared["better"], compared["worse"], compared["same"]) == (0, 2, 1)

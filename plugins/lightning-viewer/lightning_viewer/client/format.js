@@ -104,6 +104,8 @@ function sampleText(input) {
 const MODES = { train: "training", val: "validation", test: "held out" };
 /** @param {Mode} mode */
 const modeName = (mode) => MODES[mode ?? ""] || "other";
+/** @param {Mode} mode */
+const samplesName = (mode) => `${modeName(mode)} samples`.replace("held out", "held-out");
 
 /**
  * Compare two texts line by line: a longest common subsequence.

@@ -57,12 +57,11 @@ function Verdict({ data }) {
   const found = data.comparison;
   if (!found) return html`<section class="card verdict"><h2>Reward</h2><p class="muted">${data.is_live && data.run.end === null ? "No rollout has given a reward yet." : "No rollout of this run gave a reward."}</p></section>`;
   const { difference } = found;
-  const where = `${modeName(found.mode)} samples`.replace("held out", "held-out");
   const before = difference ? { mean: difference.before } : found.before;
   const after = difference ? { mean: difference.after } : found.after;
   const rows = [found.before && { name: found.after ? "before" : "the first", kind: "before", ...found.before }, found.after && { name: "best", kind: "after", ...found.after }].filter(Boolean);
   return html`<section class="card verdict">
-    <h2>Reward on ${where}</h2>
+    <h2>Reward on ${samplesName(found.mode)}</h2>
     <p class="big">${before && html`<span class=${after ? "old" : ""}>${number(before.mean)}</span>`}${before && after && html`<span class="arrow" aria-label="to">→</span>`}${after && html`<span>${number(after.mean)}</span>`}</p>
     ${difference && html`<${Difference} found=${difference} />`}
     ${rows.length > 0 && html`<${Intervals} rows=${rows} />`}
@@ -248,7 +247,7 @@ function Samples({ source, revision, before, after, words }) {
   const whole = value.better + value.worse + value.same;
   if (!whole) return html`<section class="card"><h2>Sample by sample ${words}</h2><p class="muted">No sample was tried with both.</p></section>`;
   return html`<section class="card"><h2>Sample by sample ${words}</h2>
-    <p><${WonAndLost} found=${value} />, ${count(value.same)} the same, of ${count(whole)} that both were tried on</p>
+    <p><${WonAndLost} found=${value} />, ${count(value.same)} the same, of ${count(whole)} ${samplesName(value.mode)} that both were tried on</p>
     ${value.difference && html`<${Difference} found=${value.difference} />`}
     ${value.rows.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">${version(before)}</th><th scope="col" class="number">${version(after)}</th><th scope="col" class="number">Change</th></tr></thead><tbody>
     ${value.rows.map((each) => html`<tr key=${each.sample}><td class="sample">${sampleText(value.inputs[each.sample])}</td>
@@ -310,7 +309,7 @@ function Compared({ found, run }) {
    */
   const cell = (each, side) => { const [id] = side === "before" ? each.before_rollouts : each.after_rollouts; const words = reward(each[side]); return found[side].run === run && id ? html`<a href=${link("rollout", { id })}>${words}</a>` : words; };
   if (!whole) return html`<section class="card"><h2>Nothing to compare</h2><p class="muted">No sample has a reward on both sides.</p></section>`;
-  return html`<section class="card verdict"><h2>Reward on ${`${modeName(found.mode)} samples`.replace("held out", "held-out")} that both ran</h2>
+  return html`<section class="card verdict"><h2>Reward on ${samplesName(found.mode)} that both ran</h2>
       <p class="big">${difference && html`<span class="old">${number(difference.before)}</span><span class="arrow" aria-label="to">→</span><span>${number(difference.after)}</span>`}</p>
       ${difference && html`<${Difference} found=${difference} />`}
       <${Intervals} rows=${rows} />
