@@ -18,6 +18,7 @@ interface Difference {
   low: number | null;
   high: number | null;
   n: number;
+  lost: number;
 }
 
 interface Used {

@@ -37,6 +37,7 @@ async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
             [
                 "Reward on validation samples",
                 "0.33→1.00",
+                "3 samples, 1 more without a reward",
                 "Validation reward by step",
                 "3× ValueError: cannot add 17 apples",
             ],
@@ -44,13 +45,37 @@ async def opened(path: Path, place: str = "") -> AsyncIterator[Page]:
         ("rollouts", ["12 of 12 rollouts", HOSTILE, "ValueError: cannot add 17 apples"]),
         ("rollouts?status=failed", ["3 of 12 rollouts"]),
         ("rollouts?text=hard", ["3 of 12 rollouts"]),
-        ("prompts", ["v2, the best", "made from v1", "+think", "2 better, 0 worse, 1 the same, of 3", "+0.67 95%"]),
+        (
+            "prompts",
+            [
+                "v2, the best",
+                "made from v1",
+                "+think",
+                "2 better, 0 worse, 1 the same, of 3",
+                "+0.67 95%",
+            ],
+        ),
         ("nowhere", ["Reward on validation samples"]),
     ],
 )
 async def test_pages_of_a_file(folder: RunFolder, page: str, words: list[str]) -> None:
     async with opened(folder.path / "report.html", page) as tab:
         await shows(tab, *words)
+
+
+async def test_the_reward_is_told_with_its_interval_and_the_samples_without_one(tmp_path: Path) -> None:
+    @rollout
+    async def fails_at_times(task: int) -> float:
+        if task > 3:
+            raise ValueError("too large")
+        return 0.5 if task == 0 else 1.0
+
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    result = await trainer.fit_async(fails_at_times, list(range(6)))
+    await trainer.store.aclose()
+    assert result.report is not None
+    async with opened(result.report) as tab:
+        await shows(tab, "95% 0.48 to 1.00, 4 samples, 2 more without a reward")
 
 
 async def test_the_page_of_a_rollout(folder: RunFolder) -> None:

@@ -32,6 +32,8 @@ const change = (before, after) => (before === null ? (after === null ? 0 : Infin
  * @param {number | null} value
  */
 const reward = (value) => (value === null ? "none" : number(value));
+/** @param {{n: number, lost: number}} found */
+const samplesTold = ({ n, lost }) => `${count(n)} ${n === 1 ? "sample" : "samples"}${lost ? `, ${count(lost)} more without a reward` : ""}`;
 
 /** @param {number | null | undefined} value Seconds. */
 function duration(value) {

@@ -59,11 +59,13 @@ function Verdict({ data }) {
   const { difference } = found;
   const before = difference ? { mean: difference.before } : found.before;
   const after = difference ? { mean: difference.after } : found.after;
+  const measured = found.after || found.before;
   const rows = [found.before && { name: found.after ? "before" : "the first", kind: "before", ...found.before }, found.after && { name: "best", kind: "after", ...found.after }].filter(Boolean);
   return html`<section class="card verdict">
     <h2>Reward on ${samplesName(found.mode)}</h2>
     <p class="big">${before && html`<span class=${after ? "old" : ""}>${number(before.mean)}</span>`}${before && after && html`<span class="arrow" aria-label="to">→</span>`}${after && html`<span>${number(after.mean)}</span>`}</p>
     ${difference && html`<${Difference} found=${difference} />`}
+    ${!difference && measured && html`<p class="note">${measured.low !== null && measured.high !== null && `95% ${number(measured.low)} to ${number(measured.high)}, `}${samplesTold(measured)}</p>`}
     ${rows.length > 0 && html`<${Intervals} rows=${rows} />`}
     ${found.mode === "val" && found.after && html`<p class="note">The best was chosen on these samples, which flatters it.${data.run.outcome !== "running" && " Give a test_dataset to measure it on others."}</p>`}
   </section>`;
@@ -268,7 +270,7 @@ function WonAndLost({ found: { better, worse } }) {
 function Difference({ found }) {
   const isSure = found.low !== null && found.high !== null && (found.low > 0 || found.high < 0);
   return html`<p class="difference ${found.difference > 0 ? "good" : found.difference < 0 ? "bad" : ""}">
-    <strong>${signed(found.difference)}</strong>${found.low !== null && found.high !== null && html` <span class="muted">95% ${signed(found.low)} to ${signed(found.high)}, ${count(found.n)} samples${isSure ? "" : "; this may be chance"}</span>`}</p>`;
+    <strong>${signed(found.difference)}</strong><span class="muted">${found.low !== null && found.high !== null && ` 95% ${signed(found.low)} to ${signed(found.high)},`} ${samplesTold(found)}${!isSure && found.low !== null && "; this may be chance"}</span></p>`;
 }
 
 // Compare
