@@ -240,6 +240,55 @@ def test_arguments_that_clients_read_of_a_stream_go_back_as_they_were(written: s
     assert chat["messages"][1]["tool_calls"][0]["function"]["arguments"] == written
 
 
+def delta(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": fields}]}
+
+
+def calling(index: int, arguments: str, **more: Any) -> dict[str, Any]:
+    return delta(
+        tool_calls=[{"index": index, "function": {"arguments": arguments, **more.pop("function", {})}, **more}]
+    )
+
+
+@pytest.mark.parametrize("amid", [{"content": "\n"}, {"reasoning_content": "hm"}])
+def test_what_comes_amid_a_call_comes_after_it(amid: dict[str, str]) -> None:
+    first = calling(0, '{"a"', id="c1", function={"name": "add"})
+    second = calling(1, "{}", id="c2", function={"name": "sub"})
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    conversion = MESSAGES.stream({})
+    given_chunks = [first, delta(**amid), calling(0, ": 1}"), delta(**amid), second, delta(content="end"), end]
+    events = [event for chunk in given_chunks for event in conversion.feed(chunk)] + conversion.finish()
+    begun = [event["content_block"] for event in events if event["type"] == "content_block_start"]
+    kind = "text" if "content" in amid else "thinking"
+    assert [block["type"] for block in begun] == ["tool_use", kind, "tool_use", "text"]
+    assert [block.get("id") for block in begun] == ["c1", None, "c2", None]
+    pieces: dict[int, str] = {}
+    ended: list[int] = []
+    for event in events:
+        if event["type"] == "content_block_delta":
+            assert event["index"] == len(ended)
+            text = next((value for name, value in event["delta"].items() if name not in ("type", "signature")), "")
+            pieces[event["index"]] = pieces.get(event["index"], "") + text
+        elif event["type"] == "content_block_stop":
+            ended.append(event["index"])
+    assert ended == [0, 1, 2, 3]
+    assert list(pieces.values()) == ['{"a": 1}', "".join(amid.values()) * 2, "{}", "end"]
+
+
+def test_calls_with_the_same_index_are_told_apart_by_their_ids() -> None:
+    calls = [{**CALL, "index": 0, "id": f"c{place}"} for place in range(2)]
+    answer = MESSAGES.answer(whole(message("", "", calls)), {})
+    assert [(block["type"], block["input"]) for block in answer["content"]] == [("tool_use", {"a": 1})] * 2
+
+
+def test_an_answer_in_parts_is_their_text() -> None:
+    said: dict[str, Any] = {"role": "assistant", "content": [{"type": "text", "text": each} for each in "ab"]}
+    assert MESSAGES.answer(whole(said), {})["content"] == [{"type": "text", "text": "ab"}]
+    said["content"].append({"type": "audio"})
+    with pytest.raises(Refused, match="answered with a part of the type 'audio'"):
+        MESSAGES.answer(whole(said), {})
+
+
 def test_usage_counts_cached_tokens_apart() -> None:
     usage = MESSAGES.answer(whole(message("a", "", [])), {})["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (5, 2, 3)

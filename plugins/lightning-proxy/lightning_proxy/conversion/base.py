@@ -201,7 +201,10 @@ class ChatAnswer:
         self.cached_tokens = 0
         self.reasoning_tokens = 0
         self._open: tuple[Kind, Any] | None = None
-        self._calls: set[Any] = set()
+        self._calls: dict[Any, str] = {}
+        """The ids of the calls, by their index: the newest where several have one."""
+        self._held: list[tuple[Kind, str]] = []
+        """What came amid a call: in other APIs a part ends before the next one begins."""
 
     @property
     def calls_tools(self) -> bool:
@@ -228,7 +231,11 @@ class ChatAnswer:
     def finish(self) -> list[Step]:
         """End the part that is open."""
         self._open, was_open = None, self._open
-        return [] if was_open is None else [Step("end", self.blocks[-1])]
+        steps = [] if was_open is None else [Step("end", self.blocks[-1])]
+        held, self._held = self._held, []
+        for kind, text in held:
+            steps += self._add(kind, None, text)
+        return steps + self.finish() if held else steps
 
     def begin_empty_text(self) -> list[Step]:
         """Add an empty text, for an API that has no answer without a part."""
@@ -245,9 +252,9 @@ class ChatAnswer:
         steps: list[Step] = []
         # vLLM has called it by both names, and some versions by both at once.
         if reasoning := text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")):
-            steps += self._add("reasoning", None, reasoning)
-        if content := text_of(message.get("content")) or text_of(message.get("refusal")):
-            steps += self._add("text", None, content)
+            steps += self._add_or_hold("reasoning", reasoning)
+        if content := _text_in(message.get("content")) or text_of(message.get("refusal")):
+            steps += self._add_or_hold("text", content)
         for place, call in enumerate(objects(message.get("tool_calls"))):
             steps += self._read_call(call, call.get("index", place))
         return steps
@@ -255,15 +262,16 @@ class ChatAnswer:
     def _read_call(self, call: Fields, index: Any) -> list[Step]:
         function = mapping(call.get("function"))
         steps: list[Step] = []
-        if index not in self._calls:
-            name = text_of(function.get("name"))
+        name, call_id = text_of(function.get("name")), text_of(call.get("id"))
+        is_another = name is not None and call_id is not None and call_id != self._calls.get(index)
+        if index not in self._calls or is_another:
             if name is None:
                 raise Refused(502, NOT_CONVERTIBLE, f"the engine calls a tool without a function's name: {call!r:.200}")
-            self._calls.add(index)
-            steps = self._begin("call", index, text_of(call.get("id")) or f"call_{secrets.token_hex(12)}", name)
+            self._calls[index] = call_id or f"call_{secrets.token_hex(12)}"
+            steps = self._begin("call", index, self._calls[index], name)
         if arguments := text_of(function.get("arguments")):
             if self._open != ("call", index):
-                raise Refused(502, NOT_CONVERTIBLE, "the engine goes on with a tool call after it began another part")
+                raise Refused(502, NOT_CONVERTIBLE, "the engine goes on with a tool call after it began another one")
             steps += self._add("call", index, arguments)
         return steps
 
@@ -273,7 +281,23 @@ class ChatAnswer:
         self.blocks.append(Block(kind, len(self.blocks), call_id, name))
         return [*steps, Step("begin", self.blocks[-1])]
 
+    def _add_or_hold(self, kind: Kind, text: str) -> list[Step]:
+        if self._open is None or self._open[0] != "call":
+            return self._add(kind, None, text)
+        self._held.append((kind, text))
+        return []
+
     def _add(self, kind: Kind, key: Any, text: str) -> list[Step]:
         steps = [] if self._open == (kind, key) else self._begin(kind, key)
         self.blocks[-1].pieces.append(text)
         return [*steps, Step("piece", self.blocks[-1], text)]
+
+
+def _text_in(content: Any) -> str | None:
+    """Return the text of an answer, which a few engines give as a list of parts."""
+    if not isinstance(content, list):
+        return text_of(content)
+    parts = objects(content)
+    if other := [part.get("type") for part in parts if not isinstance(part.get("text"), str)]:
+        raise Refused(502, NOT_CONVERTIBLE, f"the engine answered with a part of the type {other[0]!r:.100}")
+    return "".join(str(part["text"]) for part in parts)
