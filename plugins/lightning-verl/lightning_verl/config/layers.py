@@ -8,6 +8,7 @@ ALWAYS: dict[str, Any] = {
     # For the difference to what the actor says, and the correction of it
     "actor_rollout_ref.rollout.calculate_log_probs": True,
     "actor_rollout_ref.rollout.name": "vllm",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,  # verl's 2 needs two GPUs
     "reward.num_workers": 0,  # the agent gives the reward
     "critic.model.path": "${actor_rollout_ref.model.path}",
     "critic.model.tokenizer_path": "${actor_rollout_ref.model.tokenizer_path}",
@@ -31,6 +32,16 @@ PRESETS: dict[str, dict[str, Any]] = {
 _MODELS = ("actor_rollout_ref.model", "critic.model")
 _ENGINES = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
 
+WITH_FSDP: dict[str, Any] = {
+    "actor_rollout_ref.actor.strategy": "fsdp2",
+    "critic.strategy": "fsdp2",
+    **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},
+}
+"""What is set where verl's engine is FSDP, on any device: its second version."""
+
+HF_REGISTERED: dict[str, Any] = {"actor_rollout_ref.model.external_lib": "lightning_verl.hf.register"}
+"""What makes our own generating process known to verl on a GPU."""
+
 WITHOUT_FLASH_ATTN: dict[str, Any] = {
     **{f"{model}.use_remove_padding": False for model in _MODELS},
     **{f"{model}.override_config.attn_implementation": "sdpa" for model in _MODELS},
@@ -46,15 +57,11 @@ ON_CPU: dict[str, Any] = {
     "ray_kwargs.ray_init.include_dashboard": False,
     "actor_rollout_ref.rollout.name": "hf",
     "actor_rollout_ref.rollout.dtype": "float32",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-    "actor_rollout_ref.actor.strategy": "fsdp2",
     "actor_rollout_ref.actor.use_torch_compile": False,
-    "critic.strategy": "fsdp2",
     "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
     **WITHOUT_FLASH_ATTN,
     **{f"{model}.enable_gradient_checkpointing": False for model in _MODELS},
     **{f"{model}.external_lib": "lightning_verl.external" for model in _MODELS},
-    **{f"{engine}.strategy": "fsdp2" for engine in _ENGINES},
     **{f"{engine}.use_torch_compile": False for engine in _ENGINES},
     **{f"{engine}.mixed_precision.param_dtype": "fp32" for engine in _ENGINES},
     **{f"{engine}.dtype": "float32" for engine in _ENGINES},

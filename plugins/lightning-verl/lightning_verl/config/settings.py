@@ -26,7 +26,15 @@ from lightning_verl.config.conflicts import (
 )
 from lightning_verl.config.given import Given, Source, read_given
 from lightning_verl.config.keys import faults_of_keys, with_whole_counts
-from lightning_verl.config.layers import ALWAYS, ON_CPU, PRESETS, SEPARATE_ON_CPU, WITHOUT_FLASH_ATTN
+from lightning_verl.config.layers import (
+    ALWAYS,
+    HF_REGISTERED,
+    ON_CPU,
+    PRESETS,
+    SEPARATE_ON_CPU,
+    WITH_FSDP,
+    WITHOUT_FLASH_ATTN,
+)
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.without_effect import faults_of_effect, harmless_options
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
@@ -114,10 +122,13 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
         engine = "dp"
     defaults = packaged_defaults(engine)
     _lay(defaults, ALWAYS)
+    _lay(defaults, WITH_FSDP if engine == "dp" else {})
     _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
     _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
     if own.device != "cpu" and engine == "dp" and find_spec("flash_attn") is None:
         _lay(defaults, WITHOUT_FLASH_ATTN)
+    if own.device != "cpu" and given.get("actor_rollout_ref.rollout.name") == "hf":
+        _lay(defaults, HF_REGISTERED)
     if own.device == "cpu" and given.get("trainer.v1.trainer_mode") == "separate_async":
         _lay(defaults, SEPARATE_ON_CPU)
     _refuse([*faults, *faults_of_keys(given, defaults)])

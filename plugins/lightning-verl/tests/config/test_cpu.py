@@ -100,3 +100,15 @@ def test_attention_is_torchs_own_where_flash_attn_is_not_installed(monkeypatch, 
     assert model.override_config.get("attn_implementation") == (None if is_there else "sdpa")
     asked = load_settings(["agentlightning.device=cuda", "actor_rollout_ref.model.use_remove_padding=true"]).verl
     assert asked.actor_rollout_ref.model.use_remove_padding
+
+
+def test_one_gpu_is_enough_for_what_is_set_without_being_said():
+    config = load_settings(["agentlightning.device=cuda"]).verl
+    assert config.actor_rollout_ref.rollout.tensor_model_parallel_size == 1
+    assert (config.actor_rollout_ref.actor.strategy, config.critic.strategy) == ("fsdp2", "fsdp2")
+    assert config.actor_rollout_ref.actor.fsdp_config.strategy == "fsdp2"
+
+
+def test_our_own_server_is_known_to_verl_on_a_gpu_too():
+    config = load_settings(["agentlightning.device=cuda", "actor_rollout_ref.rollout.name=hf"]).verl
+    assert config.actor_rollout_ref.model.external_lib == "lightning_verl.hf.register"
