@@ -1,7 +1,7 @@
 """The option `models`: other names of a model, what answers when it does not, and its sampling parameters."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NotRequired, Required
 
 from pydantic import ConfigDict, with_config
@@ -100,9 +100,10 @@ class Models:
                 if alias in listed:
                     raise ConfigError(f"models ({name}): the alias {alias!r} is a model of the model list itself")
 
-    def names(self, listed: Iterable[str]) -> list[str]:
+    def names(self, listed: Collection[str]) -> list[str]:
         """Return what agents may ask for: the names of the model list, and their aliases."""
-        return list(dict.fromkeys([*listed, *(alias for alias in self._aliases if "*" not in alias)]))
+        aliases = [alias for alias, name in self._aliases.items() if "*" not in alias and name in listed]
+        return list(dict.fromkeys([*listed, *aliases]))
 
     def resolve(self, asked: str | None, listed: Collection[str]) -> str | None:
         """Return the name of the model list that an asked one stands for; the asked one where it stands for none.
