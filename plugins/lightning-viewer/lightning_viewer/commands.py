@@ -106,6 +106,10 @@ def show(
     from lightning_viewer.stored import copied, find
     from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
 
+    if rollout is not None and (as_json or failed):
+        raise click.UsageError(f"{'--json' if as_json else '--failed'} is about the run; leave ROLLOUT out")
+    if rollout is None and full:
+        raise click.UsageError("--full is about one rollout; give a RUN and a ROLLOUT")
     folder = find(runs_root(runs_dir), run)
     manifest = folder.manifest()
     if as_json:

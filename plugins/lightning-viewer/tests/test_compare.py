@@ -229,6 +229,19 @@ def test_a_negative_limit_is_refused(tmp_path: Path) -> None:
         assert (done.exit_code, "-5 is not in the range x>=0" in done.output) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run-1", "ro-1", "--json"], "--json is about the run; leave ROLLOUT out"),
+        (["run-1", "ro-1", "--failed"], "--failed is about the run; leave ROLLOUT out"),
+        (["run-1", "--full"], "--full is about one rollout; give a RUN and a ROLLOUT"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(arguments: list[str], message: str) -> None:
+    done = CliRunner().invoke(show, arguments)
+    assert (done.exit_code, message in done.output) == (2, True)
+
+
 def test_show_writes_the_manifest_for_programs(tmp_path: Path) -> None:
     name = run(tmp_path, "first", samples=1)
     record = json.loads("\n".join(shown(tmp_path, name, "--json")))
