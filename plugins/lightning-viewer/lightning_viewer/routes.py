@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from starlette.requests import Request
@@ -11,9 +12,11 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import BaseRoute, Route
 
 from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, RunFolderError
+from lightning_core.types import RolloutMode, RolloutStatus
 from lightning_viewer.report import page_of, policy_of
 
 if TYPE_CHECKING:
+    from lightning_viewer.aggregates import Aggregates
     from lightning_viewer.live import Live
 
 PREFIX = "/ui"
@@ -137,13 +140,12 @@ async def _rollouts(live: "Live", request: Request) -> Any:
     from lightning_viewer.aggregates import Filter, Order
 
     asked = request.query_params
-    order: Any = asked.get("order", "worst")
-    if order not in get_args(Order):
-        raise InvalidRequest(f"order is {order!r}; there are: {', '.join(get_args(Order))}")
+    order: Any = _one_of(request, "order", get_args(Order)) or "worst"
+    known = await live.known()
     chosen = Filter(
-        mode=asked.get("mode"),
-        status=asked.get("status"),
-        version=_whole(request, "version"),
+        mode=_one_of(request, "mode", (*get_args(RolloutMode), "other")),
+        status=_one_of(request, "status", get_args(RolloutStatus)),
+        version=_version(request, "version", known),
         step=_whole(request, "step"),
         sample=_whole(request, "sample"),
         text=asked.get("text"),
@@ -152,7 +154,6 @@ async def _rollouts(live: "Live", request: Request) -> Any:
         without_reward="without_reward" in asked,
     )
     limit, offset = _whole(request, "limit"), _whole(request, "offset") or 0
-    known = await live.known()
     limit = min(MAX_PAGE, 100 if limit is None else limit)
     return {"all": len(known), **known.page(chosen, order=order, limit=limit, offset=offset)}
 
@@ -169,7 +170,7 @@ async def _trace(live: "Live", request: Request) -> Any:
 
 async def _samples(live: "Live", request: Request) -> Any:
     known = await live.known()
-    before, after = _whole(request, "before"), _whole(request, "after")
+    before, after = _version(request, "before", known), _version(request, "after", known)
     if before is None or after is None:
         raise InvalidRequest("give the numbers of two versions, counted from 0: before and after")
     return known.compare(before, after)
@@ -206,6 +207,20 @@ async def _compare(live: "Live", request: Request) -> Any:
     return most_changed(compare(before, after))
 
 
+def _one_of(request: Request, name: str, allowed: Sequence[str]) -> str | None:
+    given = request.query_params.get(name)
+    if given is not None and given not in allowed:
+        raise InvalidRequest(f"{name} is {given!r}; there are: {', '.join(allowed)}")
+    return given
+
+
+def _version(request: Request, name: str, known: "Aggregates") -> int | None:
+    number = _whole(request, name)
+    if number is not None and number >= known.version_count:
+        raise InvalidRequest(f"{name} is {number}; the run's versions, from 0, are {known.version_count}")
+    return number
+
+
 def _whole(request: Request, name: str) -> int | None:
     given = request.query_params.get(name)
     if given is None:
@@ -218,9 +233,12 @@ def _whole(request: Request, name: str) -> int | None:
 def _number(request: Request, name: str) -> float | None:
     given = request.query_params.get(name)
     try:
-        return None if given is None else float(given)
+        number = None if given is None else float(given)
     except ValueError as exc:
         raise InvalidRequest(f"{name} is {given!r}; it is a number") from exc
+    if number is not None and math.isnan(number):
+        raise InvalidRequest(f"{name} is {given!r}; it is a number")
+    return number
 
 
 class _Answer(JSONResponse):

@@ -92,6 +92,11 @@ async def test_rollouts_are_filtered_sorted_and_paged(
     [
         ("rollouts?limit=-1", 422, "limit is '-1'; it is a whole number from 0 on"),
         ("rollouts?order=odd", 422, "order is 'odd'; there are: worst, best, newest, oldest, slowest"),
+        ("rollouts?status=bogus", 422, "status is 'bogus'; there are: queuing, "),
+        ("rollouts?mode=bogus", 422, "mode is 'bogus'; there are: train, val, test, other"),
+        ("rollouts?version=2", 422, "version is 2; the run's versions, from 0, are 2"),
+        ("samples?before=0&after=99", 422, "after is 99; the run's versions, from 0, are 2"),
+        ("rollouts?to=nan", 422, "to is 'nan'; it is a number"),
         ("rollouts?from=low", 422, "from is 'low'; it is a number"),
         ("rollouts/ro-none", 404, "has no rollout 'ro-none'"),
         ("rollouts/ro-none/trace", 404, "has no rollout 'ro-none'"),
