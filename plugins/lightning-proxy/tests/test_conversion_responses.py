@@ -198,10 +198,16 @@ def test_what_clients_always_send_changes_nothing() -> None:
         reasoning={"summary": "auto"},
         prompt_cache_key="k",
         client_metadata={"a": "b"},
-        text={"format": {"type": "text"}},
+        text={"format": {"type": "text"}, "verbosity": "medium"},
         truncation="disabled",
         parallel_tool_calls=True,
     )
+
+
+@pytest.mark.parametrize("store", [{}, {"store": True}, {"store": False}])
+def test_a_response_says_that_it_is_not_stored(store: dict[str, bool]) -> None:
+    answer = RESPONSES.answer(whole(message("a", "", [])), {"model": "small", **store})
+    assert answer["store"] is False
 
 
 def test_parameters_have_chats_names() -> None:

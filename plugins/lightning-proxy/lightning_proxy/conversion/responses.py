@@ -288,7 +288,8 @@ def _tool_choice(choice: Any) -> Any:
 
 def _text(config: Fields) -> Fields:
     require_known(config, {"format", "verbosity"}, "text")
-    found: Fields = {} if config.get("verbosity") is None else {"verbosity": config["verbosity"]}
+    is_default = config.get("verbosity") in (None, "medium")
+    found: Fields = {} if is_default else {"verbosity": config["verbosity"]}
     wanted = dict(object_at(config, "format", "text"))
     kind = wanted.pop("type", "text")
     if kind == "json_schema":
@@ -393,7 +394,7 @@ class _Items:
             "parallel_tool_calls": request.get("parallel_tool_calls") is not False,
             "previous_response_id": request.get("previous_response_id"),
             "reasoning": request.get("reasoning") or {"effort": None, "summary": None},
-            "store": request.get("store") is not False,
+            "store": False,  # it cannot be fetched, nor continued by its id
             "temperature": request.get("temperature"),
             "text": request.get("text") or {"format": {"type": "text"}},
             "tool_choice": request.get("tool_choice") or "auto",
