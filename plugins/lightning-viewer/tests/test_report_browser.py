@@ -78,6 +78,19 @@ async def test_the_reward_is_told_with_its_interval_and_the_samples_without_one(
         await shows(tab, "95% 0.48 to 1.00, 4 samples, 2 more without a reward")
 
 
+async def test_a_sample_that_turns_the_direction_of_texts_is_shown_as_it_is(tmp_path: Path) -> None:
+    @rollout
+    async def agrees(task: dict[str, Any]) -> float:
+        return 1.0
+
+    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    result = await trainer.fit_async(agrees, [{"name": "turned \u202e round", "i": 4}])
+    await trainer.store.aclose()
+    assert result.report is not None
+    async with opened(result.report, "rollouts") as tab:
+        await shows(tab, r"turned \u202e round")
+
+
 async def test_the_page_of_a_rollout(folder: RunFolder) -> None:
     path = folder.path / "report.html"
     found = re.search(r'id="data">(.*?)</script>', path.read_text(), re.DOTALL)

@@ -87,13 +87,17 @@ function keep(settings) {
 }
 
 /**
- * Return the text of a sample: the first text that is in it, or its JSON.
+ * Return the text of a sample: the first text that is in it, or its JSON. What would turn its direction is escaped.
+ * @param {Json | undefined} input
+ */
+const sampleText = (input) => sampleWords(input).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (each) => `\\u${each.charCodeAt(0).toString(16).padStart(4, "0")}`);
+/**
  * @param {Json | undefined} input
  * @returns {string}
  */
-function sampleText(input) {
+function sampleWords(input) {
   if (typeof input === "string") return input;
-  const whole = JSON.stringify(input);
+  const whole = JSON.stringify(input) ?? "";
   if (input && typeof input === "object" && !Array.isArray(input)) {
     const texts = Object.values(input).filter((each) => typeof each === "string");
     const longest = texts.reduce((a, b) => (b.length > a.length ? b : a), "");
