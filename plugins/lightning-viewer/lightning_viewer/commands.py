@@ -30,7 +30,7 @@ def report(
 
     With OTHER, an earlier run, it has a page that compares the two sample by sample.
 
-    Every run writes it at its end, unless it is interrupted. It has all rollouts, and up to 200 traces.
+    Every run writes it at its end, unless it is interrupted. It has as many rollouts as fit, and up to 200 traces.
 
     \b
     Example:

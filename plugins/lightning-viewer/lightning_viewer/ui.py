@@ -87,7 +87,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
     if url is None:
         live = Live(folder=find(root, run), root=root, closing=closing)
     else:
-        options = {"name": "http", "url": url, "key": key or "", "retry_seconds": 5.0}
+        options = {"name": "http", "url": url, "key": key or "", "retry_seconds": 1.0}
         store = default_registry().build("stores", options, expected=LightningStore)
         live = Live(store, closing=closing)
     try:
