@@ -83,12 +83,15 @@ async def test_a_sample_that_turns_the_direction_of_texts_is_shown_as_it_is(tmp_
     async def agrees(task: dict[str, Any]) -> float:
         return 1.0
 
-    trainer = Trainer(algorithm="baseline", run_dir=tmp_path)
+    only: NamedResources = {"main_prompt": PromptTemplate(template="{task}")}
+    trainer = Trainer(algorithm="baseline", initial_resources=only, run_dir=tmp_path)
     result = await trainer.fit_async(agrees, [{"name": "turned \u202e round", "i": 4}])
     await trainer.store.aclose()
     assert result.report is not None
     async with opened(result.report, "rollouts") as tab:
         await shows(tab, r"turned \u202e round")
+        await tab.get_by_role("link", name="Run", exact=True).click()
+        await shows(tab, "The only version")
 
 
 async def test_the_page_of_a_rollout(folder: RunFolder) -> None:

@@ -115,7 +115,7 @@ function Best({ data }) {
   const first = data.resources[0];
   return html`<section class="card wide"><h2>${index === 0 ? "The best is what it started from" : "The best found, against the first"}</h2>
     ${Object.entries(data.resources[index].texts).map(([name, text]) => html`<h3>${name}</h3><${Diff} before=${first.texts[name] ?? ""} after=${text} />`)}
-    <p class="end"><a href=${link("prompts")}>All ${count(data.resources.length)} versions</a></p></section>`;
+    <p class="end"><a href=${link("prompts")}>${data.resources.length === 1 ? "The only version" : `All ${count(data.resources.length)} versions`}</a></p></section>`;
 }
 
 /** @param {{before: string, after: string}} given */
@@ -318,7 +318,7 @@ function Compared({ found, run }) {
       <p class="note">before: <code>${before.label}</code>, after: <code>${after.label}</code></p></section>
     <section class="card"><h2>Sample by sample</h2>
       <p><${WonAndLost} found=${found} />, ${count(found.same)} the same, of ${count(whole)}${found.unpaired > 0 && `; ${count(found.unpaired)} have no reward on one side`}</p>
-      ${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">before</th><th scope="col" class="number">after</th><th scope="col" class="number">Change</th></tr></thead><tbody>
+      ${found.samples.length > 0 && html`<div class="scroll"><table class="rollouts"><thead><tr><th scope="col">Sample</th><th scope="col" class="number">Before</th><th scope="col" class="number">After</th><th scope="col" class="number">Change</th></tr></thead><tbody>
       ${found.samples.map((each) => html`<tr><td class="sample">${sampleText(each.input)}</td><td class="number">${cell(each, "before")}</td><td class="number">${cell(each, "after")}</td>
         <td class="number ${change(each.before, each.after) > 0 ? "good" : "bad"}">${signed(change(each.before, each.after))}</td></tr>`)}</tbody></table></div>`}
       ${found.changed > found.samples.length && html`<p class="muted">and ${count(found.changed - found.samples.length)} more</p>`}</section>`;
