@@ -1,10 +1,10 @@
-"""Model calls of an algorithm itself, through the model proxy: counted and recorded as those of the agent are."""
+"""Model calls of an algorithm itself: through the model proxy, which counts and records them, or past it."""
 
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from lightning_core.adapter.usage import METADATA as USAGE, as_metadata, read_usage
+from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
 from lightning_core.errors import ConfigError, Fault, InvalidTransition
 from lightning_core.model_proxy import ModelProxy, flush_calls
 from lightning_core.store import LightningStore
@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 
 _OF = "lightning_core.calls_of_algorithm"
 """Under this name the metadata of a rollout say which algorithm's calls it has."""
+
+_PAST_PROXY = "lightning_core.usage_past_proxy"
+"""Under this name the store has what calls of algorithms used that no proxy saw."""
 
 
 def is_of_algorithm(rollout: Rollout) -> bool:
@@ -58,6 +61,23 @@ async def own_calls(store: LightningStore, proxy: ModelProxy, *, algorithm: str)
             await _flush(general, rollout, key)
     finally:
         await _end(store, rollout, has_ended=has_ended)
+
+
+async def add_own_usage(store: LightningStore, usage: Usage) -> None:
+    """Count calls that an algorithm made by a client of its own, past the model proxy.
+
+    The run's result and summary then have them. One call of this function must end before the next begins.
+
+    Args:
+        store: The run's.
+        usage: What the calls used; the total survives a kill.
+    """
+    await store.save_state(_PAST_PROXY, as_metadata(await usage_past_proxy(store) + usage))
+
+
+async def usage_past_proxy(store: LightningStore) -> Usage:
+    """Return what was counted by `add_own_usage` in this run."""
+    return usage_in({USAGE: await store.load_state(_PAST_PROXY)})
 
 
 async def cancel_own_calls(store: LightningStore) -> None:

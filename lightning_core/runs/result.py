@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from lightning_core.adapter.usage import METADATA as USAGE, Usage, as_metadata, read_usage, usage_in
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.batch import reward_of
-from lightning_core.algorithm.own_calls import is_of_algorithm
+from lightning_core.algorithm.own_calls import is_of_algorithm, usage_past_proxy
 from lightning_core.plugins import HookFailure
 from lightning_core.runs.held_out import Comparison
 from lightning_core.secrets import hide_in_text
@@ -303,9 +303,9 @@ async def _deleted_usage(store: LightningStore) -> tuple[Usage, set[str]]:
 
 
 async def sum_usage(store: LightningStore) -> RunUsage:
-    """Add up what the attempts of a run used: as their metadata have it, else as their spans do."""
+    """Add up what the attempts of a run used, as their metadata or spans have it, and the algorithm by itself."""
     agent, counted = await _deleted_usage(store)
-    algorithm = Usage()
+    algorithm = await usage_past_proxy(store)
     for rollout in await store.query_rollouts():
         if not isinstance(rollout, AttemptedRollout):
             continue

@@ -231,7 +231,9 @@ class APO(Algorithm):
                 "lightning.apo_samples_left_out count=%d; these training samples are in the val_dataset, too", left_out
             )
         logger.info("lightning.apo_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
-        saved = await SavedSearch.open(self.get_store(), self._about(prompts, train, val))
+        about, proxy = self._about(prompts, train, val), self.get_llm_proxy()
+        past_proxy = proxy is None or not self._goes_through(proxy)
+        saved = await SavedSearch.open(self.get_store(), about, counts_calls=past_proxy)
         trials = Trials(
             self.get_store(),
             resources,

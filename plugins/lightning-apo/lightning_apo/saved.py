@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_apo.models import Answer
+from lightning_core.adapter.usage import Usage
+from lightning_core.algorithm.own_calls import add_own_usage
 from lightning_core.store import LightningStore
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ class SavedSearch:
     """What the search depends on: options, prompts, sizes. Only a search about the same goes on."""
     key: str
     """Names the search in the run."""
+    counts_calls: bool
+    """Whether what the models use is counted here, since no model proxy sees it."""
     tries: int = 0
     """How often it was given up because nothing gave a reward; then its rollouts are run anew."""
     state: dict[str, Any] | None = None
@@ -34,13 +38,13 @@ class SavedSearch:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    async def open(cls, store: LightningStore, about: Mapping[str, Any]) -> "SavedSearch":
+    async def open(cls, store: LightningStore, about: Mapping[str, Any], *, counts_calls: bool) -> "SavedSearch":
         """Find the search that did not come to its end in this run, or begin a new one."""
         found = await store.load_state(STATE)
         if isinstance(found, dict) and not found["ended"]:
             if found["about"] == about:
                 answers = await store.load_state(ANSWERS)
-                search = cls(store, about, found["key"], found["tries"], found["state"])
+                search = cls(store, about, found["key"], counts_calls, found["tries"], found["state"])
                 if isinstance(answers, dict) and answers["step"] == search._step():
                     search.answers = answers["answers"]
                 logger.info("lightning.apo_resumed step=%s", search._step())
@@ -49,7 +53,7 @@ class SavedSearch:
             logger.warning(
                 "lightning.apo_begun_anew changed=%s; the search that is in the store was about something else", changed
             )
-        search = cls(store, about, secrets.token_hex(8))
+        search = cls(store, about, secrets.token_hex(8), counts_calls)
         await search._save(ended=False)
         return search
 
@@ -78,6 +82,8 @@ class SavedSearch:
             return Answer(*self.answers[name])
         answer = await ask()
         async with self._lock:
+            if self.counts_calls:
+                await add_own_usage(self.store, Usage(1, answer.input_tokens or None, answer.output_tokens or None))
             self.answers[name] = list(answer)
             await self.store.save_state(ANSWERS, {"step": self._step(), "answers": self.answers})
         return answer

@@ -124,7 +124,8 @@ async def test_models_that_the_proxy_does_not_serve_are_asked_directly(
     result = await trainer(APO(**SEARCH), models, "small").fit_async(agent, TRAIN, val_dataset=VAL)
     assert result.status == "succeeded"
     assert models.keys == {"Bearer toy-key-of-the-user"}
-    assert result.usage.algorithm.calls == 0
+    asked = result.metrics["critic_calls"] + result.metrics["editor_calls"]
+    assert result.usage.algorithm.calls == asked > 0  # though no proxy saw them
 
 
 @pytest.mark.parametrize(
