@@ -20,7 +20,7 @@ from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
 def test_the_config_trains_and_its_run_is_kept(tmp_path: Path) -> None:
     for name in ("config.yaml", "shouting.py", "words.json"):
         shutil.copy(Path(__file__).with_name(name), tmp_path)
-    with Mongod(tmp_path / "data") as mongod:
+    with Mongod() as mongod:
         done = subprocess.run(
             [sys.executable, "-m", "lightning_core", "train", "config.yaml", "--set", f"store.uri={mongod.uri}"],
             cwd=tmp_path,

@@ -40,7 +40,7 @@ async def test_no_rollout_is_handed_out_twice_and_nothing_acknowledged_is_lost(
         shutil.copy(Path(__file__).with_name(name), playground.folder)
     ports = [free_port() for _ in range(SERVERS)]
     total = SERVERS * CLIENTS * ROLLOUTS
-    with Mongod(playground.folder / "data", replica_set=replica_set) as mongod:
+    with Mongod(replica_set=replica_set) as mongod:
 
         def serve(number: int) -> Program:
             options = ("--backend", "mongo", "--mongo-uri", mongod.uri, "--run", RUN_ID)

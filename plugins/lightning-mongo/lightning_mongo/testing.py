@@ -6,6 +6,7 @@ import subprocess
 import time
 from importlib.metadata import distributions
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
@@ -31,18 +32,30 @@ def find_mongod() -> Path | None:
     return None if found is None else Path(found)
 
 
+def _memory() -> Path | None:
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > 4 * 1024**3 else None
+
+
 class Mongod:
     """A server that listens on the loopback only. Use it in a `with` block.
 
     It is killed when this process ends, however that ends.
 
     Args:
-        folder: Where its data is; made where there is none.
+        folder: Where its data is; made where there is none. None for one of its own, which is gone with it: in memory
+            where there is room, since each write to a journal waits for the disk.
         replica_set: Whether it is a replica set of one, which has transactions and change streams.
         user: A name and a password that it asks for; None for no authentication.
     """
 
-    def __init__(self, folder: Path, *, replica_set: bool = False, user: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path | None = None, *, replica_set: bool = False, user: tuple[str, str] | None = None
+    ) -> None:
+        self._own_folder: TemporaryDirectory[str] | None = None
+        if folder is None:
+            self._own_folder = TemporaryDirectory(dir=_memory())
+            folder = Path(self._own_folder.name)
         self._folder = folder
         self._replica_set = replica_set
         self._user = user
@@ -71,6 +84,8 @@ class Mongod:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
 
     def start(self) -> None:
         """Start it on the data that is there, and return when it answers."""

@@ -3,11 +3,8 @@
 import asyncio
 import itertools
 import os
-import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
@@ -23,20 +20,14 @@ def needs_mongod() -> None:
 
 @pytest.fixture(scope="session")
 def standalone(needs_mongod: None) -> Iterator[Mongod]:
-    with TemporaryDirectory(dir=_memory()) as folder, Mongod(Path(folder, "data")) as mongod:
+    with Mongod() as mongod:
         yield mongod
 
 
 @pytest.fixture(scope="session")
 def replica_set(needs_mongod: None) -> Iterator[Mongod]:
-    with TemporaryDirectory(dir=_memory()) as folder, Mongod(Path(folder, "data"), replica_set=True) as mongod:
+    with Mongod(replica_set=True) as mongod:
         yield mongod
-
-
-def _memory() -> Path | None:
-    """Return a folder in memory, where there is one with room: each write to a journal waits for the disk."""
-    memory = Path("/dev/shm")
-    return memory if memory.is_dir() and shutil.disk_usage(memory).free > 4 * 1024**3 else None
 
 
 @pytest.fixture(params=["standalone", "replica_set"])

@@ -122,7 +122,7 @@ def test_a_run_writes_down_its_store_without_the_password(needs_mongod: None, tm
         "from lightning_core import rollout\n\n\n@rollout\ndef agent(task: int) -> float:\n    return float(task)\n"
     )
     (tmp_path / "tasks.json").write_text("[1, 2, 3]")
-    with Mongod(tmp_path / "data", user=("me", PASSWORD)) as mongod:
+    with Mongod(user=("me", PASSWORD)) as mongod:
         uri = mongod.uri.replace("://", f"://me:{PASSWORD}@")
         config = "agent: program:agent\nalgorithm: baseline\ntrain_dataset: tasks.json\n"
         (tmp_path / "config.yaml").write_text(f"{config}store: {{name: mongo, uri: '{uri}'}}\n")

@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,10 +156,10 @@ async def test_a_close_ends_a_look_for_a_server(monkeypatch: pytest.MonkeyPatch,
 
 
 async def test_a_wrong_password_is_refused_and_never_shown(
-    needs_mongod: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    needs_mongod: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with Mongod(tmp_path / "data", user=("me", "right")) as mongod:
+    with Mongod(user=("me", "right")) as mongod:
         for user, said in ((f"me:{PASSWORD}@", "refuses the name or the password in the uri"), ("", "does not allow")):
             store = MongoLightningStore(mongod.uri.replace("://", f"://{user}"))
             with pytest.raises(AccessDenied, match=said) as caught:

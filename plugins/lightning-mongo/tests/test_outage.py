@@ -4,7 +4,6 @@
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -20,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("needs_mongod")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replica_set", [False, True], ids=["standalone", "replica set"])
-async def test_whoever_waits_waits_on_through_a_restart(tmp_path: Path, replica_set: bool) -> None:
-    with Mongod(tmp_path / "data", replica_set=replica_set) as mongod:
+async def test_whoever_waits_waits_on_through_a_restart(replica_set: bool) -> None:
+    with Mongod(replica_set=replica_set) as mongod:
         one, other = [MongoLightningStore(mongod.uri, run_id="run-1") for _ in range(2)]
         waiting = asyncio.create_task(one.dequeue_rollout("w", wait_seconds=None))
         await other.enqueue_rollout("before")
@@ -39,8 +38,8 @@ async def test_whoever_waits_waits_on_through_a_restart(tmp_path: Path, replica_
             await store.aclose()
 
 
-async def test_a_server_that_stays_away_is_a_fault_in_time(tmp_path: Path) -> None:
-    with Mongod(tmp_path / "data") as mongod:
+async def test_a_server_that_stays_away_is_a_fault_in_time() -> None:
+    with Mongod() as mongod:
         store = MongoLightningStore(mongod.uri, retry_seconds=0.2, connect_seconds=0.2)
         waiting = asyncio.create_task(store.dequeue_rollout("w", wait_seconds=None))
         await store.enqueue_rollout("a")
@@ -53,8 +52,8 @@ async def test_a_server_that_stays_away_is_a_fault_in_time(tmp_path: Path) -> No
         await store.aclose()
 
 
-async def test_a_close_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -> None:
-    with Mongod(tmp_path / "data") as mongod:
+async def test_a_close_does_not_wait_for_a_server_that_is_away() -> None:
+    with Mongod() as mongod:
         store = MongoLightningStore(mongod.uri, retry_seconds=1000, connect_seconds=0.2)
         await store.enqueue_rollout("a")
         mongod.kill()
@@ -65,7 +64,7 @@ async def test_a_close_does_not_wait_for_a_server_that_is_away(tmp_path: Path) -
             await asyncio.wait_for(asked, PATIENCE_SECONDS)
 
 
-async def test_writes_go_on_when_a_new_connection_breaks_off(tmp_path: Path) -> None:
+async def test_writes_go_on_when_a_new_connection_breaks_off() -> None:
     to_break = 0
 
     relays: set[asyncio.Task[None]] = set()
@@ -93,7 +92,7 @@ async def test_writes_go_on_when_a_new_connection_breaks_off(tmp_path: Path) -> 
                 writer.write(data)
         writer.close()
 
-    with Mongod(tmp_path / "data") as mongod:
+    with Mongod() as mongod:
         async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
             host, port = server.sockets[0].getsockname()
             options = {"maxIdleTimeMS": 1}  # each request has a new connection
