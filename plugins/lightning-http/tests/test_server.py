@@ -370,6 +370,7 @@ async def test_metrics_count_requests_by_their_route(server, client, ask):
 
 
 async def test_an_open_stream_of_events_counts_until_it_began(memory, ask):
+    pytest.importorskip("lightning_viewer", reason="its pages have the stream")
     async with LightningStoreServer(memory, key="") as server, aiohttp.ClientSession() as session:
         async with session.get(server.url + "/ui/events") as answer:
             await answer.content.readline()
