@@ -17,7 +17,7 @@ from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
 from lightning_core.store import LightningStore
-from lightning_core.types import Dataset, NamedResources, samples_of
+from lightning_core.types import LLM, Dataset, NamedResources, samples_of
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
@@ -168,6 +168,7 @@ class VERL(Algorithm):
         check_accelerator(settings.device, is_elsewhere=is_elsewhere)
         check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
         self._check_proxy()
+        self._check_policies()
         try:
             as_trajectory_adapter(self._adapter)
         except TypeError as exc:
@@ -191,6 +192,21 @@ class VERL(Algorithm):
             raise ConfigError(
                 f"llm_proxy has a model {min(taken)!r}, which the model that is trained is called; give the one of "
                 "llm_proxy another model_name"
+            )
+
+    def _check_policies(self) -> None:
+        """Refuse further policies: their agents would be given a model that nobody trains, or none."""
+        path = str(self.settings.verl.actor_rollout_ref.model.path)
+        others = {
+            name: resource
+            for name, resource in _others(self.get_initial_resources()).items()
+            if isinstance(resource, LLM) and (not resource.endpoint or resource.model in (path, Path(path).name))
+        }
+        if others:
+            raise ConfigError(
+                f"initial_resources has {', '.join(map(repr, sorted(others)))} as the model to train; a run trains one "
+                f"policy, which agents are given as {RESOURCE!r}. Let all roles of the agent call that one, or give "
+                "the others the endpoint and the name of a model that is served elsewhere, which is not trained"
             )
 
     def _checkpoints(self, name: str) -> Path:

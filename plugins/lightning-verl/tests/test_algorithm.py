@@ -22,6 +22,7 @@ from lightning_verl.training import Training
 from lightning_core.errors import ConfigError
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import LLM
 
 PROBE = """
 import json, sys
@@ -98,6 +99,9 @@ def test_the_presets_are_algorithms_by_name() -> None:
         assert type(found) is cls
         wanted = {"ppo": "gae"}.get(name, name)
         assert found.settings.verl.algorithm.adv_estimator == wanted
+        assert found.settings.learning.level == "trajectory"
+    plain = registry.build("algorithms", {"name": "verl", "config": config("/m")}, expected=VERL)
+    assert plain.settings.learning.level == "transition", "as in agentlightning 0.3"
     with pytest.raises(ConfigError, match="preset is 'ppo', and GRPO is 'grpo'"):
         GRPO(config("/m"), preset="ppo")
 
@@ -153,6 +157,18 @@ def test_a_proxy_that_verl_s_client_cannot_reach(model: str, proxy: object, mess
     algorithm.set_store(InMemoryLightningStore())
     algorithm.set_llm_proxy(make_proxy(proxy))
     with pytest.raises(ConfigError, match=message):
+        asyncio.run(algorithm.run([1] * 8))
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://127.0.0.1:1/v1"])
+def test_several_policies_are_refused_by_their_names(model: str, endpoint: str) -> None:
+    algorithm = GRPO(config(model))
+    algorithm.set_store(InMemoryLightningStore())
+    llm = LLM(endpoint=endpoint, model=Path(model).name)
+    judge = LLM(endpoint="http://127.0.0.1:2/v1", model="judge")
+    algorithm.set_initial_resources({"main_llm": llm, "solver": llm, "planner": llm, "judge": judge})
+    said = "initial_resources has 'planner', 'solver' as the model to train; a run trains one policy, which agents are"
+    with pytest.raises(ConfigError, match=said):
         asyncio.run(algorithm.run([1] * 8))
 
 

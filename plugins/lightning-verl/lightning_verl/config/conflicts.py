@@ -125,6 +125,13 @@ def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
         yield f"{PREFIX}.call_discount is {own.call_discount:g}, and has an effect with {PREFIX}.credit=discounted only"
     elif own.call_discount != 1.0 and name == "gae":
         yield f"{PREFIX}.call_discount is {own.call_discount:g}; with gae, algorithm.gamma discounts by tokens"
+    if own.overlong_buffer and own.credit != "final":
+        yield (
+            f"{PREFIX}.overlong_buffer lowers the reward of a whole rollout, and {PREFIX}.credit is {own.credit!r}; "
+            f"set it to final, or {PREFIX}.mask_truncated instead"
+        )
+    if own.overlong_penalty != 1.0 and not own.overlong_buffer:
+        yield f"{PREFIX}.overlong_penalty has an effect with {PREFIX}.overlong_buffer only; set that, too"
 
 
 def _mode(config: DictConfig, own: Own) -> Iterator[str]:

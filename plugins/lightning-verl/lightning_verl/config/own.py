@@ -62,6 +62,12 @@ class Own(BaseModel):
     """By name of a reward, its weight; empty for the primary reward alone."""
     on_failure: Literal["drop"] | _Number = "drop"
     """What a rollout that failed is worth."""
+    mask_truncated: bool = False
+    """Whether rollouts that were cut off are left out of the loss, as in DAPO."""
+    overlong_buffer: Annotated[int, Field(strict=True, ge=0)] = 0
+    """Tokens before the limit of a response over which its reward sinks, as in DAPO; 0 for none."""
+    overlong_penalty: Annotated[_Number, Field(gt=0)] = 1.0
+    """By how much the reward of a response of the full length sinks."""
     advantage: Literal["rollout", "row"] | None = None
     """Whether a rollout or a row is a sample; None for the rollout where that is known for the estimator."""
     loss: Literal["rollout", "verl"] | None = None

@@ -13,6 +13,7 @@ from lightning_verl.learning.outcomes import (
     as_trajectory_adapter,
     combined,
     is_lost,
+    overlong_punishment,
     read_rollout,
 )
 from lightning_verl.learning.padding import (
@@ -52,6 +53,7 @@ __all__ = [
     "loss_weights",
     "make_mini_batches",
     "make_rows",
+    "overlong_punishment",
     "padded_batch",
     "read_rollout",
     "rloo_advantages",

@@ -72,10 +72,12 @@ def learn_from_group(rollouts: Sequence[EndedRollout], *, options: LearningOptio
     advantages = _advantages(rewards, options)
     rows: list[LearnedRow] = []
     for session, rollout in enumerate(ended):
-        if rewards[session]:
+        if rewards[session] and not (options.mask_truncated and rollout.is_truncated):
             rows += _learned_rows(rollout, session, rewards[session], advantages[session], options)
     spread = {reward for each in rewards for reward in each.values()}
     why = None if rows else "none of its rollouts has a row that fits"
+    if why and options.mask_truncated and any(each.is_truncated for each in ended):
+        why += ", or all that do were cut off (mask_truncated)"
     only = next(iter(spread)) if len(spread) == 1 and n_rewarded > 1 else None
     return Lesson(ended, tuple(rows), why, has_spread=len(spread) > 1, only_reward=only)
 
@@ -88,7 +90,7 @@ def _rewards(rollout: EndedRollout, options: LearningOptions) -> dict[int, float
     if rollout.reward is None:
         return {}
     if options.credit == "final":
-        return {WHOLE: rollout.reward}
+        return {WHOLE: rollout.reward + rollout.penalty}
     own = {order: reward for order, reward in enumerate(rollout.call_rewards) if reward is not None}
     last = len(rollout.call_rewards) - 1
     if last >= 0 and (rollout.end == "failure" or (not own and options.credit == "discounted")):
@@ -215,7 +217,7 @@ def _is_judged(order: int, rewards: Mapping[int, float], options: LearningOption
 def _scores(rollout: EndedRollout, row: Row, answers: Sequence[Answer], options: LearningOptions) -> list[float]:
     scores = [0.0] * len(row.response_ids)
     if options.credit == "final":
-        scores[answers[-1].stop - 1] = rollout.reward or 0.0
+        scores[answers[-1].stop - 1] = rollout.worth or 0.0
         return scores
     for answer in answers:
         if answer.reward is not None:

@@ -38,6 +38,7 @@ def training_metrics(
         "n_rollouts_learned": sum(len({row.session for row in lesson.rows}) for lesson in lessons),
         "n_failures": sum(rollout.end == "failure" for rollout in rollouts),
         "n_faults": sum(rollout.end == "fault" for rollout in rollouts),
+        "n_truncated_rollouts": sum(rollout.is_truncated for rollout in rollouts),
         "n_groups": len(lessons),
         "n_groups_dropped": sum(lesson.dropped is not None for lesson in lessons),
         "n_groups_wo_spread": sum(not lesson.has_spread for lesson in lessons),
@@ -61,7 +62,7 @@ def training_metrics(
     before = [(len(row.prompt_ids), len(row.response_ids)) for each in made for row in each.rows]
     before += [lengths for each in made for lengths in each.too_long]
     after = [(len(row.prompt_ids), len(row.response_ids)) for row in rows]
-    scores = [rollout.reward for rollout in rollouts for _ in rollout.made.rows if rollout.reward is not None]
+    scores = [rollout.worth for rollout in rollouts for _ in rollout.made.rows if rollout.worth is not None]
     metrics |= _of_rows(before, scores, "_before_processing", options)
     metrics |= _of_rows(after, [sum(row.scores) for row in rows], "_after_processing", options)
     advantages = [

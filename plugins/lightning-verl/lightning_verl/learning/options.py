@@ -34,6 +34,13 @@ class LearningOptions:
     """By name of a reward, its weight in the sum that is learned from; empty for the primary reward alone."""
     on_failure: Literal["drop"] | float = "drop"
     """What a rollout that failed is worth: nothing at all, or this number."""
+    mask_truncated: bool = False
+    """Whether rollouts that were cut off are left out of the loss; their rewards count in the group."""
+    overlong_buffer: int = 0
+    """Tokens before `max_response_length` over which long responses lose reward; see `overlong_punishment`. 0 for
+    none."""
+    overlong_penalty: float = 1.0
+    """The most that they lose."""
     estimator: str = "grpo"
     """The advantage estimator, as verl names it."""
     norm_by_std: bool = True

@@ -51,6 +51,15 @@ class EndedRollout:
     """How many rows its calls merge into; more than one where their tokens are not continuous."""
     refusal: str | None = None
     """Why it has no rows although it was run to its end; None when nothing was refused."""
+    is_truncated: bool = False
+    """Whether its last answer ended at a limit (`length`), or a row of it was cut."""
+    penalty: float = 0.0
+    """What a long response takes from its reward: 0 or less."""
+
+    @property
+    def worth(self) -> float | None:
+        """The reward that is learned from; None for one that is left out."""
+        return None if self.reward is None else self.reward + self.penalty
 
     @property
     def was_scored(self) -> bool:
@@ -115,19 +124,33 @@ def read_rollout(
     elif reward is None:
         end, cause = "unscored", cause or describe_failure(rollout)
     answers = answers_in_order(trajectories)
-    sums = _sums_by_call(answers, told, spans, options.reward_weights)
     refusal = _refusal(trajectories)
+    made = RolloutRows() if refusal else make_rows(trajectories, options=options)
+    sums = _sums_by_call(answers, told, spans, options.reward_weights)
     return EndedRollout(
         rollout_id=rollout.rollout_id,
         end=end,
         reward=reward,
         cause=cause,
-        made=RolloutRows() if refusal else make_rows(trajectories, options=options),
+        made=made,
         call_rewards=tuple(sums.get(order) for order in dict.fromkeys(part.call.order for part in answers)),
         answer_lengths=tuple(part.stop - part.start for part in answers),
         n_trajectories=len(trajectories.rows),
         refusal=refusal,
+        is_truncated=made.n_cut > 0 or (bool(answers) and _ended_at_limit(answers[-1])),
+        penalty=_penalty(made.longest, options) if end == "scored" else 0.0,
     )
+
+
+def overlong_punishment(length: int, *, max_length: int, buffer: int) -> float:
+    """Return what a response's length takes from its reward: equation 13 of DAPO (Yu et al. 2025, arXiv 2503.14476).
+
+    Args:
+        length: The response's, in tokens.
+        max_length: From here on a response loses 1.
+        buffer: Over so many tokens before that, the loss grows from 0.
+    """
+    return -min(max(length - (max_length - buffer), 0) / buffer, 1.0)
 
 
 def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
@@ -262,6 +285,17 @@ def _sums_by_call(
             order = calls[before].order
             sums[order] = sums.get(order, 0.0) + value
     return sums
+
+
+def _ended_at_limit(part: RowCall) -> bool:
+    return part.call.choices[part.choice].finish_reason == "length"
+
+
+def _penalty(longest: int, options: LearningOptions) -> float:
+    if not options.overlong_buffer:
+        return 0.0
+    punishment = overlong_punishment(longest, max_length=options.max_response_length, buffer=options.overlong_buffer)
+    return options.overlong_penalty * punishment
 
 
 def _refusal(trajectories: Trajectories) -> str | None:

@@ -57,6 +57,8 @@ class RolloutRows:
     """How many responses were cut."""
     n_without_logprobs: int = 0
     """How many rows were left out because they need log-probabilities and have none."""
+    longest: int = 0
+    """The tokens of the longest response, before any was cut; of rows whose prompt fits."""
 
 
 def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> RolloutRows:
@@ -71,12 +73,12 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
     """
     rows: list[Row] = []
     too_long: list[tuple[int, int]] = []
-    n_cut = n_without_logprobs = 0
+    n_cut = n_without_logprobs = longest = 0
     for whole, calls in _whole_rows(trajectories, options):
         if len(whole.prompt_ids) > options.max_prompt_length:
             too_long.append((len(whole.prompt_ids), len(whole.response_ids)))
             continue
-        row = whole
+        row, longest = whole, max(longest, len(whole.response_ids))
         if len(whole.response_ids) > options.max_response_length:
             n_cut += 1
             row = _cut(whole, options.max_response_length)
@@ -84,7 +86,7 @@ def make_rows(trajectories: Trajectories, *, options: LearningOptions) -> Rollou
             n_without_logprobs += 1
         else:
             rows.append(replace(row, versions=_versions(calls[: len(row.answers)])))
-    return RolloutRows(tuple(rows), tuple(too_long), n_cut, n_without_logprobs)
+    return RolloutRows(tuple(rows), tuple(too_long), n_cut, n_without_logprobs, longest)
 
 
 def answers_in_order(trajectories: Trajectories) -> list[RowCall]:

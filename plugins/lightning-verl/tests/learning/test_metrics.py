@@ -27,6 +27,7 @@ def test_a_step_counts_its_rollouts_and_its_rows():
         "n_rollouts_learned": 3,
         "n_failures": 1,
         "n_faults": 1,
+        "n_truncated_rollouts": 1,
         "n_groups": 3,
         "n_groups_dropped": 1,
         "n_groups_wo_spread": 1,
