@@ -11,7 +11,7 @@ from .learning import (
     get_left_padded_ids_and_attention_mask as get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask as get_right_padded_ids_and_attention_mask,
 )
-from .trainer import (
+from .verl_internals import (
     AgentLightningTrainer as AgentLightningTrainer,
 )
 

@@ -20,7 +20,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
 from lightning_core.errors import AlgorithmError, ConfigError
-from lightning_verl.run_queue import check_queue, wait_until
+from lightning_verl.verl_internals import check_queue, wait_until
 
 logger = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
 from lightning_verl.config.without_effect import TOOL_FORMAT
+from lightning_verl.verl_internals import tool_forms
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def check_form(form: str) -> None:
     Raises:
         ConfigError: Says which ones it reads.
     """
-    known = sorted(ToolParser._registry)  # verl 0.9 lists them nowhere else
+    known = tool_forms()
     if form not in known:
         raise ConfigError(
             f"{TOOL_FORMAT} is {form!r}; verl reads calls of tools as {', '.join(known)}"
@@ -86,7 +87,7 @@ def warn_of_other_form(form: str, tokenizer: Any) -> None:
             "lightning_verl.tools_in_another_form the model's chat template does not write calls of tools as 'hermes', "
             "so those of an agent that offers tools may not be found; set %s to one of %s",
             TOOL_FORMAT,
-            ", ".join(sorted(ToolParser._registry)),
+            ", ".join(tool_forms()),
         )
 
 

@@ -128,10 +128,8 @@ class Training:
         from verl.trainer.ppo.utils import need_critic, need_reference_policy
         from verl.utils.config import validate_config
 
-        from lightning_verl.run_queue import own_queue
         from lightning_verl.tools import check_form
-        from lightning_verl.trainer import make_trainer_class
-        from lightning_verl.transfer import TransferQueueRows
+        from lightning_verl.verl_internals import TransferQueueRows, make_trainer_class, own_queue
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)

@@ -3,16 +3,20 @@
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import ray
-from lightning_verl import cluster
 from lightning_verl.config import load_settings
 from omegaconf import DictConfig
 
 from lightning_core.errors import AlgorithmError, ConfigError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of verl
+    from lightning_verl import cluster
 
 pytestmark = pytest.mark.filterwarnings(  # of verl
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"

@@ -17,7 +17,7 @@ from verl.plugin.platform import PlatformRegistry
 found = {"names": list(PlatformRegistry.registered_names()), "device": device.get_device_name()}
 if sys.argv[1:]:
     import torch
-    import lightning_verl.external
+    import lightning_verl.cpu.workers
     from verl.workers.engine import EngineRegistry
     from verl.workers.rollout.base import get_rollout_class
     from verl.workers.rollout.replica import get_rollout_replica_class

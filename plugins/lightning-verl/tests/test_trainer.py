@@ -14,11 +14,14 @@ from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import load_settings
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.manager import RolloutManager
-from lightning_verl.run_queue import own_queue
 from omegaconf import OmegaConf
 
 from lightning_core.errors import AlgorithmError
 from lightning_core.store import InMemoryLightningStore
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of verl
+    from lightning_verl.verl_internals import make_trainer_class, own_queue
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -77,8 +80,6 @@ class Saves:
 
 def trainer_in(folder: Path, mode: str = "sync", **more: Any) -> Any:
     """Return verl's trainer with all that it needs to save, to load, and to fetch tasks."""
-    from lightning_verl.trainer import make_trainer_class
-
     settings = load_settings(
         {
             "agentlightning.device": "cpu",

@@ -1,5 +1,6 @@
 """Rows in TransferQueue, and who may use it: with a real Ray, and verl's own replay buffer."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import pytest
 import ray
 import transfer_queue as tq
-from lightning_verl.cluster import ray_cluster
 from lightning_verl.learning import LearnedRow, Lesson
-from lightning_verl.run_queue import check_queue, own_queue
-from lightning_verl.transfer import TransferQueueRows, filter_by_lessons
 from omegaconf import OmegaConf
 
 from lightning_core.errors import ConfigError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of verl
+    from lightning_verl.cluster import ray_cluster
+    from lightning_verl.verl_internals import TransferQueueRows, check_queue, filter_by_lessons, own_queue
 
 pytestmark = [
     pytest.mark.slow,

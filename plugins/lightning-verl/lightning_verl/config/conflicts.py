@@ -7,8 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 from lightning_core.registry import did_you_mean
 from lightning_verl.config.context import ROPE, changes
 from lightning_verl.config.given import Given
-from lightning_verl.config.layers import IMPOSSIBLE_ON_CPU
 from lightning_verl.config.own import PREFIX, Own
+from lightning_verl.cpu.options import IMPOSSIBLE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS
 
 ROLLOUT_LOSS = "seq-mean-token-mean"

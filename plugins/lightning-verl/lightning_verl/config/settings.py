@@ -29,14 +29,13 @@ from lightning_verl.config.keys import faults_of_keys, with_whole_counts
 from lightning_verl.config.layers import (
     ALWAYS,
     HF_REGISTERED,
-    ON_CPU,
     PRESETS,
-    SEPARATE_ON_CPU,
     WITH_FSDP,
     WITHOUT_FLASH_ATTN,
 )
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
 from lightning_verl.config.without_effect import faults_of_effect, harmless_options
+from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ CPU = {"agentlightning.device": "cpu"}
         ("actor_rollout_ref.rollout.tensor_model_parallel_size", 1),
         ("actor_rollout_ref.model.use_remove_padding", False),
         ("actor_rollout_ref.model.override_config.attn_implementation", "sdpa"),
-        ("actor_rollout_ref.model.external_lib", "lightning_verl.external"),
+        ("actor_rollout_ref.model.external_lib", "lightning_verl.cpu.workers"),
         ("actor_rollout_ref.actor.strategy", "fsdp2"),
         ("actor_rollout_ref.actor.fsdp_config.strategy", "fsdp2"),
         ("actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype", "fp32"),

@@ -1,9 +1,19 @@
-"""verl's trainer, with rollouts from the store and advantages for whole rollouts."""
+"""Everything that knows verl's private parts and TransferQueue. Read against verl 0.9.1 and TransferQueue 0.1.11.
+
+verl promises nothing of what is used here, so another version of it means reading this module again, and only it: what
+it finds by name in its workers (`cpu`, `hf`) registers itself through verl's registries. In order: the queue and its
+rows, which groups verl leaves out, forms of tool calls, and verl's trainer with rollouts from the store and advantages
+for whole rollouts.
+"""
 
 import copy
+import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,28 +21,35 @@ import numpy as np
 import ray
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
+from transfer_queue import interface
+from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
-from verl.utils.tensordict_utils import assign_non_tensor_stack
+from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to_tensordict
 
+from lightning_core.errors import ConfigError
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.learning import LearningOptions, MiniBatches, make_mini_batches, step_advantages
+from lightning_verl.learning import LearnedRow, LearningOptions, Lesson, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.serving import Serving
-from lightning_verl.transfer import filter_by_lessons
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Base
 else:
     _Base = object
+
+logger = logging.getLogger(__name__)
+
+_END_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
 
 _POLL_SECONDS = 2.0
 """How often verl looks for groups that have ended, where it is not notified."""
@@ -49,6 +66,176 @@ _LEARNED_FROM = [
 ]
 
 Report = Callable[[Mapping[str, float], int], None]
+
+ONLY_REWARD = "only_reward"
+"""The tag of a row that says what all of its group's rewards are; see `Lesson.only_reward`."""
+
+
+def check_queue() -> None:
+    """Refuse a cluster in which somebody uses TransferQueue.
+
+    Two trainings would take each other's rows, and the first to end would close it for both.
+
+    Raises:
+        ConfigError: When somebody does.
+    """
+    if _controller() is not None:
+        raise _taken()
+
+
+@contextmanager
+def own_queue(config: DictConfig) -> Iterator[None]:
+    """Have a queue during the block that this process has made.
+
+    Of processes that begin at the same moment one makes it, and the others are refused.
+
+    Args:
+        config: verl's `transfer_queue`.
+
+    Raises:
+        ConfigError: When another process has made one.
+    """
+    controller = None
+    try:
+        # Only its creator learns where it listens; all others have joined it.
+        if OmegaConf.select(tq.init(config), "controller.zmq_info") is None:
+            raise _taken()
+        controller = _controller()
+        yield
+    finally:
+        if controller is None:
+            interface._TQ_CONTROLLER = None  # `close` would end it for those whose it is
+        tq.close()
+        if controller is not None and ray.is_initialized():
+            _wait_for_end(controller)
+
+
+def _wait_for_end(controller: object) -> None:
+    if not wait_until(lambda: _controller() != controller, timeout_seconds=_END_SECONDS):
+        logger.warning("lightning_verl.queue_not_closed")
+
+
+def _controller() -> object:
+    """Return what is told apart of the actor that every user in the cluster finds; None where there is none."""
+    try:
+        return ray.get_actor("TransferQueueController", namespace="transfer_queue")._actor_id
+    except ValueError:
+        return None
+
+
+def _taken() -> ConfigError:
+    return ConfigError(
+        "another training runs in this cluster of Ray (its TransferQueue is there), and each would take the rows "
+        "of the other; wait for its end, or give this one a Ray of its own"
+    )
+
+
+def wait_until(is_so: Callable[[], bool], *, timeout_seconds: float) -> bool:
+    """Return whether it has come true in time."""
+    deadline = time.monotonic() + timeout_seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+class TransferQueueRows:
+    """Writes groups into TransferQueue; see verl's `ReplayBuffer` for the form.
+
+    A row has the key `{uid}_{session}_{index}`, a group the key `{uid}` and a status. Not for an event loop's thread:
+    each call waits for the queue.
+    """
+
+    def begin(self, uid: str, *, partition: str) -> None:
+        """Say that the rollouts of a group run."""
+        tq.kv_put(key=uid, partition_id=partition, tag={"status": "running"})
+
+    def end(self, uid: str, lesson: Lesson, *, partition: str, step: int) -> None:
+        """Put the rows of a group, and then say that it has ended. Each row has its versions.
+
+        One without rows is a failure: verl leaves it out, or asks for another one, where configured; of what is
+        finished it wants to know the reward.
+        """
+        rows = lesson.rows
+        if rows:
+            tq.kv_batch_put(
+                keys=[f"{uid}_{row.session}_{row.index}" for row in rows],
+                partition_id=partition,
+                fields=list_of_dict_to_tensordict([_fields(uid, row, step) for row in rows]),
+                tags=[
+                    {
+                        "status": "success",
+                        "prompt_len": len(row.prompt_ids),
+                        "response_len": len(row.response_ids),
+                        "seq_len": len(row.prompt_ids) + len(row.response_ids),
+                        "global_steps": step,
+                        ONLY_REWARD: lesson.only_reward,
+                        **_age(row),
+                    }
+                    for row in rows
+                ],
+            )
+        tq.kv_put(key=uid, partition_id=partition, tag={"status": "finished" if rows else "failure"})
+
+
+def _age(row: LearnedRow) -> dict[str, int]:
+    """Return with which weights a row was sampled, as verl names them."""
+    assert row.versions is not None
+    return dict(zip(("min_global_steps", "max_global_steps"), row.versions, strict=True))
+
+
+def _fields(uid: str, row: LearnedRow, step: int) -> dict[str, Any]:
+    prompts = torch.tensor(row.prompt_ids, dtype=torch.int64)
+    responses = torch.tensor(row.response_ids, dtype=torch.int64)
+    mask = torch.tensor(row.mask, dtype=torch.int64)
+    input_ids = torch.cat([prompts, responses])
+    fields: dict[str, Any] = {
+        "uid": uid,
+        "session_id": row.session,
+        "global_steps": step,
+        "prompts": prompts,
+        "responses": responses,
+        "response_mask": mask,
+        "loss_mask": mask,
+        "input_ids": input_ids,
+        "position_ids": torch.arange(len(input_ids)),
+        "rm_scores": torch.tensor(row.scores, dtype=torch.float32),
+        "num_turns": row.num_turns,
+        "answers": row.packed(),
+        "multi_modal_inputs": {},
+        "extra_fields": _age(row),
+    }
+    if row.logprobs is not None:
+        fields["rollout_log_probs"] = torch.tensor(row.logprobs, dtype=torch.float32)
+    return fields
+
+
+def filter_by_lessons(buffer: Any) -> None:
+    """Have verl's replay buffer leave out groups in which all rewards are the same.
+
+    By itself it compares the sums of rows: of several rows of one rollout, or of rollouts that were rewarded at other
+    calls, these say nothing of advantages. Rows without the tag stay compared so.
+    """
+    if getattr(buffer, "filter_groups_metric", None) is None:
+        return
+    by_rows = buffer._dapo_filtered_keys
+
+    def by_lessons(partition_id: str) -> "tuple[set[str], Counter[float]]":
+        known, finished = buffer._dapo_classification_cache[partition_id], buffer.finished_keys[partition_id]
+        for key, tag in buffer.partitions[partition_id].items():
+            uid = key.split("_", 1)[0]
+            if ONLY_REWARD in tag and uid in finished:
+                known[uid] = tag[ONLY_REWARD]
+        filtered: tuple[set[str], Counter[float]] = by_rows(partition_id)
+        return filtered
+
+    buffer._dapo_filtered_keys = by_lessons
+
+
+def tool_forms() -> list[str]:
+    """Return the forms in which verl reads calls of tools; it lists them nowhere else."""
+    return sorted(ToolParser._registry)
 
 
 class LightningMixin(_Base):  # type: ignore[misc]

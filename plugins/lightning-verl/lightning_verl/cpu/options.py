@@ -1,0 +1,46 @@
+"""What is set over verl's defaults on a processor. Imports neither verl nor torch."""
+
+from typing import Any
+
+from lightning_verl.config.layers import ENGINES, MODELS, WITHOUT_FLASH_ATTN
+
+ON_CPU: dict[str, Any] = {
+    "trainer.device": "cpu",
+    "trainer.n_gpus_per_node": 1,
+    # verl counts accelerators only, so some are pretended; a bundle of its pools wants three cores
+    "ray_kwargs.ray_init.num_gpus": "${trainer.n_gpus_per_node}",
+    "ray_kwargs.ray_init.num_cpus": 16,
+    "ray_kwargs.ray_init.include_dashboard": False,
+    "actor_rollout_ref.rollout.name": "hf",
+    "actor_rollout_ref.rollout.dtype": "float32",
+    "actor_rollout_ref.actor.use_torch_compile": False,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    **WITHOUT_FLASH_ATTN,
+    **{f"{model}.enable_gradient_checkpointing": False for model in MODELS},
+    **{f"{model}.external_lib": "lightning_verl.cpu.workers" for model in MODELS},
+    **{f"{engine}.use_torch_compile": False for engine in ENGINES},
+    **{f"{engine}.mixed_precision.param_dtype": "fp32" for engine in ENGINES},
+    **{f"{engine}.dtype": "float32" for engine in ENGINES},
+}
+"""Everything that verl needs to train on a CPU, and the little that keeps it small."""
+
+SEPARATE_ON_CPU: dict[str, Any] = {
+    "actor_rollout_ref.rollout.nnodes": 1,
+    "actor_rollout_ref.rollout.n_gpus_per_node": 1,
+    "actor_rollout_ref.rollout.checkpoint_engine.backend": "ray_objects",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "lightning_verl.cpu.channel",
+}
+"""What the mode `separate_async` needs besides: a generating process of its own, and a way for weights to it."""
+
+IMPOSSIBLE_ON_CPU: dict[str, tuple[tuple[Any, ...], str]] = {
+    "trainer.device": (("cpu",), "the device is the CPU"),
+    "actor_rollout_ref.rollout.name": (("hf",), "the other servers need an accelerator"),
+    "actor_rollout_ref.actor.strategy": (("fsdp", "fsdp2"), "the other engines need an accelerator"),
+    "critic.strategy": (("fsdp", "fsdp2"), "the other engines need an accelerator"),
+    **{f"{model}.use_remove_padding": ((False,), "it needs flash-attn") for model in MODELS},
+    **{
+        f"{model}.override_config.attn_implementation": (("sdpa", "eager"), "the others need an accelerator")
+        for model in MODELS
+    },
+}
+"""By key, what it can be on a CPU, and why nothing else."""
