@@ -1,65 +1,28 @@
 """Automatic prompt optimisation."""
 
-import hashlib
 import json
 import logging
-import re
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from openai import AsyncOpenAI
 
 from lightning_apo.candidate import MEASURED, Result
+from lightning_apo.endpoint import Endpoint
+from lightning_apo.inputs import digest, digest_of_all, split_samples, tuned_prompts
 from lightning_apo.messages import critic_request, editor_request, find_mark
-from lightning_apo.models import Critic, Editor, Endpoint
+from lightning_apo.models import Critic, Editor
 from lightning_apo.plan import Options, Plan, as_names, plan_search
-from lightning_apo.samples import apart
 from lightning_apo.saved import SavedSearch
 from lightning_apo.search import BeamSearch
 from lightning_apo.tools import Tools, Trials
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
-from lightning_core.algorithm.own_calls import own_calls
 from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
-from lightning_core.types import Dataset, NamedResources, PromptTemplate, sample_key
-
-
-def tuned_prompts(resources: NamedResources, names: Sequence[str] | None) -> dict[str, PromptTemplate]:
-    """Return the prompts with these names; all of them where there are no names.
-
-    Raises:
-        InvalidInput: When there is none, a name does not belong to a prompt, or a prompt cannot be edited.
-    """
-    prompts = {name: resource for name, resource in resources.items() if isinstance(resource, PromptTemplate)}
-    if not prompts:
-        raise InvalidInput(
-            "apo improves the prompt templates of the initial resources, and they have none; "
-            "give one, as in initial_resources={'main_prompt': PromptTemplate(template='...')}"
-        )
-    if unknown := [name for name in names or () if name not in prompts]:
-        raise InvalidInput(
-            f"prompt_names has {unknown[0]!r}, which is not a prompt template of the initial resources; "
-            f"they have {', '.join(map(repr, prompts))}"
-        )
-    tuned = {name: prompt for name, prompt in prompts.items() if names is None or name in names}
-    for name, prompt in tuned.items():
-        if mark := find_mark(prompt.template):
-            raise InvalidInput(
-                f"prompt {name!r} contains {mark!r}, which marks the prompt in requests to a model; write it otherwise"
-            )
-        try:
-            prompt.placeholders()
-        except ValueError as exc:
-            raise InvalidInput(f"prompt {name!r} cannot be used: {exc}") from exc
-    return tuned
-
+from lightning_core.types import Dataset, NamedResources, PromptTemplate
 
 logger = logging.getLogger(__name__)
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""What the text of an object has that is another one in each process."""
 
 
 class APO(Algorithm):
@@ -147,7 +110,8 @@ class APO(Algorithm):
         base_url: str | None = None,
         api_key: str | None = None,
     ) -> None:
-        self._endpoint = Endpoint(async_openai_client, base_url=base_url, api_key=api_key)
+        models = {"gradient_model": gradient_model, "apply_edit_model": apply_edit_model}
+        self._endpoint = Endpoint("apo", models, async_openai_client, base_url=base_url, api_key=api_key)
         self._options = Options(
             gradient_model=gradient_model,
             apply_edit_model=apply_edit_model,
@@ -175,10 +139,10 @@ class APO(Algorithm):
         Raises:
             InvalidInput: When a dataset or the initial resources cannot be used.
         """
-        self._check_budget()
+        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
         resources = self.get_initial_resources()
-        n_prompts = 1 if resources is None else len(tuned_prompts(resources, self._options.prompt_names))
-        train, val = _samples(train_dataset, val_dataset)
+        n_prompts = 1 if resources is None else len(self._tuned_prompts(resources))
+        train, val = split_samples(train_dataset, val_dataset, algorithm="apo")
         return plan_search(self._options, n_train=len(train), n_val=len(val), n_prompts=n_prompts)
 
     def get_best_prompt(self, name: str | None = None) -> PromptTemplate:
@@ -221,10 +185,10 @@ class APO(Algorithm):
             AlgorithmError: When there is no key for the models, or none of them answers in a whole round.
             NoRewards: When no prompt gives a reward.
         """
-        self._check_budget()
+        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
         resources = self.get_initial_resources() or {}
-        prompts = tuned_prompts(resources, self._options.prompt_names)
-        train, val = _samples(train_dataset, val_dataset)
+        prompts = self._tuned_prompts(resources)
+        train, val = split_samples(train_dataset, val_dataset, algorithm="apo")
         plan = plan_search(self._options, n_train=len(train), n_val=len(val), n_prompts=len(prompts))
         if train_dataset is not None and (left_out := len(train_dataset) - len(train)):
             logger.warning(
@@ -232,8 +196,7 @@ class APO(Algorithm):
             )
         logger.info("lightning.apo_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
         about, proxy = self._about(prompts, train, val), self.get_llm_proxy()
-        past_proxy = proxy is None or not self._goes_through(proxy)
-        saved = await SavedSearch.open(self.get_store(), about, counts_calls=past_proxy)
+        saved = await SavedSearch.open(self.get_store(), about, counts_calls=not self._endpoint.is_behind(proxy))
         trials = Trials(
             self.get_store(),
             resources,
@@ -243,7 +206,7 @@ class APO(Algorithm):
         )
         adapter = self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages()
         temperature = self._options.diversity_temperature
-        async with self._own_client() as client:
+        async with self._endpoint.open(self.get_store(), proxy) as client:
             tools = Tools(
                 options=self._options,
                 prompts=prompts,
@@ -269,49 +232,17 @@ class APO(Algorithm):
 
     def check_access(self) -> None:
         """See `Algorithm.check_access`."""
-        proxy = self.get_llm_proxy()
-        if proxy is None or not self._goes_through(proxy):
-            self._endpoint.check()
+        self._endpoint.check_access(self.get_llm_proxy())
 
-    @asynccontextmanager
-    async def _own_client(self) -> AsyncIterator[AsyncOpenAI]:
-        """Give the client that asks the two models: through the proxy, where that serves them."""
-        proxy = self.get_llm_proxy()
-        if proxy is None or not self._goes_through(proxy):
-            async with self._endpoint.open() as client:
-                yield client
-            return
-        async with (
-            own_calls(self.get_store(), proxy, algorithm="apo") as llm,
-            # A proxy without keys takes any, and the client wants one.
-            AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client,
-        ):
-            yield client
-
-    def _goes_through(self, proxy: Any) -> bool:
-        return not self._endpoint.is_given and self._models() <= set(proxy.models())
-
-    def _models(self) -> set[str]:
-        return {self._options.gradient_model, self._options.apply_edit_model}
-
-    def _check_budget(self) -> None:
-        """Refuse a budget that would not count the calls of the two models."""
-        proxy, budget = self.get_llm_proxy(), self.get_budget()
-        counted = [] if budget is None else [name for name in budget.limits if name != "seconds"]
-        if proxy is None or not counted or self._goes_through(proxy):
-            return
-        limits = ", ".join(counted)
-        if self._endpoint.is_given:
-            raise InvalidInput(
-                f"the budget limits {limits}, and apo has an endpoint of its own, whose calls the model proxy cannot "
-                "count: leave async_openai_client, base_url and api_key out, and put the models into the model_list"
-            )
-        missing = ", ".join(sorted(self._models() - set(proxy.models())))
-        raise InvalidInput(
-            f"the budget limits {limits}, and apo asks {missing}, which the model proxy does not serve (it serves "
-            f"{', '.join(proxy.models()) or 'no model'}): put it into the model_list, or name another gradient_model "
-            "and apply_edit_model"
-        )
+    def _tuned_prompts(self, resources: NamedResources) -> dict[str, PromptTemplate]:
+        tuned = tuned_prompts(resources, self._options.prompt_names, algorithm="apo")
+        for name, prompt in tuned.items():
+            if mark := find_mark(prompt.template):
+                raise InvalidInput(
+                    f"prompt {name!r} contains {mark!r}, which marks the prompt in requests to a model; write it "
+                    "otherwise"
+                )
+        return tuned
 
     async def _search(self, search: BeamSearch, tools: Tools) -> None:
         saved = tools.saved
@@ -340,36 +271,9 @@ class APO(Algorithm):
         """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
         about = self._options.as_dict()
         about |= {"n_train": len(train), "n_val": len(val)}
-        about |= {"train_samples": _digest_of_all(train), "val_samples": _digest_of_all(val)}
-        about["critic_template"] = _digest(self._critic_request.source)
-        about["editor_template"] = _digest(self._editor_request.source)
+        about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
+        about["critic_template"] = digest(self._critic_request.source)
+        about["editor_template"] = digest(self._editor_request.source)
         about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
         cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
         return cleaned
-
-
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def _digest_of_all(samples: Sequence[Any]) -> str:
-    return _digest("\n".join(_ADDRESS.sub("", sample_key(sample)) for sample in samples))
-
-
-def _samples(train_dataset: Dataset[Any] | None, val_dataset: Dataset[Any] | None) -> tuple[list[Any], list[Any]]:
-    """Return the samples that critiques are made from, and those that prompts are chosen by: none is both."""
-    train, val = _filled("train_dataset", train_dataset), _filled("val_dataset", val_dataset)
-    own = apart(train, val)
-    if not own:
-        raise InvalidInput(
-            f"all {len(train)} samples of the train_dataset are in the val_dataset, too; a prompt is chosen on samples "
-            "that no edit was made from, so split them"
-        )
-    return own, val
-
-
-def _filled(name: str, dataset: Dataset[Any] | None) -> list[Any]:
-    if dataset is None or len(dataset) == 0:
-        what = "none" if dataset is None else "an empty one"
-        raise InvalidInput(f"apo needs a {name}, and got {what}; it learns from one dataset and chooses by another")
-    return [dataset[index] for index in range(len(dataset))]

@@ -1,81 +1,15 @@
-"""The models that improve prompts: how they are reached, the critic, and the editor."""
+"""The models that improve prompts: the critic, and the editor."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from openai import AsyncOpenAI, OpenAIError
+from openai import AsyncOpenAI
 
 from lightning_apo.experiment import Experiment
 from lightning_apo.messages import Request, ShownPrompt, find_mark
 from lightning_core.errors import AlgorithmError
 from lightning_core.types import PromptTemplate
-
-
-class Endpoint:
-    """A client of the caller, or the options for one of our own.
-
-    Args:
-        client: A client, which stays open.
-        base_url: Of an OpenAI-compatible endpoint, `/v1` included; None for `OPENAI_BASE_URL`.
-        api_key: For it; None for `OPENAI_API_KEY`. It is shown nowhere.
-
-    Raises:
-        ValueError: When there are a client and options for one.
-    """
-
-    def __init__(self, client: AsyncOpenAI | None, *, base_url: str | None, api_key: str | None) -> None:
-        for name, value in (("base_url", base_url), ("api_key", api_key)):
-            if value is None:
-                continue
-            if client is not None:
-                raise ValueError(f"{name} and async_openai_client are both given; the client has its own, so leave one")
-            if not isinstance(value, str) or not value.strip():
-                got = "an empty text" if isinstance(value, str) else f"a {type(value).__name__}"
-                raise ValueError(f"{name} is {got}; give a text, or leave it out for the environment's")
-        self._client = client
-        self._base_url = base_url
-        self._api_key = api_key
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the location of the models is configured."""
-        return any(given is not None for given in (self._client, self._base_url, self._api_key))
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[AsyncOpenAI]:
-        """Give a client to an `async with` block.
-
-        Raises:
-            AlgorithmError: When there is no key.
-        """
-        if self._client is not None:
-            yield self._client
-            return
-        async with self.make_client() as client:
-            yield client
-
-    def make_client(self) -> AsyncOpenAI:
-        """Make a client of our own.
-
-        Raises:
-            AlgorithmError: When there is no key.
-        """
-        try:
-            return AsyncOpenAI(base_url=self._base_url, api_key=self._api_key)
-        except OpenAIError as exc:
-            raise AlgorithmError(
-                "apo asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY (and "
-                "OPENAI_BASE_URL for a provider other than OpenAI), pass an AsyncOpenAI client to APO, or put both "
-                "models into the model_list of llm_proxy"
-            ) from exc
-
-    def check(self) -> None:
-        """Raise an `AlgorithmError` when there is neither a client nor a key."""
-        if self._client is None:
-            self.make_client()
-
 
 _USER = re.compile(r"(?<=\w://)[^\s/]+@")
 """The user and the password in a URL."""
@@ -83,6 +17,10 @@ _USER = re.compile(r"(?<=\w://)[^\s/]+@")
 
 class ModelFailed(AlgorithmError):
     """A model gave no answer that can be used."""
+
+
+class NoAnswer(ModelFailed):
+    """A model gave no answer at all: it, or what leads to it, is out of order."""
 
 
 def without_key(text: str, key: str) -> str:
@@ -105,7 +43,8 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
     How often and how long is tried is up to the client.
 
     Raises:
-        ModelFailed: When there is no answer, or it is empty, cut off, or no chat completion; says which.
+        NoAnswer: When there is no answer, or it is no chat completion; says why.
+        ModelFailed: When the answer is empty or cut off; says which.
     """
     try:
         completion = await client.chat.completions.create(
@@ -116,7 +55,7 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
         said = f"{exc}{origin}"
         key = getattr(client, "api_key", None)
         shown = _USER.sub("***@", without_key(said, key) if isinstance(key, str) else said)
-        failure = ModelFailed(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
+        failure = NoAnswer(f"model {model!r} gave no answer: {type(exc).__name__}: {shown}")
         # A provider may repeat the key that it was sent: then its own words must not get into a traceback either.
         raise failure from (exc if shown == said else None)
     # The client lets through what is not a completion at all, such as the page of a web server: its types are hopes.
@@ -125,7 +64,7 @@ async def ask(client: AsyncOpenAI, text: str, *, model: str, temperature: float,
     message = getattr(choice, "message", None)
     if message is None:
         base_url = _USER.sub("***@", str(getattr(client, "base_url", "the endpoint")))
-        raise ModelFailed(
+        raise NoAnswer(
             f"model {model!r} gave no answer: {base_url} did not reply with a chat completion; "
             "is that the base URL of an OpenAI-compatible endpoint, such as https://.../v1?"
         )
@@ -230,10 +169,15 @@ def unwrapped(answer: str) -> str:
 
 def why_unusable(text: str, parent: PromptTemplate) -> str | None:
     """Say in one line why an edit cannot take its parent's place; None when it can."""
-    if not text:
-        return "it is empty"
     if mark := find_mark(text):
         return f"it contains {mark!r}, which marks the template in requests to a model"
+    return why_broken(text, parent)
+
+
+def why_broken(text: str, parent: PromptTemplate) -> str | None:
+    """Say in one line why an edit is not a template with the placeholders of its parent; None when it is one."""
+    if not text:
+        return "it is empty"
     try:
         placeholders = PromptTemplate(template=text, engine=parent.engine).placeholders()
     except ValueError as exc:

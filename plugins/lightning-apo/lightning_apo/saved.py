@@ -15,7 +15,7 @@ from lightning_core.store import LightningStore
 logger = logging.getLogger(__name__)
 
 STATE, ANSWERS = "apo", "apo.answers"
-"""Under these names."""
+"""Under these names the store has those of `apo`."""
 
 
 @dataclass(slots=True)
@@ -29,6 +29,8 @@ class SavedSearch:
     """Names the search in the run."""
     counts_calls: bool
     """Whether what the models use is counted here, since no model proxy sees it."""
+    algorithm: str = STATE
+    """Whose search it is; the store has it under this name."""
     tries: int = 0
     """How often it was given up because nothing gave a reward; then its rollouts are run anew."""
     state: dict[str, Any] | None = None
@@ -38,22 +40,26 @@ class SavedSearch:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    async def open(cls, store: LightningStore, about: Mapping[str, Any], *, counts_calls: bool) -> "SavedSearch":
+    async def open(
+        cls, store: LightningStore, about: Mapping[str, Any], *, counts_calls: bool, algorithm: str = STATE
+    ) -> "SavedSearch":
         """Find the search that did not come to its end in this run, or begin a new one."""
-        found = await store.load_state(STATE)
+        found = await store.load_state(algorithm)
         if isinstance(found, dict) and not found["ended"]:
             if found["about"] == about:
-                answers = await store.load_state(ANSWERS)
-                search = cls(store, about, found["key"], counts_calls, found["tries"], found["state"])
+                search = cls(store, about, found["key"], counts_calls, algorithm, found["tries"], found["state"])
+                answers = await store.load_state(f"{algorithm}.answers")
                 if isinstance(answers, dict) and answers["step"] == search._step():
                     search.answers = answers["answers"]
-                logger.info("lightning.apo_resumed step=%s", search._step())
+                logger.info("lightning.%s_resumed step=%s", algorithm, search._step())
                 return search
             changed = sorted(name for name in about if found["about"].get(name) != about[name])
             logger.warning(
-                "lightning.apo_begun_anew changed=%s; the search that is in the store was about something else", changed
+                "lightning.%s_begun_anew changed=%s; the search that is in the store was about something else",
+                algorithm,
+                changed,
             )
-        search = cls(store, about, secrets.token_hex(8), counts_calls)
+        search = cls(store, about, secrets.token_hex(8), counts_calls, algorithm)
         await search._save(ended=False)
         return search
 
@@ -67,9 +73,11 @@ class SavedSearch:
         self.state, self.answers = state, {}
         await self._save(ended=False)
 
-    async def try_again(self) -> None:
-        """Let the next run of this search begin it again, with new rollouts."""
+    async def try_again(self, *, keep_answers: bool = False) -> None:
+        """Let the next run of this search begin it again, under another name; with the same answers, if they hold."""
         self.tries, self.state = self.tries + 1, None
+        if keep_answers:
+            await self._save_answers()
         await self._save(ended=False)
 
     async def end(self) -> None:
@@ -85,12 +93,15 @@ class SavedSearch:
             if self.counts_calls:
                 await add_own_usage(self.store, Usage(1, answer.input_tokens or None, answer.output_tokens or None))
             self.answers[name] = list(answer)
-            await self.store.save_state(ANSWERS, {"step": self._step(), "answers": self.answers})
+            await self._save_answers()
         return answer
+
+    async def _save_answers(self) -> None:
+        await self.store.save_state(f"{self.algorithm}.answers", {"step": self._step(), "answers": self.answers})
 
     async def _save(self, *, ended: bool) -> None:
         saved = {"key": self.key, "about": self.about, "tries": self.tries, "ended": ended, "state": self.state}
-        await self.store.save_state(STATE, saved)
+        await self.store.save_state(self.algorithm, saved)
 
     def _step(self) -> str:
         return f"{self.name}/{0 if self.state is None else self.state['round'] + 1}"

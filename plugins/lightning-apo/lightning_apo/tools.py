@@ -27,7 +27,8 @@ class Trials:
         store: Where runners look for work.
         resources: The bundle that the prompts are part of.
         search_key: Names the search within its run.
-        timeout_seconds: The longest wait for the rollouts of one call of `run`. What has not ended is lost.
+        timeout_seconds: The longest wait for the rollouts of one call of `run`, None for no limit. What has not ended
+            is lost.
         config: Limits and retry policy of the rollouts; None for the defaults.
     """
 
@@ -37,7 +38,7 @@ class Trials:
         resources: NamedResources,
         *,
         search_key: str,
-        timeout_seconds: float,
+        timeout_seconds: float | None,
         config: RolloutConfig | None = None,
     ) -> None:
         self._store = store

@@ -1,0 +1,111 @@
+"""How an algorithm reaches the models that it asks by itself."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from openai import AsyncOpenAI, OpenAIError
+
+from lightning_core.algorithm.own_calls import own_calls
+from lightning_core.budget import Budget
+from lightning_core.errors import AlgorithmError, InvalidInput
+from lightning_core.model_proxy import ModelProxy
+from lightning_core.store import LightningStore
+
+
+class Endpoint:
+    """Leads to the models that an algorithm asks.
+
+    Where the run has a model proxy that serves all of them, they are asked through it: their calls then count in the
+    run's budget, and are recorded. A client, `base_url` or `api_key` goes around it.
+
+    Args:
+        algorithm: What the algorithm is called.
+        models: The option of the algorithm that names a model -> the model.
+        client: A client, which stays open.
+        base_url: Of an OpenAI-compatible endpoint, `/v1` included; None for `OPENAI_BASE_URL`.
+        api_key: For it; None for `OPENAI_API_KEY`. It is shown nowhere.
+
+    Raises:
+        ValueError: When there are a client and options for one.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        models: Mapping[str, str],
+        client: AsyncOpenAI | None,
+        *,
+        base_url: str | None,
+        api_key: str | None,
+    ) -> None:
+        for name, value in (("base_url", base_url), ("api_key", api_key)):
+            if value is None:
+                continue
+            if client is not None:
+                raise ValueError(f"{name} and async_openai_client are both given; the client has its own, so leave one")
+            if not isinstance(value, str) or not value.strip():
+                got = "an empty text" if isinstance(value, str) else f"a {type(value).__name__}"
+                raise ValueError(f"{name} is {got}; give a text, or leave it out for the environment's")
+        self._algorithm = algorithm
+        self._models = models
+        self._client = client
+        self._base_url = base_url
+        self._api_key = api_key
+        self._is_given = any(given is not None for given in (client, base_url, api_key))
+
+    def is_behind(self, proxy: ModelProxy | None) -> bool:
+        """Whether the models are asked through this proxy."""
+        return proxy is not None and not self._is_given and set(self._models.values()) <= set(proxy.models())
+
+    @asynccontextmanager
+    async def open(self, store: LightningStore, proxy: ModelProxy | None) -> AsyncIterator[AsyncOpenAI]:
+        """Give a client to an `async with` block.
+
+        Raises:
+            AlgorithmError: When there is no key.
+        """
+        if self._client is not None:
+            yield self._client
+        elif proxy is None or not self.is_behind(proxy):
+            async with self._make_client() as client:
+                yield client
+        else:
+            async with (
+                own_calls(store, proxy, algorithm=self._algorithm) as llm,
+                # A proxy without keys takes any, and the client wants one.
+                AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client,
+            ):
+                yield client
+
+    def check_access(self, proxy: ModelProxy | None) -> None:
+        """Raise an `AlgorithmError` when there is neither a client nor a key."""
+        if self._client is None and not self.is_behind(proxy):
+            self._make_client()
+
+    def check_budget(self, proxy: ModelProxy | None, budget: Budget | None) -> None:
+        """Raise an `InvalidInput` when the calls would not count in a budget that limits calls, tokens or money."""
+        counted = [] if budget is None else [name for name in budget.limits if name != "seconds"]
+        if proxy is None or not counted or self.is_behind(proxy):
+            return
+        limits = f"the budget limits {', '.join(counted)}, and {self._algorithm}"
+        if self._is_given:
+            raise InvalidInput(
+                f"{limits} has an endpoint of its own, whose calls the model proxy cannot "
+                "count: leave async_openai_client, base_url and api_key out, and put the models into the model_list"
+            )
+        missing = ", ".join(sorted(set(self._models.values()) - set(proxy.models())))
+        raise InvalidInput(
+            f"{limits} asks {missing}, which the model proxy does not serve (it serves "
+            f"{', '.join(proxy.models()) or 'no model'}): put it into the model_list, or name another "
+            f"{' and '.join(self._models)}"
+        )
+
+    def _make_client(self) -> AsyncOpenAI:
+        try:
+            return AsyncOpenAI(base_url=self._base_url, api_key=self._api_key)
+        except OpenAIError as exc:
+            raise AlgorithmError(
+                f"{self._algorithm} asks models to improve the prompt, and has no key for them; set OPENAI_API_KEY "
+                "(and OPENAI_BASE_URL for a provider other than OpenAI), pass an AsyncOpenAI client, or put "
+                f"{' and '.join(dict.fromkeys(self._models.values()))} into the model_list of llm_proxy"
+            ) from exc
