@@ -4,7 +4,8 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lightning_core.budget import Budget, Limit
@@ -13,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"global_step_(\d+)")
 _TRACKER = "latest_checkpointed_iteration.txt"
+_LEAST_RATIO = 20
+"""How many times as long as it took to write a checkpoint the next one is not written by time."""
 _WRITTEN_LATE = "data.pt"
 """Of what each checkpoint has, written after all models."""
 
@@ -24,7 +27,8 @@ class Schedule:
     much of it as the step before.
 
     Args:
-        seconds: How long ago; None where time does not count.
+        seconds: How long ago; None where time does not count. It is longer where it takes long to write one: at most a
+            twentieth of the time is spent on it.
         budget: What the run may use; None for no limit.
         clock: Returns seconds that never go back.
     """
@@ -36,20 +40,26 @@ class Schedule:
         self._budget = budget
         self._clock = clock
         self._saved_at = 0.0
+        self._took_seconds = 0.0
         self._used: dict[Limit, float] = {}
 
     def begin(self) -> None:
         """Say that the first step begins."""
-        self.saved()
+        self._saved_at = self._clock()
         self._used = {} if self._budget is None else self._budget.used
 
-    def saved(self) -> None:
-        """Say that a checkpoint was written."""
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Have a checkpoint written during the block."""
+        begun = self._clock()
+        yield
         self._saved_at = self._clock()
+        self._took_seconds = self._saved_at - begun
 
     def is_due(self) -> bool:
         """Whether one is to be written now. Asked once at the end of each step."""
-        is_time = self.seconds is not None and self._clock() - self._saved_at >= self.seconds
+        elapsed = self._clock() - self._saved_at
+        is_time = self.seconds is not None and elapsed >= max(self.seconds, _LEAST_RATIO * self._took_seconds)
         return self._is_budget_short() or is_time
 
     def _is_budget_short(self) -> bool:

@@ -34,8 +34,10 @@ from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to
 from lightning_core.errors import ConfigError
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
+from lightning_verl.config.saving import ADAPTER
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import LearnedRow, LearningOptions, Lesson, MiniBatches, make_mini_batches, step_advantages
+from lightning_verl.lora import has_adapter, write_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.serving import Serving
@@ -363,11 +365,14 @@ class LightningMixin(_Base):  # type: ignore[misc]
             self._fetched = (step, _first_free(step, held.get("train", {})))
 
     def _save_checkpoint(self) -> None:
-        super()._save_checkpoint()
+        trainer, model = self.config.trainer, self.config.actor_rollout_ref.model
+        with self._schedule.saving():
+            super()._save_checkpoint()
+            actor = Path(trainer.default_local_dir, f"global_step_{self.global_steps}", "actor")
+            if has_adapter(actor):
+                write_adapter(actor, actor / ADAPTER, base=str(model.path), start=model.lora_adapter_path)
         self._saved_step = self.global_steps
-        self._schedule.saved()
         self._bridge.call(self._outcome.save(self.global_steps))
-        trainer = self.config.trainer
         keep = [trainer.max_actor_ckpt_to_keep]
         if self.use_critic:
             keep.append(trainer.max_critic_ckpt_to_keep)

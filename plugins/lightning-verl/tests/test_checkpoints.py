@@ -25,9 +25,22 @@ def test_one_is_due_when_the_last_one_is_long_ago() -> None:
     assert not schedule.is_due()
     clock.now += 1
     assert schedule.is_due()
-    schedule.saved()
+    with schedule.saving():
+        clock.now += 30
     assert not schedule.is_due()
     clock.now += 600
+    assert schedule.is_due()
+
+
+def test_at_most_a_twentieth_of_the_time_is_spent_on_them() -> None:
+    clock = Clock()
+    schedule = Schedule(600, clock=clock)
+    schedule.begin()
+    with schedule.saving():
+        clock.now += 100
+    clock.now += 1999
+    assert not schedule.is_due()
+    clock.now += 1
     assert schedule.is_due()
 
 

@@ -179,7 +179,8 @@ async def test_the_last_step_of_the_last_epoch_is_saved_while_servers_sleep(
     trainer.checkpoint_manager = trainer._serving = Servers(happened)
     trainer.actor_rollout_wg.save_checkpoint = lambda local_path, *_, **__: happened.append("save")
     (tmp_path / f"global_step_{step}").mkdir()
-    trainer._schedule.saved()
+    with trainer._schedule.saving():
+        pass
     trainer.steps_per_epoch, trainer.global_steps, trainer.learned_steps, trainer.timing_raw = 3, step, step, {}
     await asyncio.to_thread(trainer.on_step_end)
     trainer.on_train_end()

@@ -1,6 +1,7 @@
 """The life of a vLLM server; a small program stands for it."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -67,6 +68,18 @@ async def test_it_answers_when_it_has_started_and_nothing_is_left_when_it_has_st
             assert response.status == 200
         assert len(running(tmp_path)) == 2
     assert running(tmp_path) == [], "its children too, also one that does not listen"
+
+
+async def test_an_adapter_is_served_beside_its_base(command: list[str], tmp_path: Path) -> None:
+    adapter = tmp_path / "lora=1"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(json.dumps({"r": 12, "base_model_name_or_path": "org/base"}))
+    server = VLLMServer(str(adapter), command=[*command, "--die"])
+    with pytest.raises(VLLMFailed) as caught:
+        await server.start()
+    served = json.dumps({"name": str(adapter), "path": str(adapter)})
+    assert f"--model org/base --enable-lora --max-lora-rank 16 --lora-modules {served} --host" in str(caught.value)
+    assert server.model_config("policy")["litellm_params"]["model"] == f"hosted_vllm/{adapter}"
 
 
 async def test_what_is_told_to_vllm_wins_over_what_we_tell_it(command: list[str]) -> None:

@@ -8,6 +8,7 @@ from lightning_core.registry import did_you_mean
 from lightning_verl.config.context import ROPE, changes
 from lightning_verl.config.given import Given
 from lightning_verl.config.own import PREFIX, Own
+from lightning_verl.config.saving import has_lora
 from lightning_verl.cpu.options import IMPOSSIBLE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS
 
@@ -78,12 +79,6 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
 def is_loss_by_rollout(given: Given, own: Own) -> bool:
     """Whether rollouts weigh the same in the loss."""
     return own.loss == "rollout" or (own.loss is None and given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS))
-
-
-def has_lora(config: DictConfig) -> bool:
-    """Whether an adapter is trained, and not the whole model."""
-    model = config.actor_rollout_ref.model
-    return bool(model.lora_rank > 0 or model.lora.rank > 0)
 
 
 def _device(config: DictConfig, given: Given, own: Own) -> Iterator[str]:

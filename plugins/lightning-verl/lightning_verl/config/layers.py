@@ -33,6 +33,7 @@ MODELS = ("actor_rollout_ref.model", "critic.model")
 ENGINES = ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
 
 WITH_FSDP: dict[str, Any] = {
+    "actor_rollout_ref.actor.checkpoint.save_lora_only": True,  # a base that is never trained need not be saved
     "actor_rollout_ref.actor.strategy": "fsdp2",
     "critic.strategy": "fsdp2",
     **{f"{engine}.strategy": "fsdp2" for engine in ENGINES},

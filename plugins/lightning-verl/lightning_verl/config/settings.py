@@ -21,7 +21,6 @@ from lightning_verl.config.conflicts import (
     POLICY_LOSS,
     ROLLOUT_LOSS,
     faults_of_conflicts,
-    has_lora,
     is_loss_by_rollout,
 )
 from lightning_verl.config.given import Given, Source, read_given
@@ -34,6 +33,7 @@ from lightning_verl.config.layers import (
     WITHOUT_FLASH_ATTN,
 )
 from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
+from lightning_verl.config.saving import has_lora, servable_folder
 from lightning_verl.config.without_effect import faults_of_effect, harmless_options
 from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
@@ -88,8 +88,8 @@ class Settings:
 
     @property
     def weights_folder(self) -> str:
-        """Where the weights are in a checkpoint: as Hugging Face has them, where they are saved so."""
-        return "actor/huggingface" if _HF in self.verl.actor_rollout_ref.actor.checkpoint.save_contents else "actor"
+        """Where the weights are in a checkpoint: in a form that vLLM loads, where they are saved so."""
+        return servable_folder(self.verl) or "actor"
 
 
 def load_settings(config: Source = None, *, preset: str | None = None) -> Settings:
@@ -148,6 +148,12 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
     warn_of_superseded(own)
     if harmless:
         logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(harmless))
+    if merged.trainer.save_freq > 0 and servable_folder(merged) is None:
+        logger.warning(
+            "lightning_verl.checkpoints_not_servable vLLM loads nothing that is saved; agl export RUN --to model makes "
+            "a model of what FSDP saves, or add hf_model to %s",
+            _SAVED,
+        )
     by_time = given.get(_SAVE_FREQ) is None
     return Settings(merged, own, learning, own.checkpoint_minutes * 60 if by_time else None)
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +25,8 @@ OPTIONS: Mapping[str, str] = {
 }
 """vLLM's default options. Token ids are asked for with each call, by the proxy."""
 
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Of an adapter, the most that vLLM can be told."""
 _LOOK_SECONDS = 0.25
 _KILL_SECONDS = 10.0
 _LAST_LINES = 20
@@ -39,7 +43,8 @@ class VLLMServer:
             proxy.update_model_list([server.model_config("policy")])
 
     Args:
-        model: A path, or a name at Hugging Face.
+        model: A path, or a name at Hugging Face. The folder of a LoRA adapter is served beside its base, as a second
+            model, whose name is the path.
         host: Where it listens.
         port: The same; 0 for a free one.
         arguments: Further ones of vLLM's server, such as `["--max-model-len", "8192"]`; they win over `OPTIONS`.
@@ -94,7 +99,7 @@ class VLLMServer:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "lightning_verl.vllm.guard", str(self._grace_seconds)),
             *self._command,
-            *("--model", self.model, "--host", self.host, "--port", str(self.port)),
+            *("--model", *self._models(), "--host", self.host, "--port", str(self.port)),
             *self._options(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -148,6 +153,19 @@ class VLLMServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.stop()
+
+    def _models(self) -> list[str]:
+        """Return the model to start with, and what an adapter needs besides."""
+        try:
+            adapter = json.loads((Path(self.model) / "adapter_config.json").read_text())
+        except OSError:
+            return [self.model]
+        served = json.dumps({"name": self.model, "path": self.model})
+        rank = next((each for each in _RANKS if each >= adapter["r"]), adapter["r"])
+        return [
+            *(adapter["base_model_name_or_path"], "--enable-lora", "--max-lora-rank", str(rank)),
+            *("--lora-modules", served),
+        ]
 
     def _options(self) -> list[str]:
         given = {argument.partition("=")[0] for argument in self._arguments}

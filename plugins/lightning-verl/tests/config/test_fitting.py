@@ -225,10 +225,46 @@ def test_epochs_do_not_end_before_the_steps_that_were_asked_for():
 def test_what_was_learned_is_kept_as_hugging_face_has_models():
     assert load_settings().weights_folder == "actor/huggingface"
     assert load_settings().verl.trainer.save_freq > 1_000_000  # the last step alone
-    assert load_settings({"actor_rollout_ref.model.lora_rank": 8}).weights_folder == "actor"
     shards = {"actor_rollout_ref.actor.checkpoint.save_contents": ["model"], "trainer.save_freq": -1}
     assert load_settings(shards).weights_folder == "actor"
     assert load_settings(shards).verl.trainer.save_freq == -1
+
+
+LORA = {"actor_rollout_ref.model.lora_rank": 8}
+MEGATRON = {"model_engine": "megatron"}
+MEGATRON_LORA = {**MEGATRON, "actor_rollout_ref.model.lora.rank": 8}
+
+
+@pytest.mark.parametrize(
+    ("config", "folder"),
+    [
+        (LORA, "actor/lora_adapter"),
+        (MEGATRON, "actor/model/huggingface"),
+        (MEGATRON_LORA, "actor/model/huggingface/adapter"),
+    ],
+)
+def test_each_checkpoint_has_a_folder_that_vllm_loads(config, folder, caplog):
+    assert load_settings(config).weights_folder == folder
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"actor_rollout_ref.actor.checkpoint.save_contents": ["model", "optimizer", "extra"]},
+        {**MEGATRON, "actor_rollout_ref.actor.megatron.use_dist_checkpointing": True},
+        {**MEGATRON_LORA, "actor_rollout_ref.actor.megatron.vanilla_mbridge": True},
+    ],
+)
+def test_a_warning_says_that_vllm_loads_no_checkpoint(config, caplog):
+    load_settings(config)
+    assert "vLLM loads nothing that is saved" in caplog.text
+
+
+def test_of_an_adapter_alone_the_weights_are_saved_unless_it_is_set():
+    assert load_settings(LORA).verl.actor_rollout_ref.actor.checkpoint.save_lora_only
+    whole = load_settings({**LORA, "actor_rollout_ref.actor.checkpoint.save_lora_only": False})
+    assert not whole.verl.actor_rollout_ref.actor.checkpoint.save_lora_only
 
 
 def test_separate_generation_on_a_processor_has_a_process_and_a_way_for_weights(model):

@@ -21,6 +21,7 @@ from typing import Any
 
 from lightning_verl import VERL
 from lightning_verl.hf.generator import Generator
+from transformers import AutoTokenizer
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.runs.folder import RunFolder, runs_in
@@ -100,6 +101,18 @@ class Told(VERL):
         os.kill(os.getpid(), signal.Signals[self.end_by])
 
 
+def merged(adapter: Path) -> str:
+    """Merge an adapter into its base, and round it as verl does; return the digest of the weights."""
+    from peft import AutoPeftModelForCausalLM
+
+    whole = adapter.with_name("merged")
+    loaded = AutoPeftModelForCausalLM.from_pretrained(adapter, dtype="float32")
+    loaded.merge_and_unload().bfloat16().save_pretrained(whole)
+    base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+    AutoTokenizer.from_pretrained(base).save_pretrained(whole)
+    return Generator(str(whole)).fingerprint()
+
+
 def run_dir(root: Path) -> Path | RunFolder:
     """Return the run below a folder, or the folder for a first one."""
     runs = runs_in(root)
@@ -159,6 +172,8 @@ def main(options: Sequence[str] | None = None) -> None:
     ended |= {"metrics": result.metrics, "best": best and best.model}
     if best is not None and Path(best.model).name == "huggingface":
         ended["saved"] = Generator(best.model).fingerprint()
+    elif best is not None and Path(best.model, "adapter_config.json").exists():
+        ended["saved"] = merged(Path(best.model))
     found = result.comparison
     ended |= {"comparison": None if found is None else [found.mode, str(found.before), str(found.difference)]}
     print("END", json.dumps(ended), flush=True)
