@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from lightning_core.agent.functions import (
     is_coroutine_function,
@@ -15,7 +15,7 @@ from lightning_core.agent.functions import (
     resolved,
 )
 from lightning_core.errors import InvalidComponent
-from lightning_core.registry import did_you_mean, load_object
+from lightning_core.registry import Registry, default_registry, did_you_mean, load_object
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, Span
 
 _SCORED = ("task", "result", "spans", "rollout")
@@ -60,8 +60,21 @@ class Grader:
             )
 
     @classmethod
-    def of(cls, grader: "Grader | Callable[..., Any] | str | None") -> "Grader | None":
-        """Return a grader as it is, or make one of a function; either may be named by its path. None for None."""
+    def of(cls, grader: "GraderSpec | None", *, registry: Registry | None = None) -> "Grader | None":
+        """Return a grader as it is, or make one of a function, a path, a name or a mapping. None for None.
+
+        Args:
+            grader: A function, the path of a function or of a grader, the name of an installed grader, or a mapping
+                with its `name` and options: `{"name": "judge", "rubric": "..."}`.
+            registry: Where names are looked up; None for what is installed.
+
+        Raises:
+            RegistryError: When there is no such grader, or it does not take the options.
+            ValueError: When an option has a value that the grader refuses.
+        """
+        if isinstance(grader, Mapping) or (isinstance(grader, str) and ":" not in grader):
+            registry = default_registry() if registry is None else registry
+            return registry.build("graders", grader, expected=Grader)
         found = load_object(grader) if isinstance(grader, str) else grader
         return found if found is None or isinstance(found, Grader) else cls(found)
 
@@ -99,6 +112,10 @@ class Grader:
             elif self._wanted.get("llm"):
                 raise missing(f"grader {self.name}", LLM, resources)
         return functools.partial(self._function, **{name: given[name] for name in self._wanted if name in given})
+
+
+GraderSpec: TypeAlias = Grader | Callable[..., Any] | str | Mapping[str, Any]
+"""A grader, a function, the path of either, an installed grader's name, or a mapping with its `name` and options."""
 
 
 def _with_model(llm: LLM, model: str) -> LLM:

@@ -31,7 +31,6 @@ from lightning_core.config.overrides import override
 from lightning_core.errors import (
     ConfigError,
     InvalidAgent,
-    InvalidComponent,
     InvalidInput,
     InvalidOptions,
     RegistryError,
@@ -348,12 +347,20 @@ def _check_plugins(file: ConfigFile, config: Config, plugins: Sequence[object]) 
             raise ConfigError(f"{where}: hooks: {config.hooks[index]!r} cannot be used: {words}") from exc
 
 
-def _grader(file: ConfigFile, path: str) -> Grader:
-    found = load_named(file, ("reward",), path)
+def _grader(file: ConfigFile, spec: str | dict[str, Any]) -> Grader:
     try:
-        return found if isinstance(found, Grader) else Grader(found)
-    except InvalidComponent as exc:
-        raise ConfigError(f"{file.where(('reward',))}: reward: {exc}") from exc
+        is_path = isinstance(spec, str) and ":" in spec
+        found = Grader.of(load_named(file, ("reward",), str(spec)) if is_path else spec)
+    except InvalidOptions as exc:
+        raise ConfigError("\n".join(placed(file, "reward", exc.faults))) from exc
+    except (RegistryError, ValueError) as exc:
+        if isinstance(exc, ConfigError):
+            raise
+        name = str(exc).partition(" ")[0]
+        place = ("reward", name) if isinstance(spec, dict) and name in spec else ("reward",)
+        raise ConfigError(f"{file.where(place)}: reward: {exc}{raised_at(file, exc)}") from exc
+    assert found is not None
+    return found
 
 
 def _dataset(file: ConfigFile, key: str, source: str | Hub | list[Any] | None, folder: Path) -> Dataset[Any] | None:

@@ -76,8 +76,11 @@ class Config(BaseModel):
     """What the run may use: `usd`, `tokens`, `calls`, `seconds`."""
     stop_on_identical_failures: bool = True
     """Whether the run ends when its first rollouts have all failed for the same reason."""
-    reward: str | None = None
-    """`"module:name"` of a grader: a function that scores what the agent returned."""
+    reward: Annotated[
+        str | dict[str, Any] | None,
+        _one_of(str, dict, type(None), wanted="'module:name' of a grader, a name, or a mapping with name and options"),
+    ] = None
+    """`"module:name"` of a grader: a function that scores what the agent returned; or a name with options."""
     train_dataset: Source | None = None
     val_dataset: Source | None = None
     test_dataset: Source | None = None

@@ -5,12 +5,13 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import Grader, LitAgent
+from lightning_core.agent.graders import GraderSpec
 from lightning_core.algorithm import Algorithm, Baseline, FastAlgorithm
 from lightning_core.budget import Budget
 from lightning_core.concurrency import event_loop
@@ -112,8 +113,9 @@ class Trainer:
         max_rollouts: How many rollouts each runner runs; None for no limit.
         initial_resources: What the algorithm starts from.
         rollout_config: Limits and retry policy of each rollout, such as `RolloutConfig(timeout_seconds=60)`.
-        reward: Scores what the agent returned, or what its trace says: a function, an import path, or a `Grader`.
-            None where agents score themselves.
+        reward: Scores what the agent returned, or what its trace says: a function, an import path, a `Grader`, or a
+            named one with its options, such as `{"name": "judge", "rubric": "..."}`. None where agents score
+            themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
         port: Where a strategy that serves the store listens; a warning with any other.
@@ -160,7 +162,7 @@ class Trainer:
         max_rollouts: int | None = None,
         initial_resources: NamedResources | None = None,
         rollout_config: RolloutConfig | None = None,
-        reward: Grader | Callable[..., Any] | str | None = None,
+        reward: GraderSpec | None = None,
         hooks: object = (),
         registry: Registry | None = None,
         port: int | None = None,
@@ -176,7 +178,7 @@ class Trainer:
         _check_prompts(initial_resources)
         self.initial_resources = initial_resources
         self.rollout_config = rollout_config
-        self.reward = Grader.of(reward)
+        self.reward = Grader.of(reward, registry=self._registry)
         self.algorithm: Algorithm | None = (
             None if algorithm is None else self._build("algorithms", algorithm, Algorithm)
         )

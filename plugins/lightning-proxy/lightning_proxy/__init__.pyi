@@ -3,6 +3,9 @@ from .backend import (
     BackendAnswer as BackendAnswer,
     BackendRequest as BackendRequest,
 )
+from .judge import (
+    Judge as Judge,
+)
 from .limiter import (
     Drained as Drained,
 )
@@ -21,6 +24,7 @@ __all__ = [
     "BackendAnswer",
     "BackendRequest",
     "Drained",
+    "Judge",
     "LLMProxy",
     "ModelConfig",
     "RemoteProxy",

@@ -1,0 +1,91 @@
+"""The algorithm that compares a grader with people."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_core.agent.labelled import LABEL, RESULT, TASK
+from lightning_core.algorithm.agreement import Agreement, agreement
+from lightning_core.algorithm.base import FastAlgorithm
+from lightning_core.algorithm.batch import continued, require_rewards, run_batch
+from lightning_core.errors import InvalidInput
+from lightning_core.store.requests import digest_of
+from lightning_core.types import Dataset, samples_of
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A sample that the grader scores otherwise than its label says."""
+
+    rollout_id: str
+    task: Any
+    label: float
+    reward: float
+
+
+class LabelAgreement(FastAlgorithm):
+    """Has the grader score each labelled sample of the training samples once, and reports how well it agrees.
+
+    The metrics are `agreement` (a share) and `kappa`, each with `_low` and `_high` where there is an interval.
+    """
+
+    def __init__(self) -> None:
+        self.agreement: Agreement | None = None
+        """How well the grader agrees with the labels; None before the end."""
+        self.disagreements: list[Disagreement] = []
+        """Where it does not."""
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Compare the grader with the labels.
+
+        Raises:
+            InvalidInput: When there is no sample, or one is not labelled.
+            NoRewards: When no sample was scored.
+        """
+        samples = [] if train_dataset is None else samples_of(train_dataset)
+        labels = [_label(number, sample) for number, sample in enumerate(samples, start=1)]
+        store = self.get_store()
+        async with continued(store, "labels", of=len(samples)) as key:
+            resources = self.get_initial_resources()
+            resources_id = None
+            if resources is not None:
+                added_by = f"{key}/resources/{digest_of(resources)}"
+                resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
+            batch = await run_batch(
+                store,
+                samples,
+                mode="val",
+                resources_id=resources_id,
+                config=self.get_rollout_config(),
+                request_id=f"{key}/labels",
+            )
+        require_rewards([batch], step="the labelled samples")
+        rewards = [outcome.reward for outcome in batch.outcomes]
+        found = self.agreement = agreement(rewards, labels)
+        assert found is not None
+        self.disagreements = [
+            Disagreement(outcome.rollout.rollout_id, sample[TASK], label, outcome.reward)
+            for outcome, sample, label in zip(batch.outcomes, samples, labels, strict=True)
+            if outcome.reward is not None and not math.isclose(outcome.reward, label, abs_tol=1e-9)
+        ]
+        metrics = {
+            "agreement": found.share,
+            "agreement_low": found.low,
+            "agreement_high": found.high,
+            "kappa": found.kappa,
+            "kappa_low": found.kappa_low,
+            "kappa_high": found.kappa_high,
+        }
+        self.report({name: value for name, value in metrics.items() if value is not None})
+
+
+def _label(number: int, sample: Any) -> float:
+    wanted = f"a labelled sample is a mapping with {TASK}, {RESULT} and {LABEL}"
+    if not isinstance(sample, dict):
+        raise InvalidInput(f"labelled sample {number} is a {type(sample).__name__}; {wanted}")
+    if missing := [name for name in (TASK, RESULT, LABEL) if name not in sample]:
+        raise InvalidInput(f"labelled sample {number} has no {', '.join(map(repr, missing))}; {wanted}")
+    label = sample[LABEL]
+    if isinstance(label, bool) or not isinstance(label, int | float) or not math.isfinite(label):
+        raise InvalidInput(f"labelled sample {number} has the label {label!r}; a label is a number, such as 0 or 1")
+    return float(label)

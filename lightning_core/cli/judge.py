@@ -1,0 +1,126 @@
+"""`agl judge`: how well the grader of a config agrees with people."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
+
+if TYPE_CHECKING:
+    from lightning_core.config import Job
+    from lightning_core.display.live import Display
+
+MAX_SHOWN = 10
+"""How many disagreements are shown."""
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--set",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a value over that of the file, as reward.model=large. The value is YAML. Can be repeated.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the result to this JSON file; its metrics have the agreement.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
+)
+@runs_dir_option
+@verbose_option
+@click.pass_context
+def judge(
+    context: click.Context,
+    config: Path,
+    labels: Path,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+    verbose: bool,
+    runs_dir: Path | None,
+) -> None:
+    """Compare the grader of a CONFIG file, such as a judge, with the labels that people gave.
+
+    LABELS is a dataset file. Each of its samples has a `task`, a `result`, which is what an agent returned, and a
+    `label`, which is the reward that a person gives for it. The grader scores each result; it does not see the label.
+    Nothing else of the config is run: neither its agent nor its algorithm. The run is kept as any other one.
+
+    \b
+    Example:
+      agl judge config.yaml labels.jsonl
+      agl judge config.yaml labels.jsonl --set reward.model=large
+    """
+    # Imported here, so that listing the commands stays fast.
+    from lightning_core.algorithm.labels import LabelAgreement
+    from lightning_core.cli.job import check_output, job_origin, run_job
+    from lightning_core.config import load_job
+
+    check_output(output)
+    root = runs_root(runs_dir)
+    changed = [*overrides, *_comparison(config, labels, overrides)]
+    loaded: list[Job] = []
+
+    def load(display: "Display") -> "Job":
+        job = load_job(config, progress=display, overrides=changed, run_dir=root)
+        job.trainer.origin = job_origin(config, job, changed)
+        loaded.append(job)
+        return job
+
+    resume = with_runs_dir("agl resume", runs_dir)
+    run_job(context, load, verbose=verbose, as_json=as_json, output=output, resume=resume)
+    algorithm = loaded[0].trainer.algorithm
+    if not as_json and isinstance(algorithm, LabelAgreement):
+        _show(algorithm)
+
+
+def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> list[str]:
+    """Return what is set over a config, so that its grader scores labelled samples, and nothing else is done."""
+    from lightning_core.agent.labelled import OnLabelled, given_result
+    from lightning_core.algorithm.labels import LabelAgreement
+    from lightning_core.config.components import import_path
+    from lightning_core.config.files import read_config
+    from lightning_core.config.overrides import override
+    from lightning_core.errors import ConfigError
+
+    file = override(read_config(config), overrides)
+    reward: Any = file.values.get("reward")
+    if reward is None:
+        raise ConfigError(f"{config} names no grader; add one, as in reward: {{name: judge, rubric: ...}}")
+    if isinstance(reward, str) and ":" in reward:
+        reward = import_path(reward, config.resolve().parent)
+    changed = {
+        "agent": f"{given_result.__module__}:given_result",
+        "algorithm": _path_of(LabelAgreement),
+        "reward": {"name": _path_of(OnLabelled), "of": reward},
+        "train_dataset": str(labels.absolute()),
+        "val_dataset": None,
+        "test_dataset": None,
+    }
+    return [f"{key}={json.dumps(value)}" for key, value in changed.items()]
+
+
+def _path_of(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _show(found: Any) -> None:
+    from lightning_core.cli.console import plain_console
+    from lightning_core.display.texts import shortened
+
+    console = plain_console()
+    console.print()
+    console.print(f"agreement with the labels: {found.agreement}")
+    for each in found.disagreements[:MAX_SHOWN]:
+        task = shortened(each.task, 80)
+        console.print(f"  {each.rollout_id}: label {each.label:g}, judged {each.reward:g}: {task}")
+    if len(found.disagreements) > MAX_SHOWN:
+        console.print(f"  and {len(found.disagreements) - MAX_SHOWN} more")

@@ -1,0 +1,68 @@
+"""Cohen's kappa and the share of agreement, against published numbers."""
+
+import pytest
+
+from lightning_core.algorithm.agreement import agreement
+
+Table = list[list[int]]
+
+
+def ratings(table: Table) -> tuple[list[float | None], list[float | None]]:
+    """Return the two raters' ratings of which a table has the counts."""
+    pairs = [(row, column) for row, counts in enumerate(table) for column, n in enumerate(counts) for _ in range(n)]
+    return [float(row) for row, _ in pairs], [float(column) for _, column in pairs]
+
+
+@pytest.mark.parametrize(
+    ("table", "kappa", "low", "high"),
+    [
+        # Fleiss, Levin and Paik 2003, Statistical Methods for Rates and Proportions, table 18.1: kappa 0.68.
+        ([[75, 1, 4], [5, 4, 1], [0, 0, 10]], 0.676471, 0.504576, 0.848365),
+        # Cohen 1968, Psychological Bulletin 70:213-220, table 1: kappa 0.492.
+        ([[88, 14, 18], [10, 40, 10], [2, 6, 12]], 0.491525, 0.391564, 0.591487),
+        # The examples of Wikipedia's page on Cohen's kappa.
+        ([[20, 5], [10, 15]], 0.4, 0.151092, 0.648908),
+        ([[45, 15], [25, 15]], 0.130435, -0.062938, 0.323808),
+        ([[25, 35], [5, 35]], 0.259259, 0.108029, 0.410490),
+    ],
+)
+def test_kappa_and_its_interval_are_those_of_statsmodels(table: Table, kappa: float, low: float, high: float) -> None:
+    # The intervals were computed with statsmodels 0.14.
+    found = agreement(*ratings(table))
+    assert found is not None
+    assert (found.kappa, found.kappa_low, found.kappa_high) == pytest.approx((kappa, low, high), abs=1e-6)
+
+
+def test_the_share_has_wilsons_interval() -> None:
+    found = agreement(*ratings([[30, 5], [3, 2]]))
+    assert found is not None
+    # Computed with statsmodels: proportion_confint(32, 40, method="wilson").
+    assert (found.share, found.low, found.high) == pytest.approx((0.8, 0.652427, 0.895000), abs=1e-6)
+    assert str(found) == "0.80 (95% 0.65..0.90, n=40), kappa 0.22 (95% -0.16..0.60)"
+
+
+def test_raters_that_always_agree_have_no_interval_of_kappa_and_one_of_the_share() -> None:
+    found = agreement([1, 0, 1, 1], [1, 0, 1, 1])
+    assert found is not None
+    assert (found.share, found.kappa, found.kappa_low, found.kappa_high) == (1.0, 1.0, None, None)
+    assert found.low == pytest.approx(0.510109, abs=1e-6)  # proportion_confint(4, 4, method="wilson")
+    assert str(found) == "1.00 (95% 0.51..1.00, n=4), kappa 1.00"
+
+
+def test_where_every_rating_is_the_same_kappa_is_not_known() -> None:
+    found = agreement([1, 1], [1, 1])
+    assert found is not None
+    assert found.kappa is None
+    assert "kappa unknown: every rating is the same" in str(found)
+
+
+def test_a_sample_without_one_rating_is_lost_and_no_disagreement() -> None:
+    found = agreement([1, None, 0, 0.1 + 0.2], [1, 1, None, 0.3])
+    assert found is not None
+    assert (found.share, found.n, found.lost) == (1.0, 2, 2)
+    assert agreement([None], [1]) is None
+
+
+def test_ratings_of_other_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        agreement([1, 0], [1])
