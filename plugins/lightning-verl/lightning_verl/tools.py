@@ -11,7 +11,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
-from lightning_verl.config.without_effect import TOOL_FORMAT
+from lightning_verl.config.conflicts import TOOL_FORMAT
 from lightning_verl.verl_internals import tool_forms
 
 logger = logging.getLogger(__name__)

@@ -116,7 +116,14 @@ class Training:
         with quiet_thread():
             _choose_platform(str(config.trainer.device))
             from lightning_verl.cluster import ray_cluster
+            from lightning_verl.tools import check_form
+            from lightning_verl.verl_internals import check_with_verl
 
+            check_form(config.actor_rollout_ref.rollout.multi_turn.format)
+            self._complete(config)
+            let_servers_go_as_far(config, self._row)
+            check_with_verl(config)
+            OmegaConf.resolve(config)
             with ray_cluster(config):
                 try:
                     self._train(config)
@@ -125,19 +132,8 @@ class Training:
                     self._kill_workers(is_last=True)
 
     def _train(self, config: DictConfig) -> None:
-        from verl.trainer.ppo.utils import need_critic, need_reference_policy
-        from verl.utils.config import validate_config
-
-        from lightning_verl.tools import check_form
         from lightning_verl.verl_internals import TransferQueueRows, make_trainer_class, own_queue
 
-        check_form(config.actor_rollout_ref.rollout.multi_turn.format)
-        self._complete(config)
-        let_servers_go_as_far(config, self._row)
-        validate_config(
-            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-        )
-        OmegaConf.resolve(config)
         with own_queue(config.transfer_queue):
             self._manager.write_to(TransferQueueRows())
             self._trainer = make_trainer_class(config.trainer.v1.trainer_mode)(

@@ -21,12 +21,15 @@ import numpy as np
 import ray
 import torch
 import transfer_queue as tq
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
 from transfer_queue import interface
 from verl.experimental.agent_loop.tool_parser import ToolParser
-from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to_tensordict
@@ -71,6 +74,21 @@ Report = Callable[[Mapping[str, float], int], None]
 
 ONLY_REWARD = "only_reward"
 """The tag of a row that says what all of its group's rewards are; see `Lesson.only_reward`."""
+
+
+def check_with_verl(config: DictConfig) -> None:
+    """Have verl check its configuration; it needs no Ray for that.
+
+    Raises:
+        ConfigError: With what verl says, such as which sizes do not divide each other.
+    """
+    try:
+        validate_config(
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
+        get_adv_estimator_fn(config.algorithm.adv_estimator)
+    except (AssertionError, ValueError, InstantiationException) as exc:
+        raise ConfigError(f"verl refuses its configuration: {exc}") from exc
 
 
 def check_queue() -> None:

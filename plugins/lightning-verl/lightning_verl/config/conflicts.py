@@ -1,15 +1,27 @@
-"""What cannot go together, whatever the models and the data are."""
+"""The rules: what verl would take without a word, and learn something else from, or lose what was learned.
+
+Everything else is left to verl, which knows its keys and asserts its sizes. The rules are:
+
+1. Of verl's options, those for what another part does here are refused: the agent gives the reward and has the tools.
+2. Samples are rollouts or rows, by what the estimator can: verl's own take rows, and of `grpo` only the last ones.
+3. A KL penalty in rewards comes too late for estimators that compare rollouts.
+4. `call_discount` belongs to `credit=discounted`, and a penalty for long responses to `credit=final`.
+5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
+6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
+7. Calls over HTTP cannot go on with new weights, and say the options of the chat template themselves.
+8. With LoRA, servers apart from the trainer get whole weights, with the adapter merged into them.
+9. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half.
+10. Groups are left out by their rewards; the agents' model is changed in its own `config.json` where verl cannot.
+"""
 
 from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from lightning_core.registry import did_you_mean
 from lightning_verl.config.context import ROPE, changes
 from lightning_verl.config.given import Given
 from lightning_verl.config.own import PREFIX, Own
 from lightning_verl.config.saving import has_lora
-from lightning_verl.cpu.options import IMPOSSIBLE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS
 
 ROLLOUT_LOSS = "seq-mean-token-mean"
@@ -18,29 +30,42 @@ ROLLOUT_LOSS = "seq-mean-token-mean"
 POLICY_LOSS = "actor_rollout_ref.actor.policy_loss.loss_mode"
 _LOSS_MODE = "actor_rollout_ref.actor.loss_agg_mode"
 
-_ESTIMATORS = (
-    *OWN_ESTIMATORS,
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "gpg",
-    "grpo_passk",
-    "grpo_vectorized",
-    "rloo_vectorized",
-)
-"""Those of verl 0.9 that need nothing but rewards, or a critic."""
+_AGENT = "the agent gives the reward, and has tools of its own"
+_DATASETS = "samples are those of the datasets that the run is given"
+_RUNNERS = "the trainer's runners run the agent: n_runners, strategy"
+_ROLLOUT = "actor_rollout_ref.rollout"
 
-_OTHERS = {
-    "remax": "needs a greedy rollout beside each group; use rloo",
-    "gdpo": "needs rewards by dimension in verl's own form; use agentlightning.reward_weights with grpo",
-    "optimal_token_baseline": "needs what verl's newer trainer does not collect; use grpo or rloo",
-    "tir_optimal_token_baseline": "needs what verl's newer trainer does not collect; use grpo or rloo",
+TOOL_FORMAT = f"{_ROLLOUT}.multi_turn.format"
+"""How a model writes calls of tools: the one option of verl's turns that has an effect here."""
+
+_WITHOUT_EFFECT = {
+    "custom_reward_function": _AGENT,
+    "reward": _AGENT,
+    "reward_model": _AGENT,
+    "sandbox_fusion": _AGENT,
+    "data.tool_config_path": _AGENT,
+    "data.function_tool_path": _AGENT,
+    f"{_ROLLOUT}.multi_turn": _AGENT,
+    "data.custom_cls": _DATASETS,
+    "data.train_files": _DATASETS,
+    "data.val_files": _DATASETS,
+    "data.val_max_samples": _DATASETS,
+    "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
+    f"{_ROLLOUT}.agent.default_agent_loop": _RUNNERS,
+    f"{_ROLLOUT}.agent.agent_loop_config_path": _RUNNERS,
 }
+"""By key, or what keys are under, why it is not used."""
 
-_METRIC = "reward"
-"""The only one that rows have, to leave groups out by."""
+_WITHOUT_DATA = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
-_RESUME_MODES = ("auto", "disable")
+_REFUSED = {
+    "trainer.del_local_ckpt_after_load": "what was learned would be gone if the run ended before its next checkpoint",
+    "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
+    "critic.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
+    "distillation.enabled": "what the teacher says is collected by verl's own agents, not here",
+    f"{_ROLLOUT}.enable_rollout_routing_replay": "the rollouts do not record which experts have answered",
+}
+"""By key, why it cannot be true."""
 
 
 def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
@@ -51,7 +76,7 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
         given: What the user set of it.
         own: Our own keys.
     """
-    yield from _device(config, given, own)
+    yield from _without_effect(given)
     yield from _estimator(config, own)
     yield from _loss(config, given, own)
     yield from _mode(config, own)
@@ -64,16 +89,9 @@ def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[
             "leave one of the two out"
         )
     yield from _rope(config)
-    if config.distillation.enabled:
-        yield (
-            "distillation.enabled is true; what the teacher says is collected by verl's own agents, not here; leave it "
-            "out"
-        )
-    if config.actor_rollout_ref.rollout.enable_rollout_routing_replay:
-        yield (
-            "actor_rollout_ref.rollout.enable_rollout_routing_replay is true, and the rollouts do not record which "
-            "experts have answered; leave it out"
-        )
+    for key, why in _REFUSED.items():
+        if OmegaConf.select(config, key):
+            yield f"{key} is true: {why}; leave it out"
 
 
 def is_loss_by_rollout(given: Given, own: Own) -> bool:
@@ -81,27 +99,18 @@ def is_loss_by_rollout(given: Given, own: Own) -> bool:
     return own.loss == "rollout" or (own.loss is None and given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS))
 
 
-def _device(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
-    if own.device != "cpu":
-        return
-    for key, (possible, why) in IMPOSSIBLE_ON_CPU.items():
-        value = OmegaConf.select(config, key)
-        if value not in possible:
-            takes = " or ".join(map(str, possible))
-            yield f"{given.where(tuple(key.split('.')))}{key} is {value!r}; on a CPU it is {takes}: {why}"
+def _without_effect(given: Given) -> Iterator[str]:
+    for key, value in given.values.items():
+        why = next((why for name, why in _WITHOUT_EFFECT.items() if f"{key}.".startswith(f"{name}.")), None)
+        if why is not None and key != TOOL_FORMAT and value not in (None, "", False):
+            yield f"{key} has no effect: {why}; leave it out"
 
 
 def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
     name = str(config.algorithm.adv_estimator)
-    if name in _OTHERS:
-        yield f"algorithm.adv_estimator is {name!r}, which {_OTHERS[name]}"
-    elif name not in _ESTIMATORS and own.advantage != "row":
-        yield (
-            f"algorithm.adv_estimator is {name!r}; there are: {', '.join(_ESTIMATORS)}"
-            f"{did_you_mean(name, _ESTIMATORS) or '.'} "
-            f"For one that you registered with verl, set {PREFIX}.advantage=row"
-        )
-    elif name not in OWN_ESTIMATORS and own.advantage == "rollout":
+    if name in _WITHOUT_DATA:
+        yield f"algorithm.adv_estimator is {name!r}, which needs what rollouts do not collect; use grpo or rloo"
+    if name not in OWN_ESTIMATORS and own.advantage == "rollout":
         yield (
             f"{PREFIX}.advantage is 'rollout', which {', '.join(OWN_ESTIMATORS)} have; {name!r} is verl's, which takes "
             "each row for a sample: set it to row"
@@ -162,27 +171,12 @@ def _adapters(config: DictConfig, given: Given) -> Iterator[str]:
 
 def _checkpoints(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
     mode, frequency = config.trainer.resume_mode, given.get("trainer.save_freq")
-    if mode == "resume_path":
+    if mode not in ("auto", "disable"):
         yield (
-            "trainer.resume_mode is 'resume_path', and a run goes on from the newest checkpoint of its own (auto); to "
-            "begin with what another one has learned, set actor_rollout_ref.model.path to the folder "
+            f"trainer.resume_mode is {mode!r}, and a run goes on from the newest checkpoint of its own (auto), or not "
+            "(disable); to begin with what another one has learned, set actor_rollout_ref.model.path to the folder "
             "actor/huggingface of its checkpoint"
         )
-    elif mode not in _RESUME_MODES:
-        yield (
-            f"trainer.resume_mode is {mode!r}; there are: {', '.join(_RESUME_MODES)}{did_you_mean(mode, _RESUME_MODES)}"
-        )
-    if config.trainer.del_local_ckpt_after_load:
-        yield (
-            "trainer.del_local_ckpt_after_load is true, and what was learned would be gone if the run ended before its "
-            "next checkpoint; leave it out"
-        )
-    for name in ("actor_rollout_ref.actor", "critic"):
-        if OmegaConf.select(config, f"{name}.checkpoint.async_save"):
-            yield (
-                f"{name}.checkpoint.async_save is true, and verl does not write down then which checkpoint is the "
-                "newest, so that no run could go on from it; leave it out"
-            )
     if frequency is not None and "checkpoint_minutes" in own.model_fields_set:
         yield (
             f"{PREFIX}.checkpoint_minutes is {own.checkpoint_minutes:g}, and trainer.save_freq is {frequency!r}, which "
@@ -192,10 +186,10 @@ def _checkpoints(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
 
 def _groups(config: DictConfig) -> Iterator[str]:
     groups = config.algorithm.filter_groups
-    if groups.enable and groups.metric != _METRIC:
+    if groups.enable and groups.metric != "reward":
         yield (
             f"algorithm.filter_groups.metric is {groups.metric!r}, and groups are compared by the rewards that agents "
-            f"give; set it to {_METRIC}"
+            "give; set it to reward"
         )
 
 

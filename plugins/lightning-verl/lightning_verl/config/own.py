@@ -1,27 +1,18 @@
 """The keys under `agentlightning`, which are ours; everything else in a configuration is verl's."""
 
-import difflib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lightning_core.registry.options import show_value, wanted
-from lightning_verl.config.given import Given
+from lightning_core.errors import ConfigError
+from lightning_core.registry import check_options
+from lightning_verl.config.given import Given, nested
 from lightning_verl.learning import Credit, Level
 
 PREFIX = "agentlightning"
 """The key that ours are under, as in agentlightning 0.3."""
-
-_WITHOUT_EFFECT = {
-    "port": "the trainer's model proxy has its own; set llm_proxy there",
-    "debug": "rows merge where the engine's tokens are exactly continuous, and training/n_unmerged_rollouts counts the "
-    "rollouts of which that is not so",
-    "mismatch_log_dir": "nothing is written there",
-}
-
 
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Length = Annotated[int, Field(strict=True, ge=1)]
@@ -39,9 +30,7 @@ class TraceAggregator(BaseModel):
     trajectory_max_response_length: _Length = 8192
     """Tokens; the longest response of a trajectory: all answers, and what came in between."""
     debug: bool | None = None
-    """Of agentlightning 0.3; has no effect."""
     mismatch_log_dir: str | None = None
-    """Of agentlightning 0.3; has no effect."""
 
 
 class Own(BaseModel):
@@ -75,64 +64,36 @@ class Own(BaseModel):
     checkpoint_minutes: Annotated[_Number, Field(gt=0)] = 10.0
     """How long after a checkpoint the next one is written, where `trainer.save_freq` does not say it in steps."""
     port: int | None = None
-    """Of agentlightning 0.3; has no effect."""
 
 
-_NAMES = {
-    **{name: f"{PREFIX}.trace_aggregator.{name}" for name in TraceAggregator.model_fields},
-    **{name: f"{PREFIX}.{name}" for name in Own.model_fields},
+_SUPERSEDED = {
+    f"{PREFIX}.port": "the trainer's model proxy has its own; set llm_proxy there",
+    f"{PREFIX}.trace_aggregator.debug": "training/n_unmerged_rollouts counts the rollouts whose rows do not merge",
+    f"{PREFIX}.trace_aggregator.mismatch_log_dir": "nothing is written there",
 }
-"""By the last part of each key, the whole of it."""
+"""Keys of agentlightning 0.3, and why they have no effect any more."""
 
 
-def read_own(given: Given, before: Mapping[str, Any]) -> tuple[Own, list[str]]:
+def read_own(given: Given, before: Mapping[str, Any]) -> Own:
     """Take our own keys out of what is given.
 
     Args:
         given: What the user set; the keys are gone from it afterwards.
         before: What is set before, by dotted key.
 
-    Returns:
-        The keys with their values, and what is wrong with them; then the values are the defaults.
+    Raises:
+        ConfigError: Says which keys there are not, and which values do not fit.
     """
-    values = given.values.pop(PREFIX, None) or {}
+    for key, why in _SUPERSEDED.items():
+        if given.get(key):
+            warnings.warn(f"{key} has no effect: {why}; leave it out", DeprecationWarning, stacklevel=4)
+    values = nested({**before, **given.take(PREFIX)}).get(PREFIX, {})
     if not isinstance(values, dict):
-        return Own(), [f"{given.where((PREFIX,))}{PREFIX} is {show_value(PREFIX, values)}; it has to be a mapping"]
-    first = OmegaConf.create({PREFIX: {}})
-    for key, value in before.items():
-        OmegaConf.update(first, key, value, force_add=True)
+        raise ConfigError(f"{PREFIX} is {values!r}; it has to be a mapping")
+    rows = values.get("trace_aggregator")
+    check_options(PREFIX, values, Own)
+    check_options(f"{PREFIX}.trace_aggregator", rows or {}, TraceAggregator)
     try:
-        return Own.model_validate(OmegaConf.to_container(OmegaConf.merge(first[PREFIX], values))), []
+        return Own.model_validate(values)
     except ValidationError as exc:
-        return Own(), list(dict.fromkeys(_faults(given, exc)))
-
-
-def warn_of_superseded(own: Own) -> None:
-    """Tell of the keys of agentlightning 0.3 that have no effect any more."""
-    for of in (own, own.trace_aggregator):
-        for name in of.model_fields_set & _WITHOUT_EFFECT.keys():
-            if getattr(of, name):
-                warnings.warn(
-                    f"{_NAMES[name]} has no effect: {_WITHOUT_EFFECT[name]}; leave it out",
-                    DeprecationWarning,
-                    stacklevel=3,
-                )
-
-
-def _faults(given: Given, exc: ValidationError) -> Iterator[str]:
-    for fault in exc.errors():
-        keys = [str(key) for key in fault["loc"]]
-        if keys[0] == "on_failure":  # a text or a number, and pydantic tells of each
-            keys = keys[:1]
-        name, where = ".".join((PREFIX, *keys)), given.where((PREFIX, *keys))
-        if fault["type"] == "extra_forbidden":
-            yield f"{where}unknown key {name!r}{_meant(keys[-1])}"
-        elif keys[0] == "on_failure":
-            yield f"{where}{name} is {show_value(name, fault['input'])}; it has to be 'drop' or a finite number"
-        else:
-            yield f"{where}{name} is {show_value(name, fault['input'])}; {wanted(fault)}"
-
-
-def _meant(key: str) -> str:
-    near = difflib.get_close_matches(key, _NAMES, n=1)
-    return f". Did you mean {_NAMES[near[0]]!r}?" if near else f"; there are: {', '.join(Own.model_fields)}"
+        raise ConfigError(f"{PREFIX}: {exc}") from exc

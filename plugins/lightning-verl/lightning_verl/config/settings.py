@@ -4,11 +4,11 @@ import copy
 import functools
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -23,8 +23,7 @@ from lightning_verl.config.conflicts import (
     faults_of_conflicts,
     is_loss_by_rollout,
 )
-from lightning_verl.config.given import Given, Source, read_given
-from lightning_verl.config.keys import faults_of_keys, with_whole_counts
+from lightning_verl.config.given import Given, Source
 from lightning_verl.config.layers import (
     ALWAYS,
     HF_REGISTERED,
@@ -32,9 +31,8 @@ from lightning_verl.config.layers import (
     WITH_FSDP,
     WITHOUT_FLASH_ATTN,
 )
-from lightning_verl.config.own import PREFIX, Own, read_own, warn_of_superseded
+from lightning_verl.config.own import PREFIX, Own, read_own
 from lightning_verl.config.saving import has_lora, servable_folder
-from lightning_verl.config.without_effect import faults_of_effect, harmless_options
 from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
 
@@ -92,14 +90,13 @@ class Settings:
         return servable_folder(self.verl) or "actor"
 
 
-def load_settings(config: Source = None, *, preset: str | None = None) -> Settings:
+def load_settings(source: Source = None, *, preset: str | None = None) -> Settings:
     """Merge what is given with verl's packaged defaults, and check it.
 
-    Neither verl nor torch is imported. What the user sets wins over everything, and is refused where it cannot work;
-    an option without effect that what is learned does not depend on is a warning.
+    Neither verl nor torch is imported. What the user sets wins over everything; `conflicts` says what is refused.
 
     Args:
-        config: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
+        source: A mapping as agentlightning 0.3 takes it, the path of a YAML file, or a list of `key.key=value`. A key
             that verl's defaults do not list is written with a `+`, as for Hydra.
         preset: `grpo`, `ppo` or `rloo`: set before what is given.
 
@@ -111,51 +108,62 @@ def load_settings(config: Source = None, *, preset: str | None = None) -> Settin
             f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}{did_you_mean(preset, PRESETS)}"
         )
     before = {} if preset is None else PRESETS[preset]
-    given = read_given(config)
+    given = Given(source)
     engine = given.values.pop("model_engine", "dp")
-    own, faults = read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
+    own = read_own(given, {key: value for key, value in before.items() if key.startswith(PREFIX)})
     if given.get("trainer.device") == "cpu":
         own = own.model_copy(update={"device": own.device or "cpu"})
-    if own.device == "cpu" and engine != "dp":
-        faults.append(f"model_engine is {engine!r}; on a CPU it is dp: the other engines need an accelerator")
-        engine = "dp"
-    defaults = packaged_defaults(engine)
-    _lay(defaults, ALWAYS)
-    _lay(defaults, WITH_FSDP if engine == "dp" else {})
-    _lay(defaults, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
-    _lay(defaults, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
+    config = packaged_defaults(engine)
+    _lay(config, ALWAYS)
+    _lay(config, WITH_FSDP if engine == "dp" else {})
+    _lay(config, {key: value for key, value in before.items() if not key.startswith(PREFIX)})
+    _lay(config, ON_CPU if own.device == "cpu" else {"trainer.device": own.device} if own.device else {})
     if own.device != "cpu" and engine == "dp" and find_spec("flash_attn") is None:
-        _lay(defaults, WITHOUT_FLASH_ATTN)
+        _lay(config, WITHOUT_FLASH_ATTN)
     if own.device != "cpu" and given.get("actor_rollout_ref.rollout.name") == "hf":
-        _lay(defaults, HF_REGISTERED)
+        _lay(config, HF_REGISTERED)
     if own.device == "cpu" and given.get("trainer.v1.trainer_mode") == "separate_async":
-        _lay(defaults, SEPARATE_ON_CPU)
-    _refuse([*faults, *faults_of_keys(given, defaults)])
-    given.values = with_whole_counts(given.values, defaults)
+        _lay(config, SEPARATE_ON_CPU)
     try:
-        packaged = packaged_defaults(engine)
-        without_effect, harmless = list(faults_of_effect(given, packaged)), list(harmless_options(given, packaged))
-        merged = cast(DictConfig, OmegaConf.merge(defaults, given.values))
-        _refuse([*faults_of_conflicts(merged, given, own), *without_effect])
-        _let_loss_correct(merged, given)
-        learning = _learning(merged, given, own)
+        _refuse(_set(config, given))
+        _refuse(faults_of_conflicts(config, given, own))
+        _let_loss_correct(config, given)
+        learning = _learning(config, given, own)
         if learning.loss == "rollout":
-            merged.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
-        _complete(merged, given, engine=str(engine))
+            config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
+        _complete(config, given, engine=str(engine))
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
-    OmegaConf.set_struct(merged, True)
-    warn_of_superseded(own)
-    if harmless:
-        logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(harmless))
-    if merged.trainer.save_freq > 0 and servable_folder(merged) is None:
+    if config.trainer.save_freq > 0 and servable_folder(config) is None:
         logger.warning(
             "lightning_verl.checkpoints_not_servable vLLM loads nothing that is saved; agl export RUN --to model makes "
             "a model of what FSDP saves, or add hf_model to %s",
             _SAVED,
         )
     by_time = given.get(_SAVE_FREQ) is None
-    return Settings(merged, own, learning, own.checkpoint_minutes * 60 if by_time else None)
+    return Settings(config, own, learning, own.checkpoint_minutes * 60 if by_time else None)
+
+
+def _set(config: DictConfig, given: Given) -> Iterator[str]:
+    """Set what was given, and give what verl has no key for, or a number, a truth value or a mapping."""
+    for name, value in given.values.items():
+        before = OmegaConf.select(config, name, throw_on_resolution_failure=False)
+        is_text = isinstance(value, str) and "${" not in value and not name.endswith("_threshold")  # 0.5_2.0 is two
+        if (isinstance(before, int | float) and is_text) or (
+            isinstance(before, DictConfig) and not isinstance(value, dict | None)
+        ):
+            kind = "truth value" if isinstance(before, bool) else "number" if is_text else "mapping"
+            yield f"{name} is {value!r}; it has to be a {kind}"
+            continue
+        try:
+            OmegaConf.update(config, name, value, force_add=name in given.added)
+        except OmegaConfBaseException as exc:
+            parent, _, key = str(exc.full_key).rpartition(".")
+            beside = OmegaConf.select(config, parent) if parent else config
+            yield (
+                f"unknown key {exc.full_key!r}{did_you_mean(key, map(str, beside)) or '.'} A key that verl does not "
+                f"list is written with a plus, as '+{exc.full_key}'"
+            )
 
 
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
@@ -280,8 +288,20 @@ def _composed(folder: Path, model_engine: str) -> DictConfig:
             composed = compose(_NAME, overrides=[f"model_engine={model_engine}"])
     finally:
         GlobalHydra.instance().hydra = theirs
-    OmegaConf.set_struct(composed, False)
+    OmegaConf.set_struct(composed, True)
+    _open(composed)
+    OmegaConf.set_struct(composed.ray_kwargs.ray_init, False)
     return composed
+
+
+def _open(config: DictConfig) -> None:
+    """Let mappings that are empty take any key: what is in them goes on to another program."""
+    for key in config:
+        is_there = not (OmegaConf.is_missing(config, key) or OmegaConf.is_interpolation(config, str(key)))
+        if is_there and isinstance(config[key], DictConfig):
+            _open(config[key])
+    if not config:
+        OmegaConf.set_struct(config, False)
 
 
 def _folder() -> Path:

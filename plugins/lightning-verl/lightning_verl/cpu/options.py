@@ -31,16 +31,3 @@ SEPARATE_ON_CPU: dict[str, Any] = {
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "lightning_verl.cpu.channel",
 }
 """What the mode `separate_async` needs besides: a generating process of its own, and a way for weights to it."""
-
-IMPOSSIBLE_ON_CPU: dict[str, tuple[tuple[Any, ...], str]] = {
-    "trainer.device": (("cpu",), "the device is the CPU"),
-    "actor_rollout_ref.rollout.name": (("hf",), "the other servers need an accelerator"),
-    "actor_rollout_ref.actor.strategy": (("fsdp", "fsdp2"), "the other engines need an accelerator"),
-    "critic.strategy": (("fsdp", "fsdp2"), "the other engines need an accelerator"),
-    **{f"{model}.use_remove_padding": ((False,), "it needs flash-attn") for model in MODELS},
-    **{
-        f"{model}.override_config.attn_implementation": (("sdpa", "eager"), "the others need an accelerator")
-        for model in MODELS
-    },
-}
-"""By key, what it can be on a CPU, and why nothing else."""

@@ -12,14 +12,20 @@ import sys
 from omegaconf import OmegaConf
 from lightning_verl.config import load_settings
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
-from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.config import omega_conf_to_dataclass
+from lightning_core.errors import ConfigError
+from lightning_verl.verl_internals import check_with_verl
 
 model, cases = sys.argv[1:]
 for preset, more in json.loads(cases):
     config = load_settings([f"actor_rollout_ref.model.path={model}", *more], preset=preset).verl
     OmegaConf.set_struct(config, False)
     OmegaConf.resolve(config)
-    validate_config(config, need_reference_policy(config), need_critic(config))
+    try:
+        check_with_verl(config)
+    except ConfigError as exc:
+        print("refused", str(exc).splitlines()[0])
+        continue
     for section in ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "algorithm"):
         made = omega_conf_to_dataclass(OmegaConf.select(config, section))
         print("made", type(made).__name__)
@@ -30,6 +36,8 @@ CASES = [
     ("grpo", ["actor_rollout_ref.actor.use_kl_loss=true"]),
     ("ppo", ["agentlightning.device=cpu"]),
     ("rloo", ["agentlightning.device=cpu", "actor_rollout_ref.model.lora_rank=8"]),
+    ("grpo", ["trainer.n_gpus_per_node=3", "actor_rollout_ref.actor.use_dynamic_bsz=false"]),
+    ("grpo", ["algorithm.adv_estimator=grppo", "agentlightning.advantage=row"]),
 ]
 NEEDS = ["critic False reference True", "critic True reference False", "critic False reference False"]
 
@@ -40,6 +48,8 @@ def test_verl_takes_what_we_make(model):
         [sys.executable, "-c", SCRIPT, str(model), json.dumps(CASES)], capture_output=True, text=True, timeout=110
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    told = [line for line in done.stdout.splitlines() if line.startswith(("made", "critic"))]
+    told = [line for line in done.stdout.splitlines() if line.startswith(("made", "critic", "refused"))]
     made = ["made FSDPActorConfig", "made RolloutConfig", "made AlgoConfig"]
-    assert told == [line for needs in NEEDS for line in (*made, needs)]
+    taken, refused = told[: 4 * len(NEEDS)], told[4 * len(NEEDS) :]
+    assert taken == [line for needs in NEEDS for line in (*made, needs)]
+    assert [line.startswith("refused verl refuses its configuration: ") for line in refused] == [True] * 2

@@ -251,31 +251,6 @@ def test_the_model_that_comes_out_is_validated_unless_it_is_said_when():
         assert load_settings({"trainer.test_freq": frequency}).verl.trainer.test_freq == frequency
 
 
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("actor_rollout_ref.rollout.n", 4.0),
-        ("data.train_batch_size", 1.0e3),
-        ("data.gen_batch_size", 8.0),
-        ("data.train_max_samples", 100.0),
-        ("actor_rollout_ref.rollout.max_model_len", 512.0),
-        ("trainer.max_actor_ckpt_to_keep", 3.0),
-        ("trainer.v1.colocate_async.num_warmup_batches", 2.0),
-        ("+actor_rollout_ref.rollout.engine_kwargs.vllm.max_num_seqs", 16.0),
-    ],
-)
-def test_a_whole_number_that_is_counted_with_is_an_int(key, said):
-    for source in ({key: said}, [f"{key}={said!r}"]):
-        value = OmegaConf.select(load_settings(source).verl, key.removeprefix("+"))
-        assert (type(value), value) == (int, said)
-
-
-def test_a_whole_number_that_is_measured_with_stays_as_it_is():
-    settings = load_settings({"algorithm.gamma": 1.0, "actor_rollout_ref.actor.entropy_coeff": 0.5})
-    assert type(settings.verl.algorithm.gamma) is float
-    assert settings.verl.actor_rollout_ref.actor.entropy_coeff == 0.5
-
-
 def test_options_of_the_chat_template_are_taken():
     settings = load_settings(["+data.apply_chat_template_kwargs.enable_thinking=false"])
     assert settings.verl.data.apply_chat_template_kwargs == {"enable_thinking": False}

@@ -15,7 +15,7 @@ def test_what_becomes_of_long_responses_is_said_under_our_own_key() -> None:
     [
         ({"overlong_buffer": 4, "credit": "per_call"}, "agentlightning.credit is 'per_call'; set it to final, or"),
         ({"overlong_penalty": 2.0}, "has an effect with agentlightning.overlong_buffer only"),
-        ({"overlong_buffer": -1}, "agentlightning.overlong_buffer is -1"),
+        ({"overlong_buffer": -1}, "overlong_buffer is -1"),
     ],
 )
 def test_a_punishment_that_would_not_be_given_is_refused(keys: dict[str, object], message: str) -> None:
