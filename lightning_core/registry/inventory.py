@@ -28,6 +28,7 @@ Kind = Literal[
     "graders",
     "commands",
     "pages",
+    "exports",
     "hooks",
 ]
 """What a component is for."""
@@ -51,6 +52,7 @@ SINGULAR: Mapping[Kind, str] = {
     "graders": "grader",
     "commands": "command",
     "pages": "page",
+    "exports": "export",
     "hooks": "hook plugin",
 }
 """What one component of a kind is called in a message."""

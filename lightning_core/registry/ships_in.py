@@ -32,6 +32,9 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "ui": "lightning-viewer",
         "vllm": "lightning-verl",
     },
+    "exports": {
+        "model": "lightning-verl",
+    },
     "graders": {
         "judge": "lightning-proxy",
     },

@@ -1,0 +1,72 @@
+"""`agl export RUN --to model`: the model that a run has trained, as a folder of its own."""
+
+import shutil
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from lightning_core.errors import RunFolderError
+from lightning_core.runs.folder import RunFolder
+from lightning_core.runs.recording import read_best
+from lightning_core.types import LLM
+from lightning_verl.serving import RESOURCE
+
+
+def model(run: RunFolder, target: Path) -> str:
+    """Write the newest model that a run has saved: in Hugging Face's form, or a LoRA adapter in PEFT's.
+
+    Args:
+        run: The run.
+        target: The folder to make.
+
+    Returns:
+        What it is.
+
+    Raises:
+        RunFolderError: When the run has saved none, or in a form that nothing here can read.
+    """
+    saved = _saved(run)
+    if (saved / "adapter_config.json").exists():
+        shutil.copytree(saved, target)
+        return f"the LoRA adapter of {saved.parent.parent.name}"
+    if (saved / "config.json").exists():
+        shutil.copytree(saved, target)
+    elif (saved / "fsdp_config.json").exists():
+        _merge(saved, target)
+    else:
+        raise RunFolderError(
+            f"{saved} has no model in Hugging Face's form, nor parts of FSDP to make one of; for Megatron's, see "
+            "python -m verl.model_merger merge --backend megatron"
+        )
+    return "a model in Hugging Face's form"
+
+
+def _saved(run: RunFolder) -> Path:
+    """Return the folder of the newest weights, also where the run's folder was moved."""
+    best = (read_best(run.best_file) or {}).get(RESOURCE)
+    if not isinstance(best, LLM):
+        raise RunFolderError(f"run {run.run_id} has not saved a model")
+    named = Path(best.model)
+    inside = named.parts[named.parts.index("checkpoints") :] if "checkpoints" in named.parts else ()
+    for folder in (run.path.joinpath(*inside) if inside else named, named):
+        if folder.is_dir():
+            return folder
+    raise RunFolderError(
+        f"the model of run {run.run_id} is {best.model!r}, which is not a folder here: it was not saved, or was removed"
+    )
+
+
+def _merge(parts: Path, target: Path) -> None:
+    """Make a model of the parts that FSDP's workers have saved."""
+    from verl.model_merger.base_model_merger import ModelMergerConfig
+    from verl.model_merger.fsdp_model_merger import FSDPModelMerger
+
+    config = ModelMergerConfig(
+        operation="merge",
+        backend="fsdp",
+        local_dir=str(parts),
+        target_dir=str(target),
+        hf_model_config_path=str(parts / "huggingface"),
+    )
+    with redirect_stdout(sys.stderr):  # it tells of each step
+        FSDPModelMerger(config).merge_and_save()

@@ -1,0 +1,49 @@
+"""`agl export`: a run in the forms that plugins offer."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lightning_core.cli import agl
+from lightning_core.registry import default_registry
+from lightning_core.runs.folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create("runs", "run-1f")
+    folder.manifest_file.write_text("{}")
+    return folder
+
+
+def write_lines(folder: RunFolder, target: Path) -> str:
+    target.mkdir()
+    (target / "id").write_text(folder.run_id)
+    return "one line"
+
+
+def break_off(folder: RunFolder, target: Path) -> str:
+    write_lines(folder, target)
+    raise ZeroDivisionError
+
+
+def test_it_is_written_where_nothing_was(run: RunFolder, tmp_path: Path) -> None:
+    with default_registry().register("exports", "lines", write_lines):
+        done = CliRunner().invoke(agl, ["export", "1f", "--to", "lines"])
+        assert done.output == f"{tmp_path / 'run-1f-lines'}: one line\n"
+        assert (tmp_path / "run-1f-lines" / "id").read_text() == "run-1f"
+        again = CliRunner().invoke(agl, ["export", "1f", "--to", "lines"])
+        assert again.exit_code == 2
+        assert "run-1f-lines is there already; name another place with -o" in again.output
+        other = CliRunner().invoke(agl, ["export", "1f", "--to", "lines", "-o", "new/folder"])
+        assert other.exit_code == 0
+        assert (tmp_path / "new" / "folder" / "id").exists()
+
+
+def test_an_export_that_breaks_off_leaves_nothing(run: RunFolder, tmp_path: Path) -> None:
+    with default_registry().register("exports", "broken", break_off):
+        done = CliRunner().invoke(agl, ["export", "1f", "--to", "broken"])
+    assert isinstance(done.exception, ZeroDivisionError)
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
