@@ -20,6 +20,8 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
 from lightning_core.errors import AlgorithmError, ConfigError
+from lightning_verl.hf import NAME
+from lightning_verl.leftovers import VARIABLE, check_gpu_memory, end_leftovers, trainer_mark
 from lightning_verl.verl_internals import check_queue, wait_until
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
         ConfigError: When the cluster cannot be reached, or has too little.
     """
     with _alone():
+        end_leftovers()
         if ray.is_initialized():
             _check_environment()
             _check_resources(config)
@@ -58,8 +61,12 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
                 yield
             return
         logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
+        arguments = _arguments(config)
+        rollout = config.actor_rollout_ref.rollout
+        if arguments["address"] == "local" and _device(config) != "cpu" and rollout.name != NAME:
+            check_gpu_memory(rollout.gpu_memory_utilization, n_gpus=config.trainer.n_gpus_per_node)
         try:
-            ray.init(**_arguments(config))
+            ray.init(**arguments)
         except (ConnectionError, ValueError) as exc:
             raise ConfigError(f"Ray does not start: {exc}; see ray_kwargs.ray_init of verl's config") from exc
         try:
@@ -174,7 +181,7 @@ def _arguments(config: DictConfig) -> dict[str, Any]:
             given.pop(name, None)
     environment = get_ppo_ray_runtime_env(config)
     environment = OmegaConf.to_container(OmegaConf.merge(environment, given.pop("runtime_env", {})))
-    environment["env_vars"] = {**environment.get("env_vars", {}), **_variables()}
+    environment["env_vars"] = {**environment.get("env_vars", {}), **_variables(), VARIABLE: trainer_mark() or ""}
     quiet = _QUIET if address == "local" else {"log_to_driver": False, "logging_level": "ERROR"}
     return {**quiet, **given, "address": address, "runtime_env": environment}
 

@@ -1,0 +1,133 @@
+"""Real processes of trainings that were killed, and of others that go on."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lightning_verl.leftovers import VARIABLE, check_gpu_memory, end_leftovers, trainer_mark
+
+from lightning_core.errors import ConfigError
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc"),
+    pytest.mark.timeout(120),
+]
+
+TRAINER = f"""
+import os, subprocess, sys
+from lightning_verl.leftovers import trainer_mark
+marked = dict(os.environ, {VARIABLE}=trainer_mark())
+print(subprocess.Popen(["sleep", "600"], env=marked, start_new_session=True).pid, flush=True)
+sys.stdin.read()
+"""
+
+IN_RAY = """
+import subprocess, sys
+import ray
+from lightning_verl.cluster import ray_cluster
+from lightning_verl.config import load_settings
+
+@ray.remote
+class Server:
+    def start(self):
+        # Not a child of its own: those Ray ends by itself.
+        return int(subprocess.run(["sh", "-c", "sleep 600 >&2 & echo $!"], stdout=subprocess.PIPE, check=True).stdout)
+
+settings = load_settings({"agentlightning.device": "cpu", "actor_rollout_ref.model.path": "m"})
+with ray_cluster(settings.verl):
+    server = Server.remote()
+    print(ray.get(server.start.remote()), flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def training(program: str = TRAINER) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """Run a process that trains; give it, and a handle of the process that it has started."""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        pid = int(trainer.stdout.readline())
+        handle = os.pidfd_open(pid)
+        try:
+            yield trainer, handle
+        finally:
+            trainer.kill()
+            if not has_ended(handle, seconds=0):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+
+
+def has_ended(handle: int, *, seconds: float) -> bool:
+    waited = select.poll()
+    waited.register(handle, select.POLLIN)
+    return bool(waited.poll(seconds * 1000))
+
+
+@pytest.mark.parametrize("program", [TRAINER, pytest.param(IN_RAY, marks=pytest.mark.slow, id="in Ray")])
+def test_what_a_killed_training_has_left_is_ended_and_what_a_living_one_has_stays(program: str) -> None:
+    with training(program) as (killed, left), training() as (_, used):
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        end_leftovers()
+        assert has_ended(left, seconds=20)
+        assert not has_ended(used, seconds=0)
+
+
+@pytest.mark.parametrize("told", ["other-machine/pid:[1]/1-1", "", "nonsense"])
+def test_what_is_not_ours_beyond_doubt_stays(told: str) -> None:
+    with subprocess.Popen(["sleep", "600"], env={VARIABLE: told, "PATH": os.environ["PATH"]}) as other:
+        try:
+            end_leftovers()
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_a_part_of_a_training_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with training() as (killed, _):
+        killed.kill()
+        killed.wait()
+        monkeypatch.setenv(VARIABLE, str(trainer_mark()))
+        assert end_leftovers() == []
+
+
+GPUS = "GPU-a, 0, 81559, 80000\nGPU-b, 1, 81559, 20000\nGPU-c, 2, [N/A], [N/A]\n"
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A command that answers as NVIDIA's `nvidia-smi` does."""
+    for name, said in (("gpus", GPUS), ("apps", "GPU-b, 4711, VLLM::EngineCore, 61000\n")):
+        (tmp_path / name).write_text(said)
+    script = f'#!/bin/sh\ncase "$1" in --query-gpu=*) cat {tmp_path}/gpus;; *) cat {tmp_path}/apps;; esac\n'
+    (tmp_path / "nvidia-smi").write_text(script)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+def test_a_gpu_that_is_full_names_what_holds_it(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = r"GPU 1 has 20000 of 81559 MiB free, .* It is held by 4711 VLLM::EngineCore \(61000 MiB\); end them"
+    with pytest.raises(ConfigError, match=held):
+        check_gpu_memory(0.5, n_gpus=2)
+    check_gpu_memory(0.5, n_gpus=1)
+    check_gpu_memory(0.2, n_gpus=8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(ConfigError, match="GPU 1 has"):
+        check_gpu_memory(0.5, n_gpus=1)
+    (driver / "apps").write_text("")
+    with pytest.raises(ConfigError, match="processes that this machine does not show"):
+        check_gpu_memory(0.5, n_gpus=1)
+
+
+def test_a_driver_that_does_not_answer_refuses_nothing(driver: Path) -> None:
+    (driver / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    check_gpu_memory(1.0, n_gpus=8)
