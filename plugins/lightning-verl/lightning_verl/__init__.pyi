@@ -11,6 +11,9 @@ from .learning import (
     get_left_padded_ids_and_attention_mask as get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask as get_right_padded_ids_and_attention_mask,
 )
+from .manager import (
+    RolloutManager as RolloutManager,
+)
 from .verl_internals import (
     AgentLightningTrainer as AgentLightningTrainer,
 )
@@ -22,6 +25,7 @@ __all__ = [
     "VERL",
     "AgentLightningTrainer",
     "AgentModeDaemon",
+    "RolloutManager",
     "get_left_padded_ids_and_attention_mask",
     "get_right_padded_ids_and_attention_mask",
 ]

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
+from lightning_core.registry import load_object
 from lightning_core.store import LightningStore
 from lightning_core.types import LLM, Dataset, NamedResources, samples_of
 from lightning_verl.bridge import Bridge
@@ -51,6 +52,9 @@ class VERL(Algorithm):
     Args:
         config: verl's options as in agentlightning 0.3, a YAML file of them, or a list like
             `["actor_rollout_ref.rollout.n=8", ...]`. What is not in it is as verl has it.
+        trainer_cls: What goes before verl's trainer: a plain class, or its import path `pkg.mod:Class`, whose methods
+            are called instead of the trainer's and call those by `super()`; or a subclass of `AgentLightningTrainer`.
+        daemon_cls: A subclass of `RolloutManager`, or its import path: 0.3's daemon is that, here.
         preset: `grpo`, `ppo` or `rloo`: sets what belongs to it, where the config does not say otherwise.
 
     Raises:
@@ -64,12 +68,16 @@ class VERL(Algorithm):
     def __init__(
         self,
         config: Mapping[str, Any] | Sequence[str] | str | Path | None = None,
+        trainer_cls: type | str | None = None,
+        daemon_cls: type[RolloutManager] | str | None = None,
         *,
         preset: Literal["grpo", "ppo", "rloo"] | None = None,
     ) -> None:
         if preset is not None and self._preset is not None and preset != self._preset:
             raise ConfigError(f"preset is {preset!r}, and {type(self).__name__} is {self._preset!r}; say it once")
         self.settings: Settings = load_settings(config, preset=preset or self._preset)
+        self._trainer_cls = trainer_cls
+        self._daemon_cls = daemon_cls
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Train.
@@ -83,6 +91,7 @@ class VERL(Algorithm):
         train, val = samples_of(train_dataset or ()), samples_of(val_dataset or ())
         test_dataset = self.get_test_dataset()
         test = samples_of(test_dataset or ())
+        daemon_cls = _daemon_class(self._daemon_cls)
         self._check(
             n_train=len(train),
             n_val=None if val_dataset is None else len(val),
@@ -102,7 +111,7 @@ class VERL(Algorithm):
                 budget=self.get_budget(),
             )
             rollout = settings.verl.actor_rollout_ref.rollout
-            manager = RolloutManager(
+            manager = daemon_cls(
                 store,
                 bridge=bridge,
                 serving=serving,
@@ -133,6 +142,7 @@ class VERL(Algorithm):
                 n_train=len(train),
                 n_val=len(val),
                 checkpoints=checkpoints,
+                trainer_cls=self._trainer_cls,
             )
             await manager.cancel_left()
             training = Training(
@@ -287,6 +297,16 @@ async def checkpoint_folder(store: LightningStore, key: str, *, of: Any) -> str:
         kept = {"of": of, "folder": key}
         await store.save_state(_CHECKPOINTS, kept)
     return str(kept["folder"])
+
+
+def _daemon_class(given: type | str | None) -> type[RolloutManager]:
+    found = load_object(given) if isinstance(given, str) else given or RolloutManager
+    if not (isinstance(found, type) and issubclass(found, RolloutManager)):
+        raise ConfigError(
+            f"daemon_cls is {given!r}; it has to be a subclass of lightning_verl.RolloutManager, which runs the "
+            "rollouts here (AgentModeDaemon is for a training loop of your own)"
+        )
+    return found
 
 
 def _others(resources: NamedResources | None) -> NamedResources:

@@ -100,7 +100,8 @@ class RolloutManager:
         self._serving = serving
         self._tasks = tasks
         self._group_size = group_size
-        self._options = options
+        self.options = options
+        """What is learned, and how."""
         self._key = key
         self._config = config
         self._adapter = adapter
@@ -109,6 +110,21 @@ class RolloutManager:
         self._failures = FailureWatch()
         self._running: set[asyncio.Task[None]] = set()
         self._unfinished: set[str] = set()
+
+    # To be overridden
+
+    def learn(self, rollouts: Sequence[EndedRollout]) -> Lesson:
+        """Judge the rollouts of one task by each other; called in a thread.
+
+        A subclass may change what it passes on: rewards, by `dataclasses.replace`, or which rollouts there are.
+
+        Args:
+            rollouts: All of a group, in the order of their samples; they have ended.
+
+        Returns:
+            The rows to train on, with what each answer is worth.
+        """
+        return learn_from_group(rollouts, options=self.options)
 
     # In the trainer's thread
 
@@ -150,7 +166,7 @@ class RolloutManager:
             elif uid in waiting:
                 kept[uid] = lesson
         self._lessons = kept
-        return training_metrics(told, options=self._options) if told else {}
+        return training_metrics(told, options=self.options) if told else {}
 
     async def validate(self, resources: NamedResources, *, step: int) -> dict[str, float]:
         """Run the validation set, and return what it says.
@@ -269,7 +285,7 @@ class RolloutManager:
 
     async def _learn(self, group: Group, rollouts: Sequence[Rollout], step: int, sink: RowSink) -> None:
         ended = await self._ended(rollouts, self._serving.training())
-        lesson = await asyncio.to_thread(learn_from_group, ended, options=self._options)
+        lesson = await asyncio.to_thread(self.learn, ended)
         self._lessons[group.uid] = lesson
         if lesson.dropped is not None:
             logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
@@ -287,7 +303,7 @@ class RolloutManager:
         """Wait for rollouts that were given these resources, and read how they went."""
         read = partial(
             read_rollout,
-            options=self._options,
+            options=self.options,
             adapter=self._adapter,
             other_models=self._serving.other_models(resources),
         )

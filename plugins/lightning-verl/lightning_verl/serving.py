@@ -155,10 +155,16 @@ class Serving:
             self._ids[model] = update.resources_id
         return self._ids[model]
 
-    async def pause(self) -> None:
-        """Let calls wait: the weights are about to change."""
+    async def pause(self, *, drain_seconds: float | None = None) -> None:
+        """Let calls wait: the weights are about to change.
+
+        Args:
+            drain_seconds: How long those under way may take to end, before they are cut off; None to let them be.
+        """
         if self._proxy.is_running():
             await self._proxy.pause(_PAUSE_SECONDS)
+            if drain_seconds is not None:
+                await self._proxy.drain(drain_seconds)
 
     async def resume(self, version: int) -> None:
         """Let calls in again, for new weights.

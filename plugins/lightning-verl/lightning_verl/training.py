@@ -47,6 +47,8 @@ class Plan:
     """How many tasks of validation."""
     checkpoints: Path
     """Where checkpoints are kept, and continued from where there are some."""
+    trainer_cls: type | str | None = None
+    """What goes before verl's trainer; see `make_trainer_class`."""
 
 
 class Training:
@@ -136,7 +138,7 @@ class Training:
 
         with own_queue(config.transfer_queue):
             self._manager.write_to(TransferQueueRows())
-            self._trainer = make_trainer_class(config.trainer.v1.trainer_mode)(
+            self._trainer = make_trainer_class(config.trainer.v1.trainer_mode, self._plan.trainer_cls)(
                 config,
                 bridge=self._bridge,
                 manager=self._manager,

@@ -6,6 +6,7 @@ rows, which groups verl leaves out, forms of tool calls, and verl's trainer with
 for whole rollouts.
 """
 
+import asyncio
 import copy
 import logging
 import math
@@ -35,6 +36,7 @@ from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to_tensordict
 
 from lightning_core.errors import ConfigError
+from lightning_core.registry import load_object
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.config.saving import ADAPTER
@@ -55,6 +57,9 @@ logger = logging.getLogger(__name__)
 
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
+
+_DRAIN_SECONDS = 30.0
+"""How long calls may go on that nobody's rollout waits for, before the servers sleep."""
 
 _POLL_SECONDS = 2.0
 """How often verl looks for groups that have ended, where it is not notified."""
@@ -258,6 +263,34 @@ def tool_forms() -> list[str]:
     return sorted(ToolParser._registry)
 
 
+class CancelsCalls:
+    """Goes before verl's client, which keeps the handles of its calls to itself: cancelled, it stops waiting, no more.
+
+    The actor's coroutine is cancelled, whatever the request is called there; so vLLM's engine aborts the request
+    (`AsyncLLM.generate`), and ours does.
+    """
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        name, server = await super()._acquire_server(request_id, **extra)  # type: ignore[misc]
+        return name, _Server(server)
+
+
+class _Server:
+    """The actor of a server, as far as verl's client calls it."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self.generate = self
+
+    async def remote(self, **arguments: Any) -> Any:
+        call = self._actor.generate.remote(**arguments)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            ray.cancel(call)
+            raise
+
+
 class LightningMixin(_Base):  # type: ignore[misc]
     """What this package changes in any of verl's trainers.
 
@@ -323,6 +356,12 @@ class LightningMixin(_Base):  # type: ignore[misc]
             *(manager.global_load_balancer for manager in managers),
             *(rewards.reward_loop_workers if rewards is not None else ()),
         ]
+
+    def get_llm_client(self) -> Any:
+        """Return verl's client, with which a call that is cancelled ends at the server, too."""
+        client = super().get_llm_client()
+        client.__class__ = type(f"Cancelling{type(client).__name__}", (CancelsCalls, type(client)), {})
+        return client
 
     def fit(self, agent_loop_manager: Any) -> None:
         """Train; however it ends, the trackers that `trainer.logger` names are closed, so that they have everything."""
@@ -444,7 +483,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def on_sample_end(self) -> None:
         if not self._is_separate:  # there, weights change beside the training
-            self._bridge.call(self._serving.pause())
+            # The rollouts of a step have ended then, or verl interrupts their calls, which go on with the new weights.
+            self._bridge.call(self._serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS))
         super().on_sample_end()
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> "KVBatchMeta":
@@ -575,10 +615,29 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._report(metrics, global_steps)
 
 
-def make_trainer_class(mode: str) -> type[LightningMixin]:
-    """Return verl's trainer of a mode with what is changed here."""
+def make_trainer_class(mode: str, own: type | str | None = None) -> type[LightningMixin]:
+    """Return verl's trainer of a mode with what is changed here.
+
+    Args:
+        mode: `trainer.v1.trainer_mode`.
+        own: What goes before it: a class, or its import path; one that is such a trainer itself is taken as it is.
+
+    Raises:
+        ConfigError: When it is not a class, or a trainer of another mode.
+    """
     base = get_trainer_cls(mode)
-    return type(f"Lightning{base.__name__}", (LightningMixin, base), {})
+    whole: type[LightningMixin] = type(f"Lightning{base.__name__}", (LightningMixin, base), {})
+    if own is None:
+        return whole
+    found: Any = load_object(own) if isinstance(own, str) else own
+    if isinstance(found, type) and not issubclass(found, LightningMixin):
+        return type(found.__name__, (found, whole), {})
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(
+            f"trainer_cls is {own!r}; for trainer.v1.trainer_mode={mode} it has to be a plain class, which goes before "
+            f"verl's trainer, or a subclass of LightningMixin and {base.__name__}"
+        )
+    return found
 
 
 AgentLightningTrainer = make_trainer_class("sync")

@@ -158,6 +158,20 @@ def test_several_policies_are_refused_by_their_names(model: str, endpoint: str) 
         asyncio.run(algorithm.run([1] * 8))
 
 
+def test_a_class_that_runs_no_rollouts_is_refused(model: str) -> None:
+    algorithm = GRPO(config(model), daemon_cls="lightning_verl:AgentModeDaemon")
+    algorithm.set_store(InMemoryLightningStore())
+    with pytest.raises(ConfigError, match=r"it has to be a subclass of lightning_verl\.RolloutManager"):
+        asyncio.run(algorithm.run([1] * 8))
+
+
+def test_the_docs_show_the_classes_that_a_training_is_tested_with() -> None:
+    """The training is "adapters" of `e2e/test_in_one_ray.py`."""
+    here = Path(__file__).parent
+    page = (here.parents[2] / "docs" / "verl.md").read_text().replace("import VERL, ", "import ")
+    assert (here / "e2e" / "own_classes.py").read_text().strip() in page
+
+
 def make_proxy(proxy: object) -> object:
     return RemoteProxy(proxy) if isinstance(proxy, str) else LLMProxy(**cast(dict[str, Any], proxy))
 

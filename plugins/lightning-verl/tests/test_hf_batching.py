@@ -29,12 +29,12 @@ class Echo:
         self.weights = weights["w"]
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[], bool]
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[int], bool]
     ) -> list[Answer]:
         self.batches.append(([list(prompt) for prompt in prompts], sampling))
         self.began.set()
         while not self.let.wait(0.01):
-            if is_aborted():
+            if all(map(is_aborted, range(len(prompts)))):
                 return [Answer([], [], "aborted") for _ in prompts]
         if self.error is not None:
             raise self.error
@@ -94,6 +94,22 @@ async def test_weights_never_change_in_the_middle_of_a_batch() -> None:
         assert (await asking).answer.token_ids == [1, 0]
         await updating
     assert echo.weights == 9
+
+
+async def test_a_batch_whose_callers_are_gone_ends_and_makes_room() -> None:
+    echo = Echo()
+    async with running(echo, max_batch=2) as batcher:
+        echo.let.clear()
+        gone = [asyncio.create_task(batcher.ask([number], {})) for number in (1, 2)]
+        await asyncio.to_thread(echo.began.wait, 20)
+        waiting = asyncio.create_task(batcher.ask([3], {}))
+        echo.began.clear()
+        gone[0].cancel()
+        assert not await asyncio.to_thread(echo.began.wait, 0.1), "the other caller waits for its answer"
+        gone[1].cancel()
+        assert await asyncio.to_thread(echo.began.wait, 20), "the next batch begins"
+        echo.let.set()
+        assert (await waiting).answer.token_ids[0] == 3
 
 
 async def test_an_abort_gives_back_what_there_is_and_may_refuse_the_rest() -> None:

@@ -109,7 +109,7 @@ def test_an_answer_ends_where_its_stop_is_complete(generator: Generator) -> None
 
 def test_an_abort_ends_a_batch_at_the_next_token(generator: Generator) -> None:
     tokens = iter(range(1000))
-    answers = generator.generate([[5], [6]], Sampling(max_tokens=200), is_aborted=lambda: next(tokens) >= 3)
+    answers = generator.generate([[5], [6]], Sampling(max_tokens=200), is_aborted=lambda _: next(tokens) >= 6)
     assert {answer.end for answer in answers} <= {"aborted", "stop"}
     assert all(len(answer.token_ids) <= 4 for answer in answers)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -153,3 +154,33 @@ async def test_the_trainer_s_proxy_takes_calls_again_where_the_run_ended_while_t
     status = await proxy.status()
     assert status["is_paused"] is False
     assert status["replicas"] == [], "the model is not there any more"
+
+
+class Endless:
+    """verl's client, whose answer comes to no end by itself."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.was_cancelled = False
+
+    async def generate(self, request_id: str, **_: Any) -> Any:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.was_cancelled = True
+
+
+async def test_calls_that_do_not_end_are_cut_off_before_the_servers_sleep(proxy: LLMProxy, clock: FakeClock) -> None:
+    assert proxy.store is not None
+    serving, endless = Serving(proxy.store, proxy=proxy, backend="tokens", key="k"), Endless()
+    await serving.start(replace(policy(Letters()), client=endless))
+    call = ask(proxy)
+    await endless.began.wait()
+    draining = asyncio.create_task(serving.pause(drain_seconds=30))
+    await clock.until_waiting()
+    assert not endless.was_cancelled
+    await clock.advance(30)
+    await draining
+    assert endless.was_cancelled
+    assert await call == 503

@@ -16,7 +16,7 @@ from lightning_verl.ending import Ending, Enough
 from lightning_verl.manager import RolloutManager
 from omegaconf import OmegaConf
 
-from lightning_core.errors import AlgorithmError
+from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.store import InMemoryLightningStore
 
 with warnings.catch_warnings():
@@ -276,3 +276,19 @@ async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept
     assert names(resumed, 2) == ["4-11", "4-12"]
     resumed.global_steps += 1
     assert names(resumed, 1) == ["5-0"]
+
+
+def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_of_one() -> None:
+    from lightning_verl.verl_internals import AgentLightningTrainer, LightningMixin, make_trainer_class
+
+    class Mine: ...
+
+    class Whole(AgentLightningTrainer): ...
+
+    for mode in ("sync", "colocate_async", "separate_async"):
+        made = make_trainer_class(mode, Mine)
+        assert made.__mro__[1] is Mine
+        assert issubclass(made, LightningMixin)
+    assert make_trainer_class("sync", Whole) is Whole
+    with pytest.raises(ConfigError, match=r"for trainer\.v1\.trainer_mode=colocate_async it has to be a plain class"):
+        make_trainer_class("colocate_async", Whole)

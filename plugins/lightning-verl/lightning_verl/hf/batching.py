@@ -20,7 +20,7 @@ class GeneratesBatches(Protocol):
     def load(self, weights: Mapping[str, Any], version: int | None) -> None: ...
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[], bool]
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[int], bool]
     ) -> list[Answer]: ...
 
 
@@ -157,7 +157,10 @@ class Batcher:
         version, prompts = self.version, [request.prompt for request in batch]
         try:
             answers = await asyncio.to_thread(
-                self._generator.generate, prompts, batch[0].sampling, is_aborted=lambda: self._is_aborted
+                self._generator.generate,
+                prompts,
+                batch[0].sampling,
+                is_aborted=lambda number: self._is_aborted or batch[number].done.done(),  # whose caller is gone
             )
         except Exception as exc:
             for request in batch:

@@ -97,14 +97,18 @@ class Generator:
         return digest.hexdigest()
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[], bool] = lambda: False
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        *,
+        is_aborted: Callable[[int], bool] = lambda _: False,
     ) -> list[Answer]:
         """Continue each prompt.
 
         Args:
             prompts: Of any lengths.
             sampling: For all of them.
-            is_aborted: Is asked before each token; whether to end with what there is.
+            is_aborted: Is asked before each token, of each prompt by its number; whether to end with what there is.
         """
         width = max(map(len, prompts))
         ids = torch.tensor([[self._pad] * (width - len(prompt)) + list(prompt) for prompt in prompts])
@@ -185,11 +189,12 @@ class _Likelihoods(LogitsProcessor):  # type: ignore[misc]
 
 
 class _Abort(StoppingCriteria):  # type: ignore[misc]
-    def __init__(self, is_aborted: Callable[[], bool]) -> None:
+    def __init__(self, is_aborted: Callable[[int], bool]) -> None:
         self._is_aborted = is_aborted
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-        return torch.full((input_ids.shape[0],), self._is_aborted(), device=input_ids.device, dtype=torch.bool)
+        aborted = [self._is_aborted(number) for number in range(input_ids.shape[0])]
+        return torch.tensor(aborted, device=input_ids.device, dtype=torch.bool)
 
 
 def end_tokens(tokenizer: Any, generation_config: Any) -> set[int]:

@@ -132,6 +132,7 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--val-tasks", type=int, default=0)
     parser.add_argument("--test-tasks", type=int, default=0)
     parser.add_argument("--trainer", default="{}", help="further options of the trainer, as JSON")
+    parser.add_argument("--own-classes", action="store_true", help="take those of the page about verl")
     parser.add_argument("--run", help="the folder of one run, which is gone on with where there is one")
     given = parser.parse_args(options)
     config = [
@@ -149,7 +150,8 @@ def main(options: Sequence[str] | None = None) -> None:
         "trainer.total_training_steps=3",
         *given.overrides,
     ]
-    algorithm = Told(config, preset=given.preset)
+    own = {"trainer_cls": "own_classes:Announced", "daemon_cls": "own_classes:Brief"} if given.own_classes else {}
+    algorithm = Told(config, preset=given.preset, **own)
     algorithm.end_at, algorithm.end_by = given.end_at, given.end_by
     trainer = Trainer(
         algorithm=algorithm,

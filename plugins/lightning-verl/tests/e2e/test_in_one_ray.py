@@ -62,7 +62,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     ),
     "adapters": (
         *("actor_rollout_ref.model.lora_rank=8", "agentlightning.backend=openai"),
-        *("trainer.total_training_steps=2", "trainer.n_gpus_per_node=2"),
+        *("trainer.total_training_steps=2", "trainer.n_gpus_per_node=2", "--own-classes"),
     ),
 }
 """Options by name. The first three are one run."""
@@ -197,6 +197,7 @@ def test_adapters_are_merged_into_what_is_served_also_over_http(ran: dict[str, R
     part = ran["adapters"]
     check(part, 1, 2)
     assert max(column(part, "training/rollout_probs_diff_max")) < MAX_DIFFERENCE
+    assert min(column(part, "critic/score/min_before_processing")) < 0, "each token costs a hundredth"
     # Text does not lead back to the tokens of a random model, so turns are rows of their own where it does not.
     assert all(ROLLOUTS <= rows <= 2 * ROLLOUTS for rows in column(part, "training/n_triplets_learned"))
     assert part.end["best"].endswith("global_step_2/actor/lora_adapter")
