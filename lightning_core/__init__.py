@@ -4,13 +4,16 @@ Everything that users need is here, by name; what a name needs is imported when 
 where each name comes from.
 """
 
+from importlib import import_module
 from typing import Any
 
 import lazy_loader
 
-from lightning_core.compat import SUPPLIED, supplied
+from lightning_core.compat import FORMER, OLD_NAMES, supplied
+from lightning_core.compat.modules import PLACES, install
 
 _own, _, _names = lazy_loader.attach_stub(__name__, __file__)
+install()
 
 __all__ = [
     "LLM",
@@ -54,13 +57,18 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in SUPPLIED and name not in _names:
+    if name in OLD_NAMES:
+        value = supplied(name)
+    elif name in _names:
+        value = _own(name)
+    elif name in PLACES:
+        value = import_module(f"{__name__}.{name}")
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = supplied(name) if name in SUPPLIED else _own(name)
     # A name such as `rollout` would otherwise be looked up anew each time.
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_names, *SUPPLIED})
+    return sorted({*globals(), *_names, *OLD_NAMES} - FORMER.keys())

@@ -21,7 +21,7 @@ def deprecated(
 
     Args:
         renamed: Former name -> name. The value is passed on under the new name, unless that one is given, too.
-        without_effect: Name -> why there is no effect, and what to do instead.
+        without_effect: Name -> why there is no effect, and what to do instead. What was given is an attribute.
     """
 
     def decorate(constructor: Callable[P, None]) -> Callable[P, None]:
@@ -34,10 +34,14 @@ def deprecated(
                     ignored = f", which is given too, so {old} is ignored" if options.get(new) is not None else ""
                     _warn(f"{owner}({old}=) is deprecated; use {new}={ignored}")
                     options[new] = value if options.get(new) is None else options[new]
-            for name, why in without_effect.items():
-                if options.pop(name, None) is not None:
-                    _warn(f"{owner}({name}=) has no effect: {why}; leave it out")
+            kept = {name: options.pop(name) for name in without_effect if name in options}
+            for name, value in kept.items():
+                if value is not None:
+                    _warn(f"{owner}({name}=) has no effect: {without_effect[name]}; leave it out")
             constructor(*args, **options)
+            for name, value in kept.items():
+                if not hasattr(args[0], name):
+                    setattr(args[0], name, value)
 
         setattr(construct, _ATTRIBUTE, frozenset({*renamed, *without_effect}))
         return construct

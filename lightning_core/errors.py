@@ -155,6 +155,10 @@ class AgentNotAttached(AgentError, ValueError):
     """An agent was asked for something that it is not attached to: its trainer, or its runner."""
 
 
+class RunnerNotReady(LightningError, ValueError):
+    """A runner was asked for something that it has only between its set-up and its teardown."""
+
+
 class Fault(LightningError):
     """What a rollout needs was out of reach: its model, its tools' server, the store.
 

@@ -63,7 +63,7 @@ def old_reward(span: SpanLike) -> Any:
                 continue
         if isinstance(output, Mapping) and output.get("type") == "reward":
             return output.get("value")
-    return attributes.get(_ANNOTATION) if span.name == AGL_ANNOTATION else None
+    return attributes.get(_ANNOTATION) if getattr(span, "name", None) == AGL_ANNOTATION else None
 
 
 _PREFIX = LightningSpanAttributes.REWARD.value

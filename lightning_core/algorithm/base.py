@@ -3,6 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lightning_core.agent.base import AttachedToTrainer
@@ -52,6 +53,9 @@ class Algorithm(AttachedToTrainer, ABC):
     _budget: Budget | None = None
     _test_dataset: Dataset[Any] | None = None
     _not_attached = AlgorithmNotAttached
+
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)
+    """`APO[MyTask]` is `APO`, for scripts of 0.3: what the samples are is not known here."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `run`."""

@@ -57,7 +57,10 @@ SINGULAR: Mapping[Kind, str] = {
 }
 """What one component of a kind is called in a message."""
 
-ALIASES: Mapping[Kind, Mapping[str, str]] = {"strategies": {"shm": "local", "cs": "processes"}}
+ALIASES: Mapping[Kind, Mapping[str, str]] = {
+    "algorithms": {"fast": "baseline"},
+    "strategies": {"shm": "local", "cs": "processes"},
+}
 """Other names of a component, per kind: alias -> name."""
 
 State = Literal["ok", "blocked", "duplicate", "incompatible", "broken"]

@@ -222,8 +222,12 @@ class Registry:
 
     def _named(self, kind: Kind, name: str) -> Component:
         self._require_kind(kind)
-        wanted = ALIASES.get(kind, {}).get(name, name)
         own = self._own(kind)
+        aliases, known = ALIASES.get(kind, {}), {*own, *(each.name for each in self._installed[kind])}
+        wanted = aliases.get(name, name)
+        if wanted not in known and name not in known:  # as in "APO"
+            lower = aliases.get(name.lower(), name.lower())
+            wanted = lower if lower in known or lower in SHIPS_IN.get(kind, {}) else wanted
         if name in own or wanted in own:
             return own.get(name) or own[wanted]
         by_state = {each.state: each for each in reversed(self._installed[kind]) if each.name == wanted}
@@ -316,6 +320,9 @@ def load_object(path: str) -> Any:
     if module_name.endswith(".py"):
         dotted = ".".join(part for part in PurePath(module_name).with_suffix("").parts if part.isidentifier())
         raise InvalidComponent(f"{path!r} names a file; name its module: {f'{dotted}:{attribute}'!r}")
+    package, dot, rest = module_name.partition(".")
+    if package == "agentlightning":  # of a configuration that was written for 0.3
+        module_name = f"lightning_core{dot}{rest}"
     if not all(part.isidentifier() for part in [*module_name.split("."), *attribute.split(".")]):
         raise InvalidComponent(f"{path!r} does not name an object; the form is 'package.module:attribute'")
     try:

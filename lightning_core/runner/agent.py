@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from lightning_core.agent import Grader, LitAgent
 from lightning_core.agent.base import current_runner
+from lightning_core.compat.tracers import entered
 from lightning_core.deprecated import deprecated
 from lightning_core.emitter import emit_exception, emit_reward
 from lightning_core.errors import (
@@ -20,8 +21,8 @@ from lightning_core.errors import (
     Fault,
     GraderError,
     InvalidRequest,
-    LightningError,
     NotFound,
+    RunnerNotReady,
 )
 from lightning_core.plugins import Hooks
 from lightning_core.rewards import sound_final_reward
@@ -74,8 +75,10 @@ class LitAgentRunner(Runner[T_task]):
         max_rollouts: How many rollouts `iter` runs; None for no limit.
         heartbeat_interval: The most seconds between two signs of life while it works, which carry how the machine does.
             There are at least three in the store's lease and in the `unresponsive_seconds` of the rollout that runs.
+            0 for none: then the worker has no leases, and nothing is run again when it dies.
         heartbeat_launch_mode: Whether they are sent from a thread, so that an agent that blocks the event loop keeps
             its lease, or from the event loop. A store that is not `thread_safe` always gets them from the event loop.
+        heartbeat_include_gpu: Whether they say how the machine's NVIDIA GPUs do, where pynvml is installed.
         reward: A grader, a function for one, or its path; see `Grader`. None where agents score themselves.
     """
 
@@ -83,7 +86,6 @@ class LitAgentRunner(Runner[T_task]):
         without_effect={
             "poll_interval": "waits are notified",
             "interval_jitter": "waits are notified",
-            "heartbeat_include_gpu": "heartbeats say how the machine does, without its GPUs",
         }
     )
     def __init__(
@@ -93,23 +95,27 @@ class LitAgentRunner(Runner[T_task]):
         *,
         heartbeat_interval: float = 10.0,
         heartbeat_launch_mode: Literal["thread", "asyncio"] = "thread",
+        heartbeat_include_gpu: bool = False,
         reward: Grader | Callable[..., Any] | str | None = None,
     ) -> None:
         if max_rollouts is not None and max_rollouts < 1:
             raise ValueError(f"max_rollouts is {max_rollouts}; it is at least 1, or None for no limit")
-        if heartbeat_interval <= 0:
-            raise ValueError(f"heartbeat_interval is {heartbeat_interval}; it is more than 0 seconds")
+        if not heartbeat_interval >= 0:
+            raise ValueError(f"heartbeat_interval is {heartbeat_interval}; it is 0 seconds or more")
         if heartbeat_launch_mode not in ("thread", "asyncio"):
             raise ValueError(f"heartbeat_launch_mode is {heartbeat_launch_mode!r}; it is 'thread' or 'asyncio'")
         self.tracer = tracer
         self.max_rollouts = max_rollouts
         self.heartbeat_interval = heartbeat_interval
         self.heartbeat_launch_mode = heartbeat_launch_mode
+        self.heartbeat_include_gpu = heartbeat_include_gpu
         self.reward = Grader.of(reward)
         self._agent: LitAgent[T_task] | None = None
         self._hooks: Hooks | None = None
         self._store: LightningStore | None = None
         self._heartbeats: Heartbeats | None = None
+        self.worker_id: int | None = None
+        """What tells it apart from the other runners of a run; `get_worker_id` returns its id in the store."""
 
     mint_key: Callable[[str, str], str | None] | None = None
     """Makes the key of an attempt, by the ids of its rollout and of itself, where this process can. Else the store's
@@ -122,17 +128,19 @@ class LitAgentRunner(Runner[T_task]):
 
     def init_worker(self, worker_id: int, store: LightningStore) -> None:
         self._store = store
+        self.worker_id = worker_id
         self._heartbeats = Heartbeats(
             worker_name(worker_id),
             store,
             interval_seconds=self.heartbeat_interval,
             in_thread=self.heartbeat_launch_mode == "thread",
+            include_gpu=self.heartbeat_include_gpu,
         )
         self.tracer.init_worker(worker_id, store)
         remember_environment()
 
     def teardown_worker(self, worker_id: int) -> None:
-        self._store = self._heartbeats = None
+        self._store = self._heartbeats = self.worker_id = None
         self.tracer.teardown_worker(worker_id)
 
     def teardown(self) -> None:
@@ -144,27 +152,22 @@ class LitAgentRunner(Runner[T_task]):
     def agent(self) -> LitAgent[T_task]:
         """The agent that is run."""
         if self._agent is None:
-            raise LightningError("this runner has no agent; call init, or use run_context")
+            raise RunnerNotReady("this runner has no agent; call init, or use run_context")
         return self._agent
 
     @property
     def store(self) -> LightningStore:
         """Where work comes from."""
         if self._store is None:
-            raise LightningError("this runner has no store; call init_worker, or use run_context")
+            raise RunnerNotReady("this runner has no store; call init_worker, or use run_context")
         return self._store
 
     @property
     def heartbeats(self) -> Heartbeats:
         """Its signs of life, and what it works on."""
         if self._heartbeats is None:
-            raise LightningError("this runner is not a worker; call init_worker, or use run_context")
+            raise RunnerNotReady("this runner is not a worker; call init_worker, or use run_context")
         return self._heartbeats
-
-    @property
-    def worker_id(self) -> str:
-        """The id of the runner's record in the store."""
-        return self.heartbeats.worker_id
 
     def get_agent(self) -> LitAgent[T_task]:
         """Return the agent that is run."""
@@ -175,8 +178,8 @@ class LitAgentRunner(Runner[T_task]):
         return self.store
 
     def get_worker_id(self) -> str:
-        """Return the id of the runner's record in the store."""
-        return self.worker_id
+        """Return the id of the runner's record in the store; `Worker-Unknown` before `init_worker`."""
+        return "Worker-Unknown" if self._heartbeats is None else self._heartbeats.worker_id
 
     async def iter(self, *, event: StopEvent | None = None) -> None:
         done = 0
@@ -202,7 +205,7 @@ class LitAgentRunner(Runner[T_task]):
         resources_id = None if resources is None else (await self.store.add_resources(resources)).resources_id
         async with self.heartbeats.beating(), stop_of(event) as stop:
             started = await self.store.start_rollout(
-                input, mode=mode, resources_id=resources_id, worker_id=self.worker_id
+                input, mode=mode, resources_id=resources_id, worker_id=self.heartbeats.worker_id
             )
             async with self._cancelling(started.rollout_id, stop):
                 outcome = await self._run(started, may_requeue=False)
@@ -225,7 +228,7 @@ class LitAgentRunner(Runner[T_task]):
         while stop is None or not stop.done():
             request_id = secrets.token_hex(12)
             claim = asyncio.ensure_future(
-                self.store.dequeue_rollout(self.worker_id, wait_seconds=None, request_id=request_id)
+                self.store.dequeue_rollout(self.heartbeats.worker_id, wait_seconds=None, request_id=request_id)
             )
             try:
                 await asyncio.wait((claim,) if stop is None else (claim, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -233,7 +236,7 @@ class LitAgentRunner(Runner[T_task]):
                 try:
                     claimed = await self._cancelled(claim, request_id)
                 except Exception as exc:  # it must not take the place of the cancellation
-                    logger.warning("lightning.claim_failed worker_id=%s", self.worker_id, exc_info=exc)
+                    logger.warning("lightning.claim_failed worker_id=%s", self.heartbeats.worker_id, exc_info=exc)
                     claimed = None
                 if claimed is not None:
                     await give_back(self.store, claimed, may_requeue=True)
@@ -251,7 +254,7 @@ class LitAgentRunner(Runner[T_task]):
         await asyncio.wait((claim,))
         if not claim.cancelled():
             return claim.result()
-        await give_back_claimed(self.store, self.worker_id, request_id)
+        await give_back_claimed(self.store, self.heartbeats.worker_id, request_id)
         return None
 
     async def _run(self, rollout: AttemptedRollout, *, may_requeue: bool = True) -> Outcome:
@@ -277,12 +280,7 @@ class LitAgentRunner(Runner[T_task]):
         try:
             await self._tell("lightning_rollout_start", rollout, rollout.attempt)
             resources = await self._resources(rollout)
-            async with self.tracer.trace_context(
-                rollout.rollout_id,
-                store=self.store,
-                rollout_id=rollout.rollout_id,
-                attempt_id=rollout.attempt.attempt_id,
-            ) as trace:
+            async with entered(self.tracer, self.store, rollout.rollout_id, rollout.attempt.attempt_id) as trace:
                 await self._tell("lightning_trace_start", rollout, rollout.attempt, tracer=self.tracer)
                 limits = Limits.from_now(rollout.config.timeout_seconds, stopped)
                 await self._run_agent(rollout, resources, trace, limits, outcome)
@@ -371,7 +369,9 @@ class LitAgentRunner(Runner[T_task]):
             return sorted(spans, key=lambda span: span.sequence_id)
         own = {span.span_id for span in spans}
         stored = await self.store.query_spans(attempt.rollout_id, attempt.attempt_id)
-        return [span for span in stored if span.span_id in own]
+        found = {span.span_id: span for span in stored if span.span_id in own}
+        # A tracer of the user's own may keep spans to itself.
+        return [*found.values(), *(span for span in spans if span.span_id not in found)]
 
     def _abandon(self, trace: Trace) -> None:
         self.heartbeats.abandon(trace)

@@ -2,11 +2,12 @@
 
 import asyncio
 import inspect
+import logging
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
@@ -16,6 +17,8 @@ from lightning_core.concurrency import in_daemon_thread
 from lightning_core.plugins import Hooks
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, Rollout, RolloutMode
+
+logger = logging.getLogger(__name__)
 
 worker_prefix: ContextVar[str] = ContextVar("lightning_worker_prefix", default="worker")
 """What the ids of the workers that begin in this context start with; a number follows."""
@@ -79,17 +82,16 @@ T_task = TypeVar("T_task", default=Any)
 """What the agent's tasks are; for type checkers."""
 
 
-class Runner(ABC, Generic[T_task]):
+class Runner(Generic[T_task]):
     """Claims rollouts and runs the agent on them, one at a time.
 
     `init` and `init_worker` come first, `teardown_worker` and `teardown` last.
     """
 
-    @abstractmethod
     def init(self, agent: LitAgent[T_task], *, hooks: object = None) -> None:
         """Attach the agent, and the hooks that are told what happens: a `Hooks`, a plugin, or several."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement init")
 
-    @abstractmethod
     def init_worker(self, worker_id: int, store: LightningStore) -> None:
         """Attach the store.
 
@@ -97,16 +99,16 @@ class Runner(ABC, Generic[T_task]):
             worker_id: Tells the runners of a run apart, from 0.
             store: Where to look for work.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement init_worker")
 
-    @abstractmethod
     def teardown_worker(self, worker_id: int) -> None:
         """Undo `init_worker`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement teardown_worker")
 
-    @abstractmethod
     def teardown(self) -> None:
         """Undo `init`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement teardown")
 
-    @abstractmethod
     async def iter(self, *, event: StopEvent | None = None) -> None:
         """Run rollout after rollout, waiting for work where there is none.
 
@@ -120,8 +122,12 @@ class Runner(ABC, Generic[T_task]):
         Raises:
             Exception: When the runner itself cannot go on: the store failed.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement iter")
 
-    @abstractmethod
+    def run(self, *args: Any, **kwargs: Any) -> None:
+        """Raise a RuntimeError: a runner is run by `iter` or `step`."""
+        raise RuntimeError(f"{type(self).__name__}.run does nothing; await iter() or step()")
+
     async def step(
         self,
         input: T_task,
@@ -144,6 +150,7 @@ class Runner(ABC, Generic[T_task]):
         Raises:
             Exception: What the agent, or its grader, raised, or the fault that kept it from its work.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement step")
 
     @contextmanager
     def run_context(
@@ -164,6 +171,14 @@ class Runner(ABC, Generic[T_task]):
             try:
                 yield self
             finally:
-                self.teardown_worker(number)
+                _undo("worker ", partial(self.teardown_worker, number))
         finally:
-            self.teardown()
+            _undo("", self.teardown)
+
+
+def _undo(what: str, teardown: Callable[[], None]) -> None:
+    """Call it, and log what it raises: that must not take the place of what the block raised."""
+    try:
+        teardown()
+    except Exception:
+        logger.exception("Error during runner %steardown", what)

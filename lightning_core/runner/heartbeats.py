@@ -132,20 +132,24 @@ _lock = threading.Lock()
 _newest: tuple[float, dict[str, Any]] | None = None
 
 
-def system_snapshot() -> dict[str, Any]:
+def system_snapshot(include_gpu: bool = False) -> dict[str, Any]:
     """Return what is known of this machine and of this process, under the names of agentlightning 0.3.
 
     Sizes are in GiB (`_gb`) or MiB (`_mb`), shares in percent (`_pct`); `cpu_usage_pct` is that since the snapshot
     before, the disk is that of the root folder, and the network's counts (None where there is no interface) begin with
     the machine. Without psutil only the host, the system and the process id are known; where it fails, `snapshot_error`
     says how.
+
+    Args:
+        include_gpu: Whether to add `gpus`, a mapping for each NVIDIA GPU: its name, its load and memory, and its
+            temperature in degrees Celsius. None without pynvml or a driver.
     """
     global _newest
     with _lock:
         now = time.monotonic()
         if _newest is None or now - _newest[0] > MAX_AGE_SECONDS:
             _newest = (now, {**_constants(), **_measured()})
-        return dict(_newest[1])
+        return {**_newest[1], "gpus": _gpus()} if include_gpu else dict(_newest[1])
 
 
 @functools.cache
@@ -184,6 +188,33 @@ def _measured() -> dict[str, Any]:
             }
     except (psutil.Error, OSError) as exc:  # a machine that does not let itself be looked at
         return {"process_id": os.getpid(), "snapshot_error": f"{type(exc).__name__}: {exc}"}
+
+
+def _gpus() -> list[dict[str, Any]]:
+    try:
+        import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        try:
+            return [_gpu(pynvml, number) for number in range(pynvml.nvmlDeviceGetCount())]
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:  # no driver, or a device that does not answer
+        return []
+
+
+def _gpu(nvml: Any, number: int) -> dict[str, Any]:
+    device = nvml.nvmlDeviceGetHandleByIndex(number)
+    name, memory = nvml.nvmlDeviceGetName(device), nvml.nvmlDeviceGetMemoryInfo(device)
+    return {
+        "gpu": name.decode() if isinstance(name, bytes) else name,
+        "util_pct": nvml.nvmlDeviceGetUtilizationRates(device).gpu,
+        "mem_used_mb": memory.used // 2**20,
+        "mem_total_mb": memory.total // 2**20,
+        "temp_c": nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
+    }
 
 
 END_SECONDS = 0.5
@@ -278,11 +309,21 @@ class Heartbeats:
     Args:
         worker_id: The worker.
         store: Where to send them.
-        interval_seconds: The longest time between two of them.
+        interval_seconds: The longest time between two of them; 0 for none.
         in_thread: Whether to send them from a thread, where the store allows it.
+        include_gpu: Whether they say how the GPUs do.
     """
 
-    def __init__(self, worker_id: str, store: LightningStore, *, interval_seconds: float, in_thread: bool) -> None:
+    def __init__(
+        self,
+        worker_id: str,
+        store: LightningStore,
+        *,
+        interval_seconds: float,
+        in_thread: bool,
+        include_gpu: bool = False,
+    ) -> None:
+        self._include_gpu = include_gpu
         self.worker_id = worker_id
         self._assignments: dict[str, Assignment] = {}
         self._hurry: Callable[[], object] | None = None  # tells `_beat_on` to look anew how long it may pause
@@ -324,7 +365,7 @@ class Heartbeats:
         """Send heartbeats during the block; several blocks at the same time share them."""
         self._blocks += 1
         try:
-            if self._blocks == 1:
+            if self._blocks == 1 and self._interval_seconds > 0:
                 # Before the first claim: only a worker that is known to send heartbeats has a lease on it.
                 await self._beat(FIRST_SECONDS)
                 await self._running.enter_async_context(self._beating(self._beat_on))
@@ -335,7 +376,7 @@ class Heartbeats:
                 running, self._running = self._running, AsyncExitStack()  # another block may begin meanwhile
                 self._hurry = None
                 await running.aclose()
-                if self._abandoned_agents:
+                if self._abandoned_agents and self._interval_seconds > 0:
                     await self._beat(LAST_SECONDS)
 
     def _pause_seconds(self) -> float:
@@ -364,7 +405,7 @@ class Heartbeats:
 
     async def _beat(self, timeout_seconds: float) -> None:
         stats = {
-            **system_snapshot(),
+            **system_snapshot(self._include_gpu),
             "abandoned_agents": self._abandoned_agents,
             "dropped_spans": self._dropped_spans,
         }

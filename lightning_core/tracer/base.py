@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from contextvars import Context, copy_context
@@ -78,22 +77,26 @@ def _adopt(context: Context) -> None:
             variable.set(value)
 
 
-class Tracer(ABC):
+class Tracer:
     """Records what an agent does, as spans.
 
     One tracer serves any number of traces at the same time in one process. Which trace a span belongs to travels in
     the OpenTelemetry context, so tasks and threads that are started inside of a trace belong to it.
 
-    A subclass calls `super().__init__()`.
+    A subclass implements `trace_context` and `get_last_trace`. Agents that call emitters need `create_span` and
+    `operation_context` as well; without them the runner stores what they emit.
     """
 
-    def __init__(self) -> None:
-        self._stores: dict[int, LightningStore | None] = {}
+    @property
+    def _stores(self) -> "dict[int, LightningStore | None]":
+        # A subclass need not call `super().__init__()`.
+        found: dict[int, LightningStore | None] = self.__dict__.setdefault("_stores_by_worker", {})
+        return found
 
-    def init(self) -> None:  # noqa: B027  # a tracer that has nothing to prepare need not say so
+    def init(self) -> None:
         """Prepare this process for tracing. Each call needs one of `teardown`."""
 
-    def teardown(self) -> None:  # noqa: B027
+    def teardown(self) -> None:
         """Undo one `init`; the last one undoes its effects. Does nothing without an `init`."""
 
     def init_worker(self, worker_id: int, store: "LightningStore | None" = None) -> None:
@@ -105,6 +108,7 @@ class Tracer(ABC):
                 the last one given counts.
         """
         self._stores[worker_id] = store
+        self._store = store  # by this name subclasses of 0.3 have it
 
     def teardown_worker(self, worker_id: int) -> None:
         """Forget a worker and its store."""
@@ -115,7 +119,6 @@ class Tracer(ABC):
         """Where `trace_context` sends spans when it is given no store."""
         return next((store for store in reversed(self._stores.values()) if store is not None), None)
 
-    @abstractmethod
     def trace_context(
         self,
         name: str | None = None,
@@ -143,16 +146,16 @@ class Tracer(ABC):
             TracerError: When the tracer was not initialised, or the store did not answer in time.
             ValueError: For one id without the other, or ids without a store.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement trace_context")
 
     def unrecorded_clients(self) -> Mapping[str, str]:
         """Return the model clients in use whose calls this tracer does not record: module -> what to install."""
         return {}
 
-    @abstractmethod
     def get_last_trace(self) -> list[Span]:
         """Return the spans of the trace that the calling context entered last, left or not; none without one."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement get_last_trace")
 
-    @abstractmethod
     def create_span(
         self,
         name: str,
@@ -175,8 +178,8 @@ class Tracer(ABC):
             NoActiveTracer: Outside of a trace of this tracer.
             ValueError: For an attribute that no span can have; it is named.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement create_span")
 
-    @abstractmethod
     def operation_context(
         self,
         name: str,
@@ -199,6 +202,7 @@ class Tracer(ABC):
             NoActiveTracer: Outside of a trace of this tracer, on entering.
             ValueError: For an attribute that no span can have, on entering; it is named.
         """
+        raise NotImplementedError(f"{type(self).__name__} does not implement operation_context")
 
     def trace_run(self, func: Callable[..., ResultT], *args: Any, **kwargs: Any) -> ResultT:
         """Call a function in a trace of its own, and return what it returns; for scripts and for debugging.

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from opentelemetry import trace as otel
 from opentelemetry.context import Context, attach, create_key, detach, get_current, set_value
@@ -66,6 +66,9 @@ class OtelTracer(Tracer):
     Raises:
         TypeError: When `instrument` is a single string.
     """
+
+    tracer_name: ClassVar = "otel"
+    """What the resource of its spans calls it."""
 
     def __init__(
         self,
@@ -158,7 +161,8 @@ class OtelTracer(Tracer):
             )
         store = store or self.store
         run_id = getattr(store, "run_id", None) if rollout_id is not None else None
-        trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id)
+        trace = Trace(name, rollout_id=rollout_id, attempt_id=attempt_id, run_id=run_id, tracer_name=self.tracer_name)
+        trace.otel_tracer = self._otel_tracer
         async with self._delivery(trace, store):
             with self._entered(trace, self._provider):
                 yield trace
@@ -194,7 +198,7 @@ class OtelTracer(Tracer):
             return made
         point: Span | None = None
         if not provider.is_observed:
-            resource = provider.converted(provider.resource)
+            resource = trace.resource(provider.converted(provider.resource))
             point = make_point(
                 made.name, plain, moment_ns=moment, status=status, trace=trace, context=context, resource=resource
             )

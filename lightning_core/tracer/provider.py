@@ -188,7 +188,7 @@ class _TraceRecorder(SpanProcessor):
             trace.drop(span.name)
             return
         provider = self._provider()
-        resource = None if provider is None else provider.converted(span.resource)
+        resource = None if provider is None else trace.resource(provider.converted(span.resource))
         try:
             recorded = Span.from_opentelemetry(
                 span, trace.rollout_id or "", trace.attempt_id or "", 0, resource=resource

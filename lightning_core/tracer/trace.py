@@ -7,12 +7,14 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from opentelemetry import trace as otel
 from opentelemetry.context import Context, create_key, get_value, set_value
 
 from lightning_core.errors import TracerError
-from lightning_core.types import Span
+from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.types import OtelResource, Span
 
 if TYPE_CHECKING:
     from lightning_core.store.base import LightningStore
@@ -33,6 +35,7 @@ class Trace:
         rollout_id: The rollout that the spans belong to; None when they are only collected.
         attempt_id: The attempt that they belong to; None when they are only collected.
         run_id: The run that the rollout belongs to, where that is known.
+        tracer_name: Which tracer records it, for the resource of its spans.
     """
 
     def __init__(
@@ -42,11 +45,20 @@ class Trace:
         rollout_id: str | None = None,
         attempt_id: str | None = None,
         run_id: str | None = None,
+        tracer_name: str | None = None,
     ) -> None:
         self.name = name
         self.run_id = run_id
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
+        told = {
+            LightningResourceAttributes.ROLLOUT_ID: rollout_id,
+            LightningResourceAttributes.ATTEMPT_ID: attempt_id,
+            LightningResourceAttributes.TRACER_NAME: tracer_name,
+        }
+        self._told = {name.value: value for name, value in told.items() if value and rollout_id}
+        self.otel_tracer: otel.Tracer | None = None
+        self._resource: tuple[OtelResource, OtelResource] | None = None
         # Reentrant: the garbage collector may end a span in the middle of any of these methods, in the same thread.
         self._lock = threading.RLock()
         self._spans: list[Span] = []
@@ -100,6 +112,31 @@ class Trace:
             self.drop(span.name)
         elif listener is not None:
             listener()
+
+    def resource(self, base: OtelResource) -> OtelResource:
+        """Return the resource of the spans of this trace: what produces them, and which attempt they belong to."""
+        known = self._resource
+        if known is None or known[0] is not base:
+            made = OtelResource(attributes={**base.attributes, **self._told}, schema_url=base.schema_url)
+            known = self._resource = (base, made)
+        return known[1]
+
+    def start_span(self, name: str, *args: Any, **kwargs: Any) -> otel.Span:
+        """Start a span by hand; see `opentelemetry.trace.Tracer`, as which 0.3 used what `trace_context` gives.
+
+        Raises:
+            TracerError: When the trace is not of an OpenTelemetry tracer.
+        """
+        return self._otel().start_span(name, *args, **kwargs)
+
+    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Start a span by hand for a `with` block; see `start_span`."""
+        return self._otel().start_as_current_span(name, *args, **kwargs)
+
+    def _otel(self) -> otel.Tracer:
+        if self.otel_tracer is None:
+            raise TracerError("this trace is not of an OpenTelemetry tracer; take an OtelTracer to make spans by hand")
+        return self.otel_tracer
 
     def drop(self, span_name: str) -> None:
         """Count a span that ended too late."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
+from lightning_core.compat.strategies import execute
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
@@ -130,7 +131,7 @@ class Run:
     async def _work(self) -> RunStatus:
         try:
             runners = self._trainer.runners_side(self._agent, self._hooks)
-            await self._trainer.strategy.execute(self._run_algorithm, runners, self._store)
+            await execute(self._trainer.strategy, self._run_algorithm, runners, self._store)
         except BudgetExhausted:
             if self._budget.ended_by is None:
                 raise
@@ -233,7 +234,7 @@ class Run:
         if self._progress.best_resources is not None:
             self._progress.best_resources = readdressed(self._progress.best_resources, moved)
 
-    async def _run_algorithm(self, store: LightningStore) -> None:
+    async def _run_algorithm(self, store: LightningStore, event: object = None) -> None:
         algorithm = self._algorithm
         algorithm.set_trainer(self._trainer)
         algorithm.set_store(store)

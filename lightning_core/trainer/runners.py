@@ -11,6 +11,7 @@ from lightning_core.plugins import Hooks
 from lightning_core.registry import Registry, default_registry
 from lightning_core.rewards import sound_final_reward
 from lightning_core.runner import LitAgentRunner, Runner
+from lightning_core.runner.base import StopEvent
 from lightning_core.runner.outcome import has_succeeded_by
 from lightning_core.runs.result import failed_hooks
 from lightning_core.store import LightningStore
@@ -93,8 +94,8 @@ class RunnersSide:
         self._hooks = hooks
         self._registry = registry
 
-    async def __call__(self, store: LightningStore, worker_id: int) -> None:
-        """Run one runner until it is cancelled or has reached its own limit."""
+    async def __call__(self, store: LightningStore, worker_id: int, event: StopEvent | None = None) -> None:
+        """Run one runner until it is cancelled, is told to stop, or has reached its own limit."""
         runner = make_runner(
             self._runner,
             tracer=self._tracer,
@@ -107,7 +108,7 @@ class RunnersSide:
         if self._proxy is not None and isinstance(runner, LitAgentRunner):
             runner.mint_key = self._proxy.attempt_key
         with runner.run_context(agent=self._agent, store=store, hooks=self._hooks, worker_id=worker_id):
-            await runner.iter()
+            await (runner.iter() if event is None else runner.iter(event=event))
 
     @property
     def key(self) -> str | None:

@@ -118,7 +118,8 @@ class Trainer:
             themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
         registry: Where names are looked up; None for what is installed.
-        port: Where a strategy that serves the store listens; a warning with any other.
+        port: Where a strategy that serves the store listens; without a strategy that is `processes`. A warning with
+            any other.
         run_dir: The folder in which each run gets a folder of its own, as `runs`; or a `RunFolder`, that of a run that
             was killed, to go on with it. Where no store is given, a run then has a store in its folder, made when it
             starts: of SQLite where lightning-sqlite is installed, else in memory. None to write nothing down.
@@ -187,14 +188,19 @@ class Trainer:
         self.adapter: TraceAdapter[Any] = self._build("adapters", adapter, TraceAdapter)
         self.strategy: ExecutionStrategy = self._build(
             "strategies",
-            strategy,
+            _strategy_form(strategy, port),
             ExecutionStrategy,
             {name: value for name, value in (("n_runners", n_runners), ("server_port", port)) if value is not None},
         )
-        self._check_strategy(n_runners)
-        if port is not None and getattr(self.strategy, "server_port", None) != port:
+        self._check_strategy(n_runners, is_named=isinstance(strategy, Mapping) and "name" in strategy)
+        self.port = port
+        if port is not None and not hasattr(self.strategy, "server_port"):
             name = type(self.strategy).__name__
             warnings.warn(f"port={port} has no effect: {name} serves no store there; leave it out", stacklevel=3)
+        elif port is not None:
+            self.strategy.server_port = port  # type: ignore[attr-defined]  # a strategy that serves the store has it
+        self.runner = self.make_runner()
+        """A runner as those are that run the agent; each of them is made anew."""
         self._check_runner()
         llm_proxy, budget = budget_of(llm_proxy, budget)
         self.llm_proxy = make_proxy(llm_proxy, store=self.store, strategy=self.strategy, registry=self._registry)
@@ -221,6 +227,11 @@ class Trainer:
     def n_runners(self) -> int:
         """How many runners there are here, as far as the strategy says; 1 where it does not."""
         return int(getattr(self.strategy, "n_runners", 1))
+
+    @property
+    def n_workers(self) -> int:
+        """What 0.2 called `n_runners`."""
+        return self.n_runners
 
     def fit(
         self,
@@ -383,16 +394,22 @@ class Trainer:
             self._is_running = False
             run.show_end()
 
-    def _check_strategy(self, n_runners: int | None) -> None:
+    def _check_strategy(self, n_runners: int | None, *, is_named: bool) -> None:
         has = getattr(self.strategy, "n_runners", n_runners)
-        if n_runners is not None and has != n_runners:
+        if n_runners is None or has == n_runners:
+            return
+        if is_named:
             raise InvalidComponent(
                 f"n_runners is {n_runners}, but the strategy was given with n_runners={has}; say it in one place"
             )
+        warnings.warn(
+            f"n_runners={n_runners} has no effect: the strategy was given with n_runners={has}; leave it out",
+            stacklevel=4,
+        )
 
     def _check_runner(self) -> None:
         """Make a runner, so that a wrong one is known before a run starts."""
-        runner = self.make_runner()
+        runner = self.runner
         count = self.n_runners * int(getattr(self.strategy, "concurrency", 1))
         if count != 1 and self.make_runner() is runner:
             raise InvalidComponent(
@@ -420,6 +437,15 @@ class Trainer:
             fills_in_default=kind == "adapters",
         )
         return self._registry.build(kind, form, expected=expected, defaults=defaults or {})
+
+
+def _strategy_form(strategy: object, port: int | None) -> object:
+    """Return the strategy that is meant: a port, or options without a name, are those of one that serves the store."""
+    if strategy is None and port is not None:
+        return "processes"
+    if isinstance(strategy, Mapping) and not {"name", "type"} & strategy.keys():
+        return {"name": "processes", **strategy}
+    return strategy
 
 
 def is_watched() -> bool:

@@ -1,13 +1,18 @@
-"""docs/migrating.md says the truth about every name of agentlightning 0.3's root package."""
+"""docs/migrating.md says the truth about the names, modules, methods and parameters of agentlightning 0.3."""
 
 import importlib
+import importlib.util
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import lightning_core
-from lightning_core.compat import SUPPLIED
+from lightning_core.compat import FORMER, SUPPLIED
+from lightning_core.compat.modules import PLACES
+from lightning_core.deprecated import deprecated_options
 
 HERE = Path(__file__).parent
 TEXT = (HERE.parents[1] / "docs" / "migrating.md").read_text(encoding="utf-8")
@@ -28,7 +33,7 @@ def test_every_status_is_one_of_the_three():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_where_the_table_says(name: str):
     status, note = ROWS[name]
-    if name in SUPPLIED:
+    if name in {**SUPPLIED, **FORMER}:
         assert status == "kept"
     else:
         assert hasattr(lightning_core, name) == (status == "kept")
@@ -56,3 +61,72 @@ def _resolve(path: str) -> object:
             found = getattr(found, part)
         return found
     raise AssertionError(f"{path} does not exist")
+
+
+WHERE = TEXT.partition("## Where modules went")[2].partition("\n## ")[0]
+
+
+def test_every_path_that_is_not_dropped_can_be_imported():
+    listed = [
+        path
+        for paths, place in re.findall(r"^\| (`.*?) \| (.*) \|$", WHERE, re.M)
+        if not place.startswith("dropped")
+        for path in re.findall(r"`([a-z_.]+)`", paths)
+    ]
+    assert len(listed) > 40
+    for path in listed:
+        if "verl" not in path:  # it has an environment of its own
+            importlib.import_module(f"lightning_core.{path}")
+    assert set(PLACES) - {"utils"} <= set(listed)
+
+
+def test_every_path_that_is_dropped_is_not_there():
+    for paths in re.findall(r"^\| (`.*?) \| dropped.* \|$", WHERE, re.M):
+        for path in re.findall(r"`([a-z_.]+)`", paths):
+            parent, _, _ = f"lightning_core.{path}".rpartition(".")
+            importlib.import_module(parent)
+            assert importlib.util.find_spec(f"lightning_core.{path}") is None
+
+
+def test_the_table_of_what_is_not_here_is_complete_and_true():
+    table = TEXT.partition("## Methods and parameters that are not here")[2].partition("\n## ")[0]
+    told = set()
+    for names in re.findall(r"^\| (`.*?) \| .* \|$", table, re.M):
+        for name, parameters in re.findall(r"`([\w.]+)(?:\(([\w, ]*)\))?`", names):
+            told |= {f"{name}({each})" for each in parameters.split(", ")} if parameters else {name}
+    assert told == set(_missing())
+
+
+def _missing() -> Iterator[str]:
+    """Yield what of the former signatures the names here do not take."""
+    for line in (HERE / "agentlightning_0_3_signatures.txt").read_text(encoding="utf-8").splitlines():
+        what, *parameters = line.split()
+        owner_name, _, member = what.removesuffix("()").partition(".")
+        if owner_name == "VERL":
+            continue
+        owner = getattr(lightning_core, owner_name)
+        if member in ("", "__init__"):
+            label, found = owner_name, owner
+        else:
+            label, found = f"{owner_name}.{member}", _member(owner, member)
+        if found is None:
+            yield label
+        elif what.endswith("()"):
+            yield from (f"{label}({name})" for name in parameters if not _takes(found, name))
+
+
+def _member(owner: type, name: str) -> object:
+    """Return a method, or whatever stands for an attribute: a field, or what the constructor sets."""
+    for base in owner.__mro__:
+        if name in vars(base) or name in inspect.get_annotations(base):
+            return getattr(owner, name, None) or base
+    constructor = inspect.unwrap(owner.__init__)  # type: ignore[misc]  # of this very class
+    is_set = inspect.isfunction(constructor) and re.search(rf"self\.{name}\b.* = ", inspect.getsource(constructor))
+    return owner if is_set else None
+
+
+def _takes(found: object, name: str) -> bool:
+    if name in deprecated_options(found):
+        return True
+    parameters = inspect.signature(found).parameters.values()  # type: ignore[arg-type]
+    return any(each.name == name or each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters)

@@ -141,11 +141,7 @@ def test_name_that_another_distribution_has_says_which(registry: Registry) -> No
         (
             {"runner": {"name": "agent", "max_rollout": 2}},
             "runner 'agent' has no option 'max_rollout'; it takes: tracer, max_rollouts, heartbeat_interval, "
-            "heartbeat_launch_mode, reward. Did you mean 'max_rollouts'?",
-        ),
-        (
-            {"n_runners": 8, "strategy": LocalStrategy(2)},
-            "n_runners is 8, but the strategy was given with n_runners=2; say it in one place",
+            "heartbeat_launch_mode, heartbeat_include_gpu, reward. Did you mean 'max_rollouts'?",
         ),
         (
             {"n_runners": 8, "strategy": {"name": "local", "n_runners": 2}},

@@ -2,11 +2,13 @@
 
 import pytest
 
+import lightning_core
 from lightning_core import (
     Baseline,
     InMemoryLightningStore,
     LitAgentRunner,
     OtelTracer,
+    SharedMemoryExecutionStrategy,
     TracerTraceToTriplet,
     TraceToMessages,
     Trainer,
@@ -56,9 +58,14 @@ def test_options_alone_are_those_of_the_default_adapter():
     assert (adapter.agent_match, adapter.repair_hierarchy) == ("planner", False)
 
 
+def test_options_alone_are_those_of_the_strategy_that_serves_the_store():
+    strategy = Trainer(strategy={"n_runners": 2, "server_port": 4748}).strategy
+    assert (type(strategy).__name__, strategy.n_runners, strategy.server_port) == ("ProcessesStrategy", 2, 4748)
+
+
 def test_options_alone_are_an_error_for_other_components():
     with pytest.raises(InvalidComponent, match="a mapping without a string under 'name'"):
-        Trainer(strategy={"n_runners": 2})
+        Trainer(tracer={"instrument": []})
 
 
 def test_wrong_path_with_dots_says_what_is_missing():
@@ -99,8 +106,52 @@ def test_parameters_without_effect_say_what_to_do(former: dict, advice: str):
 
 def test_port_that_nobody_listens_at_is_warned_of():
     with pytest.warns(UserWarning, match="port=4747 has no effect: LocalStrategy serves no store there") as caught:
-        Trainer(port=4747)
+        Trainer(port=4747, strategy="local")
     assert caught[0].filename == __file__
+
+
+def test_port_alone_asks_for_the_strategy_that_serves_the_store():
+    strategy = Trainer(port=4747, n_runners=4).strategy
+    assert (type(strategy).__name__, strategy.server_port, strategy.n_runners) == ("ProcessesStrategy", 4747, 4)
+
+
+def test_port_counts_for_a_strategy_that_was_made_before():
+    strategy = lightning_core.ClientServerExecutionStrategy(server_port=9000)
+    assert Trainer(strategy=strategy, port=9100).strategy.server_port == 9100
+
+
+def test_number_of_runners_of_a_strategy_that_was_made_before_counts():
+    strategy = SharedMemoryExecutionStrategy(n_runners=4)
+    with pytest.warns(
+        UserWarning, match="n_runners=8 has no effect: the strategy was given with n_runners=4"
+    ) as caught:
+        trainer = Trainer(strategy=strategy, n_runners=8)
+    assert (trainer.n_runners, caught[0].filename) == (4, __file__)
+
+
+def test_options_without_effect_can_be_read_again():
+    options = {"type": "shm", "main_thread": "algorithm", "managed_store": False}
+    with pytest.warns(DeprecationWarning, match="has no effect"):
+        strategy = Trainer(n_runners=8, strategy=options).strategy
+    assert isinstance(strategy, SharedMemoryExecutionStrategy)
+    assert (strategy.main_thread, strategy.managed_store, strategy.n_runners) == ("algorithm", False, 8)
+
+
+def test_trainer_shows_a_runner():
+    trainer = Trainer(n_runners=8, tracer=OtelTracer(), max_rollouts=3)
+    assert isinstance(trainer.runner, LitAgentRunner)
+    assert (trainer.runner.tracer, trainer.runner.max_rollouts) == (trainer.tracer, 3)
+
+
+@pytest.mark.parametrize("name", ["Baseline", "BASELINE", "fast", "FAST"])
+def test_names_are_known_in_any_case(name: str):
+    assert isinstance(Trainer(algorithm=name).algorithm, Baseline)
+
+
+def test_paths_of_agentlightning_are_paths_of_this_package():
+    trainer = Trainer(adapter="agentlightning.adapter.TraceToMessages", tracer={"type": "agentlightning.OtelTracer"})
+    assert isinstance(trainer.adapter, TraceToMessages)
+    assert isinstance(trainer.tracer, OtelTracer)
 
 
 def test_port_reaches_a_strategy_that_serves_the_store():

@@ -48,6 +48,8 @@ class AgentOpsTracer(OtelTracer):
             `export_timeout_seconds` is negative.
     """
 
+    tracer_name = NAME
+
     @deprecated(
         without_effect={
             "agentops_managed": "AgentOps is not initialised, so there is nothing to manage",

@@ -19,6 +19,7 @@ from lightning_apo.search import BeamSearch
 from lightning_apo.tools import Tools, Trials
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
 from lightning_core.types import Dataset, NamedResources, PromptTemplate
 
@@ -88,6 +89,7 @@ class APO(Algorithm):
         ValueError: When an option has a value that it cannot have.
     """
 
+    @deprecated(without_effect={"_poml_trace": "requests are not written in POML; spans and the log have them"})
     def __init__(
         self,
         async_openai_client: AsyncOpenAI | None = None,

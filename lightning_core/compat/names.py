@@ -1,0 +1,123 @@
+"""Small things of agentlightning 0.3 that nothing here needs, and scripts may."""
+
+import secrets
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, Field
+
+from lightning_core.lifecycle import ENDED, QUEUED
+from lightning_core.types import Rollout, RolloutMode, TaskInput, Triplet
+
+
+class SpanNames(StrEnum):
+    """Names of spans and resource attributes; see `lightning_core.semconv`."""
+
+    REWARD = "agentlightning.reward"
+    MESSAGE = "agentlightning.message"
+    OBJECT = "agentlightning.object"
+    EXCEPTION = "agentlightning.exception"
+    VIRTUAL = "agentlightning.virtual"
+    ROLLOUT_ID = "agentlightning.rollout_id"
+    ATTEMPT_ID = "agentlightning.attempt_id"
+    SPAN_SEQUENCE_ID = "agentlightning.span_sequence_id"
+
+
+class SpanAttributeNames(StrEnum):
+    """What 0.2 called two attributes; `get_message_value` and `get_object_value` read those of today."""
+
+    MESSAGE = "message"
+    OBJECT = "object"
+
+
+class Task(BaseModel):
+    """What the client of agentlightning 0.1 fetched."""
+
+    rollout_id: str
+    input: TaskInput
+    mode: RolloutMode | None = None
+    resources_id: str | None = None
+    create_time: float | None = None
+    last_claim_time: float | None = None
+    num_claims: int | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class TaskIfAny(BaseModel):
+    """A task, or word that there is none."""
+
+    is_available: bool
+    task: Task | None = None
+
+
+class RolloutLegacy(BaseModel):
+    """What the client of agentlightning 0.1 sent back."""
+
+    rollout_id: str
+    task: Task | None = None
+    final_reward: float | None = None
+    triplets: list[Triplet] | None = None
+    trace: list[dict[str, Any]] | None = None
+    logs: list[str] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+RolloutRawResultLegacy: TypeAlias = Any
+
+
+class GenericResponse(BaseModel):
+    """What the server of agentlightning 0.1 answered."""
+
+    status: str = "success"
+    message: str | None = None
+    data: dict[str, Any] | None = None
+
+
+class ParallelWorkerBase:
+    """The life of something that several workers run: what `Runner` and `Tracer` have themselves here."""
+
+    def __init__(self) -> None:
+        self.worker_id: int | None = None
+
+    def init(self, *args: Any, **kwargs: Any) -> None:
+        """Prepare, once."""
+
+    def init_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Prepare for a worker."""
+        self.worker_id = worker_id
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Do the work."""
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        """Undo `init_worker`."""
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        """Undo `init`."""
+
+
+def generate_id(length: int) -> str:
+    """Return so many random hexadecimal digits."""
+    return secrets.token_hex((length + 1) // 2)[:length]
+
+
+def is_queuing(rollout: Rollout) -> bool:
+    """Whether it waits for a runner."""
+    return rollout.status in QUEUED
+
+
+def is_running(rollout: Rollout) -> bool:
+    """Whether a runner has it."""
+    return rollout.status in ("preparing", "running")
+
+
+def is_finished(rollout: Rollout) -> bool:
+    """Whether it has ended."""
+    return rollout.status in ENDED
+
+
+def convert_timestamp(timestamp: float | None) -> float | None:
+    """Return seconds, of seconds or of nanoseconds; None for none."""
+    if not timestamp:
+        return None
+    return timestamp / 1_000_000_000 if timestamp > 1e12 else timestamp

@@ -1,0 +1,72 @@
+"""Strategies that were written for agentlightning 0.3: `execute` is no coroutine, and each side may be told to stop."""
+
+import asyncio
+import inspect
+import os
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from lightning_core.concurrency import in_daemon_thread
+from lightning_core.execution.base import ExecutionStrategy
+from lightning_core.execution.local import end_tasks, signal_run_end
+from lightning_core.store import LightningStore
+
+_Side = Callable[..., Coroutine[Any, Any, None]]
+
+
+async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, store: LightningStore) -> None:
+    """Run both sides of a run with a strategy, of whatever kind.
+
+    A plain `execute` runs in a thread. What it calls runs in the calling event loop all the same, or, in a process
+    that it has forked, there.
+
+    Args:
+        strategy: Calls the algorithm with the store, and the runner with the store and a number; after that may come
+            an event, which asks it to stop.
+        algorithm: The algorithm's side.
+        runner: The runners' side.
+        store: What both sides share.
+
+    Raises:
+        Exception: What the strategy raised.
+    """
+    if inspect.iscoroutinefunction(strategy.execute):
+        await strategy.execute(algorithm, runner, store)
+        return
+    sides = _Sides()
+    plain = partial(strategy.execute, sides.called_here(algorithm), sides.called_here(runner), store)
+    await store.begin_run()
+    try:
+        pending = await in_daemon_thread(plain, name="strategy")
+        if inspect.isawaitable(pending):
+            await pending
+    except BaseException as exc:
+        await end_tasks(sides.tasks, raised=exc)
+        await signal_run_end(store, raised=exc)
+        raise
+    await end_tasks(sides.tasks)
+    await signal_run_end(store)
+
+
+class _Sides:
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def called_here(self, side: _Side) -> _Side:
+        """Return a side of the run that may be awaited in any event loop."""
+
+        async def begin(*arguments: Any) -> None:
+            task = asyncio.ensure_future(side(*arguments))
+            self.tasks.append(task)
+            await task
+
+        async def call(*arguments: Any) -> None:
+            if os.getpid() != self._process_id:
+                await side(*arguments)
+            else:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begin(*arguments), self._loop))
+
+        return call
