@@ -15,9 +15,9 @@ VERL_PLUGINS := $(addprefix plugins/lightning-,http proxy sqlite verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 LOWEST_VENV := .venv-lowest
-LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo http mongo proxy sqlite)
+LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo gepa http mongo proxy sqlite)
 LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer types test_plugins.py) \
-	$(addprefix plugins/lightning-,apo/tests/test_endpoint.py mongo/tests/test_values.py sqlite/tests/test_values.py \
+	$(addprefix plugins/lightning-,apo/tests/test_endpoint.py gepa/tests/test_suite.py mongo/tests/test_values.py sqlite/tests/test_values.py \
 	$(addprefix http/tests/test_,otlp.py server.py) \
 	$(addprefix proxy/tests/test_,capture.py faults.py openai_client.py replicas.py serving.py))
 

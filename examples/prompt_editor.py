@@ -11,6 +11,8 @@ from random import Random
 from local_endpoint import ChatRequest
 
 TEMPLATE = re.compile(r"<prompt_template>\n?(.*?)\n?</prompt_template>", re.DOTALL)
+INSTRUCTIONS = re.compile(r"the following instructions to perform a task for me:\n```\n(.*?)\n```", re.DOTALL)
+"""What `gepa` asks to be rewritten, and `apo` never says."""
 CRITIQUE = re.compile(r"<critique>\n?(.*?)\n?</critique>", re.DOTALL)
 
 COMPLAINTS = (
@@ -41,10 +43,12 @@ class PromptEditor:
 
     def reply(self, request: ChatRequest) -> str | None:
         """Return the critique or the new template that is asked for, or None when neither is."""
+        lot = random.Random(f"{request.seed}\n{request.prompt}")
+        if (instructions := INSTRUCTIONS.search(request.prompt)) is not None:
+            return f"```\n{self._edit(instructions[1], lot)}\n```"
         template, critique = TEMPLATE.search(request.prompt), CRITIQUE.search(request.prompt)
         if template is None:
             return None
-        lot = random.Random(f"{request.seed}\n{request.prompt}")
         if critique is None:
             return "\n".join(f"- {complaint}" for complaint in lot.sample(COMPLAINTS, 2))
         return self._edit(template[1], lot)

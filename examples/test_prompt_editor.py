@@ -26,6 +26,13 @@ def test_a_template_with_a_critique_comes_back_edited() -> None:
     )
 
 
+def test_instructions_that_gepa_shows_come_back_edited() -> None:
+    request = (
+        f"I provided an assistant with the following instructions to perform a task for me:\n```\n{TEMPLATE}\n```\n"
+    )
+    assert ask(f"{request}The following are examples ...") == "```\nAnswer the question.\nBe kind.\n\n{question}\n```"
+
+
 def test_an_edit_is_put_before_the_placeholder_of_a_template_that_has_no_instruction() -> None:
     assert edited("{question}", PromptEditor(["Be kind."], max_edits=1), seed=0) == "Be kind.\n{question}"
 

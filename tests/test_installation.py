@@ -125,7 +125,7 @@ def test_the_lowest_versions_that_are_tried_are_those_that_are_required() -> Non
     pins = read_pins("constraints-lowest.txt")
     core = read_project(CHECKOUT / "pyproject.toml")["project"]
     required = [*core["dependencies"], *itertools.chain(*core["optional-dependencies"].values())]
-    for name in ("apo", "http", "mongo", "proxy", "sqlite"):
+    for name in ("apo", "gepa", "http", "mongo", "proxy", "sqlite"):
         required += read_project(CHECKOUT / "plugins" / f"lightning-{name}" / "pyproject.toml")["project"][
             "dependencies"
         ]

@@ -10,6 +10,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "algorithms": {
         "apo": "lightning-apo",
+        "gepa": "lightning-gepa",
         "grpo": "lightning-verl",
         "ppo": "lightning-verl",
         "rloo": "lightning-verl",

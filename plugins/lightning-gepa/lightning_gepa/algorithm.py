@@ -1,0 +1,226 @@
+"""The algorithm `gepa`.
+
+It is driven as any algorithm is: by a `Trainer`, with an agent that gives a reward. For a program that plays it without
+models, the answers of the model that rewrites prompts can come from an object in place of the client, with
+`chat.completions.create(model=..., messages=[{"role": "user", "content": request}], temperature=..., seed=...)`, a
+coroutine function whose result is as a chat completion. The request has the current text between two lines of three
+backticks, the first such pair in it; the answer is a new text, within three backticks or alone. The same seed, rewards
+and answers give the same search:
+
+    gepa = GEPA(client, max_metric_calls=200, seed=0)
+    Trainer(algorithm=gepa, initial_resources={"main_prompt": prompt}).fit(agent, train, val_dataset=val)
+    gepa.get_result().best_prompts["main_prompt"].template
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from lightning_apo.candidate import Result
+from lightning_apo.endpoint import Endpoint
+from lightning_apo.inputs import digest_of_all, split_samples, tuned_prompts
+from lightning_apo.plan import as_names
+from lightning_apo.saved import SavedSearch
+from lightning_apo.tools import Trials
+from openai import AsyncOpenAI
+
+from lightning_core.adapter import TraceToMessages
+from lightning_core.algorithm import Algorithm
+from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.types import Dataset, PromptTemplate
+from lightning_gepa.driver import optimize
+from lightning_gepa.options import Options, Plan
+from lightning_gepa.portal import Portal, run_in_thread
+from lightning_gepa.search import LimitReached, Search
+
+logger = logging.getLogger(__name__)
+
+
+class GEPA(Algorithm):
+    """Improves prompts by reflective evolution, with the package `gepa`.
+
+    In each iteration a prompt of the pool is tried on a few training samples, a model reads how it went and rewrites
+    the prompt, and what does better on the same samples is tried on the whole validation set and joins the pool. The
+    next prompt to be rewritten is drawn from those that are the best on some validation sample. The method is that of
+    Agrawal et al. 2025, arXiv 2507.19457; the loop is gepa's own, and so are the options' names.
+
+    The prompts are the `PromptTemplate`s of the initial resources, all of them at once. New texts keep their engine and
+    have the same placeholders; others are rejected before they are tried. What else is in the resources stays as it is.
+    Each candidate is a version of the resources, whose parent is the one that it was made from. At the end the best is
+    also the store's latest resources.
+
+    A rollout that fails counts for `failure_score`, to gepa; it is lost, not counted, in what is reported. A fault is
+    run again by the store, and never scored: where it stays, the search ends with its cause, and can be resumed. With
+    the same seed, the same rewards and the same answers of the model two runs search the same way. A run that was
+    killed is continued by the next one with the same `run_id`, options, prompts and samples: it goes through the search
+    again, and gets at once what had ended, from the store.
+
+    Reported after the first validation and after each iteration:
+
+    - `val_reward`: the best prompts' mean reward on validation samples; `val_reward_low` and `val_reward_high` are its
+      95% interval, `val_samples` is how many samples are behind it.
+    - `val_reward_initial`: the first prompts'. `val_gain` is the difference, sample by sample; `val_gain_low` and
+      `val_gain_high` are its 95% interval. The best of many on these samples looks better than it is.
+    - `candidates`: those that were tried, the first included. `rejected`: texts that were broken, or had other
+      placeholders. `duplicates`: texts that were as before. `lost_proposals`: answers that were empty or cut off.
+    - `metric_calls`: rollouts. `lost`: those without a reward.
+    - `reflection_calls`: requests to the model. `own_input_tokens`, `own_output_tokens`: what they used, as far as the
+      endpoint tells.
+
+    Where the trainer has a model proxy that serves the model, it is asked through it: these calls count in the run's
+    budget, and are recorded in a rollout of their own. A client, or `base_url` or `api_key`, goes around it.
+
+    Args:
+        async_openai_client: Asks the model, and stays open. None to make one when the run starts.
+        reflection_lm: The model that rewrites prompts.
+        temperature: Its temperature.
+        max_metric_calls: The most rollouts. Unlike gepa's own it is never exceeded: what would exceed it is not begun.
+        reflection_minibatch_size: How many training samples a proposal is made from, and tried on.
+        candidate_selection_strategy: How the prompt to rewrite is chosen from the pool: `pareto`, `current_best`,
+            `epsilon_greedy` or `top_k_pareto`.
+        module_selector: Which prompts a proposal rewrites: `round_robin` for one after the other, `all` for all.
+        n_proposals: How many proposals an iteration makes, all at once.
+        use_merge: Whether to combine the prompts of two candidates that have an ancestor in common.
+        max_merge_invocations: How often, at most.
+        perfect_score: The highest reward that there is; None for no such. A prompt whose rewards on a minibatch are
+            perfect is not rewritten, and the search ends when the best is perfect on the whole validation set.
+        failure_score: What a rollout counts for that fails, or gives no reward.
+        seed: Makes gepa's choices repeatable, and goes along with each request to the model.
+        prompt_names: Which prompts of the initial resources to improve; None for all of them.
+        base_url: The endpoint of the model, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.
+        api_key: Its key; None for that of the proxy, or else `OPENAI_API_KEY`. It is neither logged nor saved.
+
+    Raises:
+        ValueError: When an option has a value that it cannot have.
+    """
+
+    def __init__(
+        self,
+        async_openai_client: AsyncOpenAI | None = None,
+        *,
+        reflection_lm: str = "gpt-5-mini",
+        temperature: float = 1.0,
+        max_metric_calls: int = 500,
+        reflection_minibatch_size: int = 3,
+        candidate_selection_strategy: str = "pareto",
+        module_selector: str = "round_robin",
+        n_proposals: int = 1,
+        use_merge: bool = False,
+        max_merge_invocations: int = 5,
+        perfect_score: float | None = 1.0,
+        failure_score: float = 0.0,
+        seed: int = 0,
+        prompt_names: Sequence[str] | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        models = {"reflection_lm": reflection_lm}
+        self._endpoint = Endpoint("gepa", models, async_openai_client, base_url=base_url, api_key=api_key)
+        self._options = Options(
+            reflection_lm=reflection_lm,
+            temperature=temperature,
+            max_metric_calls=max_metric_calls,
+            reflection_minibatch_size=reflection_minibatch_size,
+            candidate_selection_strategy=candidate_selection_strategy,
+            module_selector=module_selector,
+            n_proposals=n_proposals,
+            use_merge=use_merge,
+            max_merge_invocations=max_merge_invocations,
+            perfect_score=perfect_score,
+            failure_score=failure_score,
+            seed=seed,
+            prompt_names=as_names(prompt_names),
+        )
+        self._search: Search | None = None
+
+    def plan(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> Plan:
+        """Say what a run on these datasets does at most: rollouts and model calls. Its text is one line.
+
+        The prompts are those of the initial resources; without them, one is taken for granted.
+
+        Raises:
+            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
+        """
+        self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
+        resources = self.get_initial_resources()
+        names = self._options.prompt_names
+        n_prompts = 1 if resources is None else len(tuned_prompts(resources, names, algorithm="gepa"))
+        _, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
+        return self._options.plan(n_val=len(val), n_prompts=n_prompts)
+
+    def get_result(self) -> Result:
+        """Return how the last run stands: the best prompts, how good they are and how sure that is, all candidates.
+
+        Raises:
+            AlgorithmError: When nothing has been measured yet.
+        """
+        if self._search is None or self._search.best is None:
+            raise AlgorithmError("there is no best prompt yet; run the algorithm first, as in Trainer(...).fit(agent)")
+        return self._search.result
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Search for better prompts.
+
+        Args:
+            train_dataset: The samples that proposals are made from. Required. Those that are in the validation set,
+                too, are left out.
+            val_dataset: The samples that prompts are chosen by. Required; the model sees none of them.
+
+        Raises:
+            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
+            AlgorithmError: When faults have ended rollouts, the model is out of reach, or there is no key for it.
+            NoRewards: When the first prompts give no reward.
+        """
+        store, proxy, resources = self.get_store(), self.get_llm_proxy(), self.get_initial_resources() or {}
+        prompts = tuned_prompts(resources, self._options.prompt_names, algorithm="gepa")
+        plan = self.plan(train_dataset, val_dataset)
+        train, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
+        logger.info("lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
+        about, counts_calls = self._about(prompts, train, val), not self._endpoint.is_behind(proxy)
+        saved = await SavedSearch.open(store, about, counts_calls=counts_calls, algorithm="gepa")
+        async with self._endpoint.open(store, proxy) as client:
+            search = self._search = Search(
+                options=self._options,
+                prompts=prompts,
+                trials=Trials(
+                    store, resources, search_key=saved.key, timeout_seconds=None, config=self.get_rollout_config()
+                ),
+                saved=saved,
+                client=client,
+                adapter=self._adapter if isinstance(self._adapter, TraceToMessages) else TraceToMessages(),
+                train=train,
+                val=val,
+            )
+            try:
+                await run_in_thread(partial(self._optimize, search), name="gepa")
+            except LimitReached:
+                logger.info("lightning.gepa_limit_reached metric_calls=%d", search.counts["metric_calls"])
+            except (AlgorithmError, NoRewards):
+                await saved.try_again(keep_answers=True)
+                raise
+        assert search.best is not None
+        await search.trials.publish(search.best)
+        self._tell(search)
+        logger.info("lightning.gepa_ended best=%d: %s", search.best.number, search.result)
+        await saved.end()
+
+    def check_access(self) -> None:
+        """See `Algorithm.check_access`."""
+        self._endpoint.check_access(self.get_llm_proxy())
+
+    def _optimize(self, search: Search, portal: Portal) -> None:
+        optimize(search, portal, partial(self._tell, search))
+
+    def _tell(self, search: Search) -> None:
+        if search.best is not None:
+            self.report(search.metrics, step=search.step or None, best_resources=search.best.resources)
+
+    def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
+        """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
+        about = self._options.as_dict()
+        about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
+        about["prompts"] = {name: [prompt.engine, prompt.template] for name, prompt in prompts.items()}
+        cleaned: dict[str, Any] = json.loads(json.dumps(about))  # as the store gives it back
+        return cleaned

@@ -1,0 +1,138 @@
+"""gepa's own loop, in a thread, with our runners behind its adapter and our models behind its proposals."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gepa
+from gepa.core.adapter import EvaluationBatch
+from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
+from gepa.strategies.proposal_sampling import IndependentSampling
+
+from lightning_gepa.portal import Portal
+from lightning_gepa.search import Components, Records, Sample, Search, records_of
+
+logger = logging.getLogger(__name__)
+
+
+def optimize(search: Search, portal: Portal, tell: Callable[[], None]) -> None:
+    """Run `gepa.optimize` on a search, until no rollouts are left or nothing is left to gain.
+
+    To be called in the thread of the portal. gepa keeps nothing: it is given no folder, so it writes and reads no
+    pickle.
+
+    Args:
+        search: What is searched; has the result.
+        portal: Runs what the search does.
+        tell: Called when there is something to report.
+    """
+    options = search.options
+    gepa.optimize(
+        seed_candidate=search.components,
+        trainset=[("train", index) for index in range(len(search.train))],
+        valset=[("val", index) for index in range(len(search.val))],
+        adapter=Adapter(search, portal),
+        reflection_strategy=Reflection(search, portal),
+        callbacks=[Callbacks(search, tell)],
+        stop_callbacks=[lambda state: is_over(search)],
+        candidate_selection_strategy=options.candidate_selection_strategy,
+        reflection_minibatch_size=options.reflection_minibatch_size,
+        module_selector=options.module_selector,
+        sampling_strategy=IndependentSampling(options.n_proposals),
+        use_merge=options.use_merge,
+        max_merge_invocations=options.max_merge_invocations,
+        skip_perfect_score=options.perfect_score is not None,
+        perfect_score=options.perfect_score,
+        seed=options.seed,
+        track_best_outputs=False,
+        logger=Log(),
+    )
+
+
+def is_over(search: Search) -> bool:
+    """Whether no rollout is left, or the best candidate is perfect on each validation sample."""
+    perfect, best = search.options.perfect_score, search.best
+    is_perfect = (
+        perfect is not None
+        and best is not None
+        and all(reward is not None and reward >= perfect for reward in best.rewards.values())
+    )
+    return is_perfect or search.counts["metric_calls"] >= search.options.max_metric_calls
+
+
+class Adapter:
+    """gepa's `GEPAAdapter`: runs candidates on all runners at once."""
+
+    propose_new_texts = None
+    """Has to be there: without it gepa proposes nothing, and says so in its log alone."""
+
+    def __init__(self, search: Search, portal: Portal) -> None:
+        self._search = search
+        self._portal = portal
+
+    def evaluate(self, batch: list[Sample], candidate: Components, capture_traces: bool = False) -> EvaluationBatch:
+        """Run one candidate."""
+        return self.batch_evaluate([(candidate, batch)])[0]
+
+    def batch_evaluate(self, items: list[tuple[Components, list[Sample]]]) -> list[EvaluationBatch]:
+        """Run several candidates."""
+        return self._portal.call(lambda: self._search.evaluate(items))
+
+    def make_reflective_dataset(
+        self, candidate: Components, eval_batch: EvaluationBatch, components_to_update: list[int]
+    ) -> Records:
+        """Return what the model that rewrites prompts is shown."""
+        return records_of(eval_batch, components_to_update)
+
+
+class Reflection:
+    """gepa's `ReflectionLM`: has prompts rewritten."""
+
+    def __init__(self, search: Search, portal: Portal) -> None:
+        self._search = search
+        self._portal = portal
+
+    def reflect_many(
+        self, jobs: Sequence[tuple[Components, Records, list[int]]]
+    ) -> list[tuple[ReflectionProposal, "Reflection"]]:
+        """Return the new texts of each job; none where a text could not be used."""
+        rewritten = self._portal.call(lambda: self._search.rewrite(jobs))
+        return [(ReflectionProposal(new_texts=texts), self) for texts in rewritten]
+
+
+class Callbacks:
+    """Follows gepa's loop. Events are mappings, as `gepa.core.callbacks` describes them."""
+
+    def __init__(self, search: Search, tell: Callable[[], None]) -> None:
+        self._search = search
+        self._tell = tell
+        self._pool: list[Components] = []
+
+    def on_iteration_start(self, event: Any) -> None:
+        """Record which iteration it is."""
+        self._search.step = event["iteration"]
+
+    def on_evaluation_start(self, event: Any) -> None:
+        """Record where a merge comes from."""
+        if event["candidate_idx"] is None and len(event["parent_ids"]) == 2:
+            self._search.merging = self._search.find(self._pool[event["parent_ids"][0]])
+
+    def on_valset_evaluated(self, event: Any) -> None:
+        """Record the best, which gepa chooses."""
+        self._pool.append(event["candidate"])
+        if event["is_best_program"]:
+            self._search.best = self._search.find(event["candidate"])
+        if not self._search.step:
+            self._tell()
+
+    def on_iteration_end(self, event: Any) -> None:
+        """Report."""
+        self._tell()
+
+
+class Log:
+    """Where gepa logs to."""
+
+    def log(self, message: str) -> None:
+        """Log a line."""
+        logger.debug("lightning.gepa_says %s", message)

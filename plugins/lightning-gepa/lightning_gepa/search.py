@@ -1,0 +1,307 @@
+"""What gepa asks of the runners and of the model that rewrites prompts: the side of the search in the event loop."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gepa.core.adapter import EvaluationBatch
+from gepa.strategies.instruction_proposal import InstructionProposalSignature as Signature
+from lightning_apo.candidate import MEASURED, Candidate, Result, Texts, compare
+from lightning_apo.experiment import Experiment
+from lightning_apo.growth import Key, concurrently, key_of
+from lightning_apo.inputs import digest
+from lightning_apo.messages import ShownPrompt
+from lightning_apo.models import Answer, ModelFailed, NoAnswer, ask, why_broken
+from lightning_apo.samples import seed_of
+from lightning_apo.saved import SavedSearch
+from lightning_apo.tools import Trials
+from openai import AsyncOpenAI
+
+from lightning_core.adapter import TraceToMessages
+from lightning_core.algorithm import Batch, RolloutOutcome, require_rewards
+from lightning_core.algorithm.estimates import estimate
+from lightning_core.errors import AlgorithmError
+from lightning_core.types import PromptTemplate, RolloutMode
+from lightning_gepa.options import Options
+from lightning_gepa.records import record_of
+
+logger = logging.getLogger(__name__)
+
+Sample = tuple[RolloutMode, int]
+"""Which dataset, and the index in it."""
+
+Components = Mapping[int, str]
+"""A candidate as gepa has it: the text of each prompt, by its number among the tuned ones. Not by its name: gepa merges
+in the order of a set, and a set of names has another order in each process."""
+
+Records = Mapping[int, Sequence[Mapping[str, Any]]]
+"""What is known of the runs with a candidate, for each component that is to be rewritten."""
+
+
+class LimitReached(Exception):
+    """The next step would take more rollouts than `max_metric_calls`."""
+
+
+@dataclass(slots=True)
+class Search:
+    """Runs candidates, asks for new texts, and knows how the search stands."""
+
+    options: Options
+    prompts: Mapping[str, PromptTemplate]
+    """The first prompts by name, those that are tuned."""
+    trials: Trials
+    saved: SavedSearch
+    client: AsyncOpenAI
+    adapter: TraceToMessages
+    train: list[Any]
+    val: list[Any]
+    counts: Counter[str] = field(default_factory=Counter)
+    rejections: Counter[str] = field(default_factory=Counter)
+    candidates: dict[Key, Candidate] = field(default_factory=dict)
+    """In the order in which they were found; the first one is that of the first prompts."""
+    parents: dict[Key, Key] = field(default_factory=dict)
+    """What each proposal was made from."""
+    merging: Candidate | None = None
+    """What the newest merge was made from, the first of two."""
+    best: Candidate | None = None
+    step: int = 0
+    """gepa's iteration, from 1; 0 before the first."""
+    _evaluations: int = 0
+
+    @property
+    def components(self) -> dict[int, str]:
+        """The first prompts, as gepa has them."""
+        return {number: prompt.template for number, prompt in enumerate(self.prompts.values())}
+
+    @property
+    def result(self) -> Result:
+        """How the search stands."""
+        first, best = next(iter(self.candidates.values())), self.best
+        assert best is not None
+        gain = compare(best, first) if best is not first else None
+        both = [sample for sample, reward in first.rewards.items() if gain is None or reward is not None]
+        return Result(
+            best_prompts={name: self._prompt(name, text) for name, text in best.texts.items()},
+            score=estimate(best.on(both)),
+            gain=gain,
+            rejections=dict(self.rejections),
+            counts={"candidates": len(self.candidates), **dict.fromkeys(COUNTED, 0), **self.counts},
+            history=tuple(self.candidates.values()),
+        )
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """What `GEPA` reports; None of what cannot be said of this best candidate."""
+        first = next(iter(self.candidates.values()))
+        initial = None if first.score is None else first.score.mean
+        return {**dict.fromkeys(MEASURED), "val_reward_initial": initial, **self.result.metrics}
+
+    def texts(self, components: Components) -> Texts:
+        """Return the texts of a candidate by the names of the prompts."""
+        return {name: components[number] for number, name in enumerate(self.prompts)}
+
+    def find(self, components: Components) -> Candidate:
+        """Return a candidate that was evaluated."""
+        return self.candidates[key_of(self.texts(components))]
+
+    async def evaluate(self, items: Sequence[tuple[Components, Sequence[Sample]]]) -> list[EvaluationBatch]:
+        """Run candidates on samples, all at once. A candidate has one run on each validation sample.
+
+        Raises:
+            LimitReached: When these would be too many rollouts.
+            AlgorithmError: When faults have ended rollouts.
+            NoRewards: When the first prompts get no reward on any validation sample.
+        """
+        self._evaluations += 1
+        wanted = [self._not_run(self.texts(components), samples) for components, samples in items]
+        if self.counts["metric_calls"] + sum(map(len, wanted)) > self.options.max_metric_calls:
+            raise LimitReached
+        self.counts["metric_calls"] += sum(map(len, wanted))
+        candidates = [await self._enter(self.texts(components)) for components, _ in items]
+        batches = await concurrently(
+            self._run(candidate, samples[0][0], indexes, step=f"{self._evaluations}/{place}")
+            for place, (candidate, (_, samples), indexes) in enumerate(zip(candidates, items, wanted, strict=True))
+        )
+        return [
+            self._scored(candidate, samples, outcomes)
+            for candidate, (_, samples), outcomes in zip(candidates, items, batches, strict=True)
+        ]
+
+    async def rewrite(self, jobs: Sequence[tuple[Components, Records, Sequence[int]]]) -> list[dict[int, str]]:
+        """Have prompts of candidates rewritten, all at once. What cannot be used is left out, and counted."""
+        requests = [(place, number) for place, (_, _, numbers) in enumerate(jobs) for number in numbers]
+        begun = self.counts["reflection_calls"]
+        self.counts["reflection_calls"] += len(requests)
+        answers = await concurrently(
+            self._ask(jobs[place][0][number], jobs[place][1][number], list(self.prompts)[number], begun + each)
+            for each, (place, number) in enumerate(requests)
+        )
+        rewritten: list[dict[int, str]] = [{} for _ in jobs]
+        for (place, number), answer in zip(requests, answers, strict=True):
+            self.counts["own_input_tokens"] += answer.input_tokens
+            self.counts["own_output_tokens"] += answer.output_tokens
+            if (text := self._usable(answer.text, list(self.prompts)[number], jobs[place][0][number])) is not None:
+                rewritten[place][number] = text
+        for (components, _, _), texts in zip(jobs, rewritten, strict=True):
+            self.descends({**components, **texts}, components)
+        return rewritten
+
+    def descends(self, child: Components, parent: Components) -> None:
+        """Record what a candidate is made from."""
+        key, origin = key_of(self.texts(child)), key_of(self.texts(parent))
+        if key != origin:
+            self.parents.setdefault(key, origin)
+
+    def _not_run(self, texts: Texts, samples: Sequence[Sample]) -> list[int]:
+        known = self.candidates.get(key_of(texts))
+        return [index for mode, index in samples if mode == "train" or known is None or index not in known.rewards]
+
+    async def _enter(self, texts: Texts) -> Candidate:
+        """Return the candidate with these texts; a new one becomes a version of the resources."""
+        key = key_of(texts)
+        if key not in self.candidates:
+            parent = self.candidates[self.parents[key]] if key in self.parents else self.merging
+            candidate = await self.trials.enter(texts, parent)
+            candidate.number, candidate.round_number = len(self.candidates), self.step
+            candidate.parent = None if parent is None else parent.number
+            self.candidates[key] = candidate
+        return self.candidates[key]
+
+    async def _run(
+        self, candidate: Candidate, mode: RolloutMode, indexes: Sequence[int], *, step: str
+    ) -> list[RolloutOutcome]:
+        if not indexes:
+            return []
+        dataset = self.train if mode == "train" else self.val
+        batch = await self.trials.run(candidate, dataset, indexes, mode=mode, step=step)
+        outcomes = list(batch.outcomes)
+        is_first = mode == "val" and candidate.number == 0
+        for again in range(1, self.saved.tries + 1):  # what has stopped the search before
+            nothing_known = is_first and not Batch(outcomes).rewards
+            places = [place for place, each in enumerate(outcomes) if nothing_known or is_fault(each)]
+            if not places:
+                break
+            batch = await self.trials.run(
+                candidate, dataset, [indexes[each] for each in places], mode=mode, step=f"{step}/again {again}"
+            )
+            for place, outcome in zip(places, batch.outcomes, strict=True):
+                outcomes[place] = outcome
+        if faults := [outcome for outcome in outcomes if is_fault(outcome)]:
+            raise AlgorithmError(
+                f"faults ended {len(faults)} of {len(outcomes)} rollouts, though they were run again; the first: "
+                f"{faults[0].failure}. They are no rewards of 0: mend the cause, and the run can be resumed"
+            )
+        if is_first:
+            require_rewards([Batch(outcomes)], step="the first prompt on the val_dataset")
+        return outcomes
+
+    def _scored(
+        self, candidate: Candidate, samples: Sequence[Sample], outcomes: Sequence[RolloutOutcome]
+    ) -> EvaluationBatch:
+        """Return what gepa is told of the runs on one batch, and keep the rewards on validation samples."""
+        self.counts["lost"] += sum(outcome.reward is None for outcome in outcomes)
+        is_train = samples[0][0] == "train"
+        if is_train:
+            rewards = [outcome.reward for outcome in outcomes]
+        else:
+            missing = [index for _, index in samples if index not in candidate.rewards]
+            candidate.rewards.update(zip(missing, [outcome.reward for outcome in outcomes], strict=True))
+            rewards = candidate.on(index for _, index in samples)
+        highest, perfect = max((each for each in rewards if each is not None), default=0.0), self.options.perfect_score
+        if perfect is not None and highest > perfect and not self.best:
+            raise AlgorithmError(
+                f"a reward is {highest:g}, and perfect_score is {perfect:g}: gepa improves no prompt where all rewards "
+                "are perfect. Set perfect_score to the highest reward that there is, or to none"
+            )
+        shift = 1e-9 if self.options.use_merge else 0.0  # gepa 0.1.4 cannot merge where an ancestor's mean is 0
+        return EvaluationBatch(
+            outputs=[None] * len(samples),
+            scores=[shift + (self.options.failure_score if reward is None else reward) for reward in rewards],
+            trajectories=[Experiment.from_outcome(each, self.adapter) for each in outcomes] if is_train else None,
+        )
+
+    async def _ask(self, text: str, records: Sequence[Mapping[str, Any]], name: str, number: int) -> Answer:
+        """Ask for a new text, or return what was answered before the run was resumed; an empty one where there is none.
+
+        Raises:
+            NoAnswer: When the model is out of reach; the search then stops, and can be resumed.
+        """
+        request = request_for(text, records, ShownPrompt.of(name, self._prompt(name, text)))
+        model, temperature = self.options.reflection_lm, self.options.temperature
+
+        async def answer() -> Answer:
+            try:
+                return await ask(
+                    self.client,
+                    request,
+                    model=model,
+                    temperature=temperature,
+                    seed=seed_of("reflection", self.options.seed, number),
+                )
+            except NoAnswer:
+                raise
+            except ModelFailed as exc:
+                logger.warning("lightning.gepa_proposal_lost step=%d prompt=%s: %s", self.step, name, exc)
+                return Answer("")
+
+        return await self.saved.once(f"{number}/{digest(request)}", answer)
+
+    def _usable(self, answer: str, name: str, parent: str) -> str | None:
+        """Return the text of a new template, and count those that cannot be used."""
+        if not answer:
+            self.counts["lost_proposals"] += 1
+            return None
+        text: str = Signature.output_extractor(answer.strip())["new_instruction"]
+        if text == parent:
+            self.counts["duplicates"] += 1
+            return None
+        if reason := why_broken(text, self._prompt(name, parent)):
+            logger.info("lightning.gepa_proposal_rejected step=%d prompt=%s: %s", self.step, name, reason)
+            self.counts["rejected"] += 1
+            self.rejections[reason] += 1
+            return None
+        return text
+
+    def _prompt(self, name: str, text: str) -> PromptTemplate:
+        return self.prompts[name].model_copy(update={"template": text})
+
+
+COUNTED = (
+    "metric_calls",
+    "reflection_calls",
+    "rejected",
+    "duplicates",
+    "lost",
+    "lost_proposals",
+    "own_input_tokens",
+    "own_output_tokens",
+)
+
+
+def is_fault(outcome: RolloutOutcome) -> bool:
+    """Whether a rollout has no reward for a reason that is not the agent's."""
+    told = {} if outcome.attempt is None else outcome.attempt.metadata or {}
+    return outcome.reward is None and (outcome.rollout.status == "cancelled" or "given_up" in told)
+
+
+def request_for(text: str, records: Sequence[Mapping[str, Any]], shown: ShownPrompt) -> str:
+    """Return gepa's request for a new text, and what it does not know: that the text is a template."""
+    rule = "The instructions are a template, but nothing is filled in: use no placeholders."
+    if shown.placeholders:
+        rule = (
+            f"The instructions are a template. In place of {', '.join(shown.placeholders)} each task has its own text: "
+            "keep every such placeholder, written just so, and use no others."
+        )
+    template = f"{Signature.default_prompt_template}\n\n{rule}"
+    request: str = Signature.prompt_renderer(
+        {"current_instruction_doc": text, "dataset_with_feedback": records, "prompt_template": template}
+    )
+    return request
+
+
+def records_of(batch: EvaluationBatch, numbers: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """Return what is shown of the runs of a batch, for each component that is to be rewritten."""
+    records = [record_of(run) for run in batch.trajectories or ()]
+    return dict.fromkeys(numbers, records)

@@ -1,0 +1,323 @@
+"""What a search does with the runners, the model and the store."""
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+from gepa_toys import CURRENT, FIRST, TRAIN, VAL, Client, ToyRun, quality
+
+from lightning_core import PromptTemplate
+from lightning_core.emitter import emit_message
+from lightning_core.errors import AlgorithmError, Fault, InvalidInput, NoRewards
+from lightning_core.types import AttemptedRollout
+
+
+async def test_a_better_prompt_is_found_and_is_the_latest_version() -> None:
+    run = ToyRun()
+    result = await run.fit(max_metric_calls=200)
+    assert run.gepa is not None
+    found = run.gepa.get_result()
+    best = found.best_prompts["main"]
+    assert quality(best.template) > quality(FIRST)
+    assert found.gain is not None
+    assert result.metrics["val_gain"] == found.gain.difference > 0
+    assert result.metrics["val_reward_initial"] == pytest.approx(0.2)
+    assert result.metrics["val_samples"] == len(VAL)
+    latest = await run.store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources == result.best_resources == {"main": best}
+
+
+@pytest.mark.parametrize("limit", [21, 50, 77])
+async def test_the_most_rollouts_are_never_exceeded(limit: int) -> None:
+    run = ToyRun()
+    result = await run.fit(max_metric_calls=limit, n_proposals=2)
+    assert len(run.rollouts) == result.metrics["metric_calls"] <= limit
+    assert result.status == "succeeded"
+
+
+async def test_a_batch_goes_to_all_runners_at_once() -> None:
+    together = asyncio.Event()
+    running = 0
+
+    async def wait_for_the_others(rollout: AttemptedRollout) -> None:
+        nonlocal running
+        if rollout.mode != "val" or together.is_set():
+            return
+        running += 1
+        if running == len(VAL):
+            together.set()
+        await asyncio.wait_for(together.wait(), timeout=20)
+
+    run = ToyRun(before=wait_for_the_others, n_runners=len(VAL))
+    assert (await run.fit()).status == "succeeded"
+    assert together.is_set()
+
+
+async def test_proposals_of_an_iteration_are_made_and_tried_at_once() -> None:
+    asked = asyncio.Event()
+
+    async def wait_for_the_others() -> None:
+        if len(run.client.requests) == 3:
+            asked.set()
+        await asyncio.wait_for(asked.wait(), timeout=20)
+
+    run = ToyRun()
+    run.client.before = wait_for_the_others
+    result = await run.fit(n_proposals=3, max_metric_calls=40)
+    assert result.metrics["reflection_calls"] >= 3
+
+
+async def test_each_candidate_is_a_version_with_its_parent() -> None:
+    run = ToyRun()
+    await run.fit(max_metric_calls=120)
+    assert run.gepa is not None
+    history = run.gepa.get_result().history
+    versions = {each.resources_id: each for each in await run.store.query_resources()}
+    assert len(versions) == len(history) > 3
+    assert versions[history[0].resources_id].parent_id is None
+    for candidate in history[1:]:
+        assert candidate.parent is not None
+        parent = history[candidate.parent]
+        assert versions[candidate.resources_id].parent_id == parent.resources_id
+        removed = set(parent.texts["main"].split("\n")) - set(candidate.texts["main"].split("\n"))
+        assert not removed  # an edit adds a line to its parent
+
+
+async def test_the_model_reads_the_task_the_messages_and_the_reward_of_training_runs_alone() -> None:
+    run = ToyRun()
+    await run.fit()
+    assert run.client.requests
+    for request in run.client.requests:
+        assert "## Task" in request
+        assert "I was asked: train" in request
+        assert "## Reward\n0" in request
+        assert "keep every such placeholder" in request
+        assert "{question}" in request
+        assert "val " not in request
+
+
+async def test_the_model_reads_why_a_run_failed() -> None:
+    def fail_at_times(template: str, task: Any) -> float:
+        if task["difficulty"] > 0.5:
+            emit_message("I looked in vain.")
+            raise LookupError("no such product")
+        return 0.5
+
+    run = ToyRun(reward=fail_at_times)
+    result = await run.fit()
+    assert any("## Failure\nLookupError: no such product" in request for request in run.client.requests)
+    assert any("I looked in vain." in request for request in run.client.requests)
+    assert result.metrics["lost"] > 0
+    # A failure is not among the rewards that are reported.
+    assert result.metrics["val_reward"] == 0.5
+
+
+async def test_several_prompts_are_tuned_at_once() -> None:
+    prompts = {
+        "plan": PromptTemplate(template="Plan: {question}"),
+        "answer": PromptTemplate(template="Say: {question}"),
+    }
+    run = ToyRun(resources={**prompts})
+    await run.fit(max_metric_calls=300)
+    assert run.gepa is not None
+    history = run.gepa.get_result().history
+    for name in prompts:
+        assert {each.texts[name] for each in history} > {prompts[name].template}
+    together = ToyRun(resources={**prompts})
+    await together.fit(module_selector="all")
+    assert together.gepa is not None
+    first, second, *_ = together.gepa.get_result().history
+    assert all(first.texts[name] != second.texts[name] for name in prompts)
+
+
+async def test_prompts_that_are_not_named_stay_as_they_are() -> None:
+    prompts = {
+        "plan": PromptTemplate(template="Plan: {question}"),
+        "answer": PromptTemplate(template="Say: {question}"),
+    }
+    run = ToyRun(resources={**prompts})
+    result = await run.fit(prompt_names=["answer"], max_metric_calls=200)
+    assert result.best_resources is not None
+    assert result.best_resources["plan"] == prompts["plan"]
+    assert result.best_resources["answer"] != prompts["answer"]
+
+
+async def test_prompts_of_two_candidates_are_merged(caplog: pytest.LogCaptureFixture) -> None:
+    # Each prompt has a word that helps on samples of its own; a few want both or none.
+    def reward(text: str, task: Any) -> float:
+        has_first, has_second = "First" in text, "Second" in text
+        kind = int(task["question"].split()[1]) % 5
+        return float(has_first == has_second if kind == 0 else has_second if kind % 2 else has_first)
+
+    def add_the_word(request: str, seed: int) -> str:
+        current = CURRENT.search(request)
+        assert current is not None
+        return f"```\n{current[1]} {'First' if 'Plan' in current[1] else 'Second'}\n```"
+
+    caplog.set_level(logging.DEBUG, logger="lightning_gepa")
+    prompts = {
+        "plan": PromptTemplate(template="Plan: {question}"),
+        "answer": PromptTemplate(template="Say: {question}"),
+    }
+    run = ToyRun(client=Client(add_the_word), resources={**prompts}, reward=reward)
+    result = await run.fit(max_metric_calls=300, use_merge=True, n_proposals=4, seed=2)
+    assert "Merged programs 1 and 2 via ancestor 0" in caplog.text
+    assert result.metrics["val_reward"] == 1.0
+    history = _history(run)
+    assert dict(history[3].texts) == {"plan": "Plan: {question} First", "answer": "Say: {question} Second"}
+    assert [each.parent for each in history] == [None, 0, 0, 1]
+    # gepa itself raises where the ancestor's mean is 0.
+    never = ToyRun(client=Client(add_the_word), resources={**prompts}, reward=lambda text, task: float("F" in text))
+    assert (await never.fit(use_merge=True, n_proposals=4)).metrics["val_reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "counted", "reason"),
+    [
+        ("Answer well.", "rejected", "placeholder 'question' is missing"),
+        ("{question} {context}", "rejected", "placeholder 'context' is new"),
+        (FIRST, "duplicates", None),
+    ],
+)
+async def test_a_text_that_cannot_be_used_costs_no_rollout(text: str, counted: str, reason: str | None) -> None:
+    run = ToyRun(client=Client(lambda request, seed: f"```\n{text}\n```"))
+    result = await run.fit(max_metric_calls=40)
+    assert {template for _, template, _ in run.rollouts} == {FIRST}
+    assert result.metrics[counted] == result.metrics["reflection_calls"] == 10
+    assert run.gepa is not None
+    assert run.gepa.get_result().rejections == ({} if reason is None else {reason: 10})
+
+
+async def test_an_answer_that_is_cut_off_is_a_lost_proposal() -> None:
+    run = ToyRun()
+    run.client.finish_reason = "length"
+    result = await run.fit(max_metric_calls=40)
+    assert result.status == "succeeded"
+    assert result.metrics["lost_proposals"] == 10
+
+
+async def test_a_model_out_of_reach_ends_the_search_and_the_next_one_pays_for_no_answer_again() -> None:
+    async def break_down() -> None:
+        if len(run.client.requests) > 3:
+            raise ConnectionError("the line is dead")
+
+    run, whole = ToyRun(), ToyRun()
+    expected = await whole.fit()
+    run.client.before = break_down
+    with pytest.raises(AlgorithmError, match="gave no answer: ConnectionError: the line is dead"):
+        await run.fit()
+    run.client.before = None
+    result = await run.fit()
+    assert (result.metrics, result.best_resources) == (expected.metrics, expected.best_resources)
+    assert len(run.client.requests) == len(whole.client.requests) + 1
+    assert sorted(run.rollouts, key=str) == sorted(whole.rollouts, key=str)
+
+
+async def test_a_fault_that_stays_ends_the_search_with_its_cause_and_is_run_again_by_the_next_one() -> None:
+    is_down = True
+
+    async def lose_a_sample(rollout: AttemptedRollout) -> None:
+        if is_down and rollout.input["question"] == "val 3":
+            raise Fault("the model's server went away")
+
+    run, whole = ToyRun(before=lose_a_sample), ToyRun()
+    expected = await whole.fit()
+    with pytest.raises(AlgorithmError, match=r"faults ended 1 of 10 rollouts.*the model's server went away") as caught:
+        await run.fit()
+    assert "can be resumed" in str(caught.value)
+    with pytest.raises(AlgorithmError, match="the model's server went away"):
+        await run.fit()
+    is_down = False
+    result = await run.fit()
+    assert (result.metrics, result.best_resources) == (expected.metrics, expected.best_resources)
+    done = await run.store.query_rollouts(status_in=["succeeded"])
+    assert len(done) == len(whole.rollouts)
+
+
+async def test_first_prompts_that_get_no_reward_end_the_search_and_are_tried_again_by_the_next_one() -> None:
+    is_broken = True
+
+    async def fail(rollout: AttemptedRollout) -> None:
+        if is_broken:
+            raise PermissionError("no key")
+
+    run = ToyRun(before=fail)
+    with pytest.raises(NoRewards, match=r"the first prompt on the val_dataset: none of 10 rollouts.*no key"):
+        await run.fit()
+    is_broken = False
+    assert (await run.fit()).metrics["val_samples"] == len(VAL)
+
+
+async def test_rewards_above_the_perfect_one_are_refused_and_can_be_allowed() -> None:
+    with pytest.raises(AlgorithmError, match=r"a reward is 7, and perfect_score is 1: .*to none"):
+        await ToyRun(reward=lambda template, task: 7.0).fit()
+    result = await ToyRun(reward=lambda template, task: 7.0).fit(perfect_score=None)
+    assert result.metrics["val_reward"] == 7.0
+
+
+async def test_a_search_ends_when_the_best_is_perfect() -> None:
+    run = ToyRun(reward=lambda template, task: 1.0)
+    result = await run.fit()
+    assert len(run.rollouts) == len(VAL)
+    assert result.metrics["val_reward"] == 1.0
+
+
+async def test_the_seed_decides_and_nothing_else() -> None:
+    runs = [ToyRun(n_runners=count) for count in (1, 8)]
+    results = [await run.fit(seed=3, n_proposals=2) for run in runs]
+    assert results[0].metrics == results[1].metrics
+    assert sorted(runs[0].client.requests) == sorted(runs[1].client.requests)
+    other = ToyRun()
+    await other.fit(seed=4, n_proposals=2)
+    assert [each.texts for each in _history(other)] != [each.texts for each in _history(runs[0])]
+
+
+async def test_a_cancelled_search_leaves_no_thread(nothing_left_running: None) -> None:
+    asked = asyncio.Event()
+
+    async def hang() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    run = ToyRun()
+    run.client.before = hang
+    fitting = asyncio.create_task(run.fit())
+    await asyncio.wait_for(asked.wait(), timeout=20)
+    assert any(thread.name == "gepa" for thread in threading.enumerate())
+    fitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fitting
+    assert not any(thread.name == "gepa" and thread.is_alive() for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"train": None}, "gepa needs a train_dataset, and got none"),
+        ({"val": []}, "gepa needs a val_dataset, and got an empty one"),
+        ({"train": VAL}, "all 10 samples of the train_dataset are in the val_dataset, too"),
+        ({"resources": {}}, "gepa improves the prompt templates of the initial resources, and they have none"),
+    ],
+)
+async def test_what_a_search_cannot_do_without_is_said_before_anything_runs(
+    fields: dict[str, Any], message: str
+) -> None:
+    run = ToyRun(**fields)
+    with pytest.raises(InvalidInput, match=message):
+        await run.fit()
+    assert run.rollouts == []
+
+
+def _history(run: ToyRun) -> Any:
+    assert run.gepa is not None
+    return run.gepa.get_result().history
+
+
+def test_the_toys_read_the_text_of_a_request() -> None:
+    found = CURRENT.search("with the following instructions:\n```\nSay {x}\n```\nand\n```\nmore\n```")
+    assert found is not None
+    assert found[1] == "Say {x}"
+    assert len(TRAIN) == 12
