@@ -1,5 +1,6 @@
 """What a training needs of its environment: distributions of versions that were tried, and an accelerator."""
 
+import os
 from importlib import metadata
 from pathlib import Path
 
@@ -45,6 +46,18 @@ _SIGNS = ("dev/nvidia[0-9]*", "dev/nvidiactl", "dev/dxg", "dev/kfd", "dev/davinc
 def has_accelerator(root: Path = Path("/")) -> bool:
     """Say whether the driver of an accelerator shows one on this machine."""
     return any(next(root.glob(sign), None) is not None for sign in _SIGNS)
+
+
+def count_gpus(root: Path = Path("/")) -> int:
+    """Return how many of NVIDIA's GPUs this process may use; 0 where none can be counted.
+
+    Args:
+        root: Where the system is.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return sum(name.strip() not in ("", "-1") for name in chosen.split(","))
+    return sum(1 for _ in root.glob("dev/nvidia[0-9]*"))
 
 
 def check_accelerator(device: str | None, *, is_elsewhere: bool, root: Path = Path("/")) -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from lightning_verl.requirements import check_accelerator, has_accelerator
+from lightning_verl.config import load_settings
+from lightning_verl.requirements import check_accelerator, count_gpus, has_accelerator
 
 from lightning_core.errors import ConfigError
 
@@ -15,6 +16,26 @@ def test_a_driver_shows_its_accelerator(tmp_path: Path, device: str) -> None:
     (tmp_path / "dev" / device).touch()
     assert has_accelerator(tmp_path)
     check_accelerator(None, is_elsewhere=False, root=tmp_path)
+
+
+def test_the_gpus_that_are_there_are_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    assert count_gpus(tmp_path) == 3
+    for visible, count in (("0,1", 2), ("GPU-1f", 1), ("", 0), ("-1", 0)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert count_gpus(tmp_path) == count
+
+
+def test_a_config_that_says_no_number_of_gpus_means_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    assert load_settings().verl.trainer.n_gpus_per_node == 3
+    assert load_settings({"trainer.n_gpus_per_node": 2}).verl.trainer.n_gpus_per_node == 2
+    assert load_settings({"agentlightning.device": "cpu"}).verl.trainer.n_gpus_per_node == 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert load_settings().verl.trainer.n_gpus_per_node == 8, "verl's, for a cluster elsewhere"
 
 
 def test_without_one_the_processor_has_to_be_asked_for(tmp_path: Path) -> None:

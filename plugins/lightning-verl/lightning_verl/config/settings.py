@@ -35,6 +35,7 @@ from lightning_verl.config.own import PREFIX, Own, read_own
 from lightning_verl.config.saving import has_lora, servable_folder
 from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
+from lightning_verl.requirements import count_gpus
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,9 @@ def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
         if not OmegaConf.is_interpolation(inside, name) and str(inside[name]).startswith("~"):
             inside[name] = os.path.expanduser(inside[name])
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
+    is_separate = trainer.v1.trainer_mode == "separate_async"  # which says what it generates on, and trains on the rest
+    if trainer.device != "cpu" and not is_separate and given.get("trainer.n_gpus_per_node") is None:
+        trainer.n_gpus_per_node = count_gpus() or trainer.n_gpus_per_node
     if has_lora(config) and (
         config.actor_rollout_ref.rollout.name == "hf"  # our server takes whole weights
         or trainer.v1.trainer_mode == "separate_async"  # verl 0.9 sends the frozen base there, without the adapter
