@@ -51,13 +51,15 @@ async def converse(agent: Agent, turns: int, stream: bool, **more: Any) -> list[
                 answer = await client.chat.completions.create(model="small", messages=said, **more)
                 message: dict[str, Any] = answer.choices[0].message.model_dump()
             else:
-                text, calls = "", []
+                text, calls, thought = "", [], ""
                 async for chunk in await client.chat.completions.create(
                     model="small", messages=said, stream=True, **more
                 ):
                     text += chunk.choices[0].delta.content or ""
+                    thought += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
                     calls += [call.model_dump() for call in chunk.choices[0].delta.tool_calls or ()]
                 message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+                message |= {"reasoning_content": thought} if thought else {}
             said.append(message)
     finally:
         await client.close()
@@ -644,3 +646,66 @@ async def test_no_logprobs_besides_are_logprobs_too(start: Start) -> None:
     agent = await start(Engine("x"))
     async with agent.post("/completions", prompt="a", logprobs=0) as response:
         assert (await response.json())["choices"][0]["logprobs"]["token_logprobs"] == [-0.12, -0.001]
+
+
+THINKS = ("<think>", "</think>")
+
+
+class Opens(Letters):
+    """Begins the model's thinking in the prompt, as the template of DeepSeek-R1 does."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> str:
+        text = super().apply_chat_template(conversation, **options)
+        return f"{text}<think>\n" if options["add_generation_prompt"] else text
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("tokenizer", "sampled", "reasoning", "content"),
+    [
+        (Letters(), "<think>7 < 8</think>yes", "7 < 8", "yes"),
+        (Letters(), "\n<think></think>yes", None, "yes"),
+        (Letters(), "<thinly>yes", None, "<thinly>yes"),
+        (Letters(), "no </think>", None, "no </think>"),
+        (Letters(), "<think>7 <", "7 <", ""),
+        (Opens(), "7 </th</think>yes</think>", "7 </th", "yes</think>"),
+        (Opens(), "7", "7", ""),
+    ],
+)
+async def test_what_a_model_thinks_first_is_reasoning_and_no_content(
+    start: Start, stream: bool, tokenizer: Letters, sampled: str, reasoning: str | None, content: str
+) -> None:
+    engine = StreamingEngine(sampled, "ok")
+    agent = await start(engine, tokenizer, reasoning=THINKS)
+    said = await converse(agent, 1, stream)
+    assert (said[1]["content"] or "") == content
+    assert said[1].get("reasoning_content") == reasoning
+    said = [said[0], {"role": "assistant", "content": content}, {"role": "user", "content": "x"}]
+    async with agent.post("/chat/completions", messages=said) as response:
+        assert response.status == 200
+    assert engine.prompts[1][: len(engine.prompts[0])] == engine.prompts[0]
+    assert sampled in tokenizer.decode(engine.prompts[1], skip_special_tokens=False), "the same conversation"
+
+
+@both_ways
+async def test_a_tool_call_that_is_only_thought_of_is_none(start: Start, stream: bool) -> None:
+    agent = await start(StreamingEngine(f"<think>{CALL}?</think>{CALL}"), reasoning=THINKS)
+    answer = (await converse(agent, 1, stream, tools=TOOLS))[1]
+    assert (answer["reasoning_content"], len(answer["tool_calls"])) == (f"{CALL}?", 1)
+
+
+@both_ways
+async def test_a_parser_of_tokens_is_given_those_behind_the_thinking(start: Start, stream: bool) -> None:
+    class Tokens:
+        async def read(self, token_ids: Sequence[int], tools: Any) -> tuple[str, list[dict[str, Any]]]:
+            return Letters().decode(token_ids, skip_special_tokens=True).upper(), []
+
+    agent = await start(StreamingEngine("<think>a</think>b"), reasoning=THINKS, tool_parser=Tokens())
+    answer = (await converse(agent, 1, stream, tools=TOOLS))[1]
+    assert (answer["reasoning_content"], answer["content"]) == ("a", "B")
+
+
+async def test_completions_are_given_as_they_were_sampled(start: Start) -> None:
+    agent = await start(Engine("<think>a</think>b"), reasoning=THINKS)
+    async with agent.post("/completions", prompt="x") as response:
+        assert (await response.json())["choices"][0]["text"] == "<think>a</think>b"

@@ -44,6 +44,8 @@ class Policy:
     max_context_tokens: int
     tool_parser: TokenToolParser | str = "hermes"
     """Finds calls of tools in answers."""
+    reasoning: tuple[str, str] | None = None
+    """What begins and ends the thinking of an answer; None where the model does not think."""
     stop_token_ids: Sequence[int] = ()
     """What ends an answer besides, where the model would go on behind a call."""
 
@@ -229,5 +231,6 @@ class Serving:
                 policy.tokenizer,
                 chat_template_kwargs=policy.chat_template,
                 tool_parser=policy.tool_parser,
+                reasoning=policy.reasoning,
             )
         return [{"model_name": name, "backend": self._backends[partition]}]

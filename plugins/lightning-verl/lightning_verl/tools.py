@@ -17,6 +17,8 @@ from lightning_verl.verl_internals import tool_forms
 logger = logging.getLogger(__name__)
 
 _HERMES = "hermes"
+_THINKS = ("<think>", "</think>")
+"""Those of Qwen3, DeepSeek-R1, GLM and most others, as plain text; special tokens are not in an answer's text."""
 
 
 def check_form(form: str) -> None:
@@ -89,6 +91,13 @@ def warn_of_other_form(form: str, tokenizer: Any) -> None:
             TOOL_FORMAT,
             ", ".join(tool_forms()),
         )
+
+
+def reasoning_marks(tokenizer: Any) -> tuple[str, str] | None:
+    """Return what begins and ends the thinking of an answer, where the model's chat template has them."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    is_there = all(mark in template for mark in _THINKS) and not set(_THINKS) & set(tokenizer.all_special_tokens)
+    return _THINKS if is_there else None
 
 
 def _schemas(tools: Iterable[Mapping[str, Any]]) -> Iterable[OpenAIFunctionToolSchema]:

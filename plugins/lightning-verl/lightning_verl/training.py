@@ -183,7 +183,7 @@ class Training:
         from verl.utils.model import get_generation_config
 
         from lightning_verl.hf.generator import end_tokens
-        from lightning_verl.tools import VerlToolParser, warn_of_other_form
+        from lightning_verl.tools import VerlToolParser, reasoning_marks, warn_of_other_form
 
         model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
         train = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
@@ -206,6 +206,7 @@ class Training:
             max_response_tokens=rollout.response_length,
             max_context_tokens=longest_conversation(config, self._row),
             tool_parser=tools,
+            reasoning=reasoning_marks(self._trainer.tokenizer),
             stop_token_ids=tools.stop_token_ids,
         )
 

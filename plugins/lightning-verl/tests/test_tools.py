@@ -14,7 +14,7 @@ from lightning_core.errors import ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.tools import VerlToolParser, check_form, warn_of_other_form
+    from lightning_verl.tools import VerlToolParser, check_form, reasoning_marks, warn_of_other_form
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -101,3 +101,18 @@ def test_a_template_that_writes_calls_in_another_form_is_told_of(
     with caplog.at_level(logging.WARNING):
         warn_of_other_form("hermes", SimpleNamespace(chat_template=template))
     assert ("lightning_verl.tools_in_another_form" in caplog.text) is is_said
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "marks"),
+    [
+        ("{{ content.split('</think>')[-1] }}<think>", [], ("<think>", "</think>")),
+        ("{{ messages }}", [], None),
+        ("<think>{{ content }}</think>", ["</think>"], None),
+        (None, [], None),
+    ],
+)
+def test_a_model_thinks_where_its_template_has_the_marks_as_text(
+    template: str | None, special: list[str], marks: tuple[str, str] | None
+) -> None:
+    assert reasoning_marks(SimpleNamespace(chat_template=template, all_special_tokens=special)) == marks

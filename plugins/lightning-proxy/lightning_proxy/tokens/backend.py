@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,7 @@ from lightning_proxy.tokens.request import CHAT, COMPLETIONS, SamplingParams, Wr
 from lightning_proxy.tokens.shapes import (
     Chat,
     Completion,
+    Reasoning,
     Shape,
     TextBefore,
     TokenToolParser,
@@ -74,6 +76,8 @@ _TOO_LONG = "context_length_exceeded"
 _LONG_BYTES = 16 * 1024
 """A text that takes some ten milliseconds to make tokens of."""
 _BYTES_PER_TOKEN = 4
+_TAIL = 32
+"""How many tokens at the end of a prompt may begin the thinking."""
 
 
 class TokensBackend(Backend):
@@ -91,6 +95,8 @@ class TokensBackend(Backend):
         chat_template_kwargs: Options of its chat template, such as `{"enable_thinking": False}`.
         tool_parser: Finds tool calls in an answer's text, where tools are offered: `hermes`, a function, or None; or in
             its tokens: a `TokenToolParser`.
+        reasoning: The texts that begin and end what the model thinks before it answers, such as `("<think>",
+            "</think>")`: it is `reasoning_content` then, and no part of the content. None to leave it there.
         loop: The event loop that the engine belongs to; None for the proxy's own.
         max_remembered_tokens: How many tokens of conversations are remembered; each takes 4 bytes.
 
@@ -108,6 +114,7 @@ class TokensBackend(Backend):
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tool_parser: ToolParser | TokenToolParser | str | None = "hermes",
+        reasoning: tuple[str, str] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         max_remembered_tokens: int = 20_000_000,
     ) -> None:
@@ -122,6 +129,7 @@ class TokensBackend(Backend):
         self._engine = engine
         self._tokenizer = tokenizer
         self._tool_parser = tool_parser
+        self._reasoning = reasoning
         self._loop = loop
         self.conversations = Conversations(max_tokens=max_remembered_tokens)
         """What is remembered."""
@@ -206,8 +214,9 @@ class TokensBackend(Backend):
         for each in found:
             size = len(each.token_ids) * _BYTES_PER_TOKEN
             text = await self._offload.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
-            content, calls = await _parsed(text, parse, each.token_ids, request)
-            message = shape.add(each, content, calls)
+            thought, text = self._parted(shape).feed(text, is_last=True)
+            content, calls = await self._parsed(thought, text, parse, each.token_ids, request)
+            message = shape.add(each, content, calls, thought)
             await self._remember(request, message, shape.prompt, each.token_ids)
         answer = WholeAnswer(200, dump(shape.complete()))
         answer.weight_versions = _span_of([each.weight_versions for each in found])
@@ -223,7 +232,8 @@ class TokensBackend(Backend):
     ) -> AsyncIterator[bytes]:
         """Stream an answer. Where tools are offered, text that may be part of a call comes at the end."""
         yield shape.first()
-        stream, ids, texts = TextStream(self._tokenizer), list[int](), list[str]()
+        stream, ids, texts, thoughts = TextStream(self._tokenizer), list[int](), list[str](), list[str]()
+        parted = self._parted(shape)
         before = None if parse is None else TextBefore(start_of(parse))
         reason: str | None = None
         versions: list[tuple[int, int] | None] = []
@@ -234,14 +244,53 @@ class TokensBackend(Backend):
             reason = piece.finish_reason
             size = len(piece.token_ids) * _BYTES_PER_TOKEN
             text = await self._offload.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
+            thought, text = parted.feed(text, is_last=reason is not None)
+            thoughts.append(thought)
             texts.append(text)
-            yield shape.piece(piece, text if before is None else before.feed(text))
-        whole = "".join(texts)
-        content, calls = await _parsed(whole, parse, ids, request)
-        await self._remember(request, shape.message(content, calls), shape.prompt, ids)
+            yield shape.piece(piece, text if before is None else before.feed(text), thought)
+        whole, thought = "".join(texts), "".join(thoughts)
+        content, calls = await self._parsed(thought, whole, parse, ids, request)
+        await self._remember(request, shape.message(content, calls, thought), shape.prompt, ids)
         rest = "" if before is None else content[before.told :]
         for event in shape.last(rest, calls, reason or "stop", len(ids)):
             yield event
+
+    def _parted(self, shape: Shape) -> Reasoning:
+        """Return what parts the thinking from an answer; of completions nothing is parted."""
+        if self._reasoning is None or isinstance(shape, Completion):
+            return Reasoning(None, has_begun=False)
+        end = self._tokenizer.decode(shape.prompt[-_TAIL:], skip_special_tokens=True)
+        return Reasoning(self._reasoning, has_begun=end.rstrip().endswith(self._reasoning[0]))
+
+    async def _parsed(
+        self,
+        thought: str,
+        text: str,
+        parse: ToolParser | TokenToolParser | None,
+        token_ids: Sequence[int],
+        request: BackendRequest,
+    ) -> tuple[str, list[dict[str, Any]]]:
+        """Return what is left of what was said, and its tool calls. A parser that fails found none."""
+        if parse is None or (thought and not text):
+            return text, []
+        try:
+            if callable(parse):
+                return parse(text)
+            if thought:
+                token_ids = await self._offload.run(len(token_ids) * _BYTES_PER_TOKEN, self._behind, token_ids)
+            return await parse.read(token_ids, (request.fields or {})["tools"])
+        except Exception:  # what was sampled is not lost for it
+            logger.exception("lightning.tool_parser_failed; the text stays as it is")
+            return text, []
+
+    def _behind(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """Return the tokens behind the thinking."""
+        assert self._reasoning is not None
+        end, decode = self._reasoning[1], self._tokenizer.decode
+        lengths = range(len(token_ids) + 1)
+        return token_ids[
+            bisect_left(lengths, True, key=lambda n: end in decode(token_ids[:n], skip_special_tokens=True)) :
+        ]
 
     async def _generated(
         self, prompt: list[int], sampling: Mapping[str, Any], request: BackendRequest
@@ -314,21 +363,6 @@ def _span_of(versions: Sequence[tuple[int, int] | None]) -> tuple[int, int] | No
     if not known or len(known) < len(versions):
         return None
     return min(oldest for oldest, _ in known), max(newest for _, newest in known)
-
-
-async def _parsed(
-    text: str, parse: ToolParser | TokenToolParser | None, token_ids: Sequence[int], request: BackendRequest
-) -> tuple[str, list[dict[str, Any]]]:
-    """Return what is left of an answer's text, and its tool calls. A parser that fails found none."""
-    if parse is None:
-        return text, []
-    try:
-        if callable(parse):
-            return parse(text)
-        return await parse.read(token_ids, (request.fields or {})["tools"])
-    except Exception:  # what was sampled is not lost for it
-        logger.exception("lightning.tool_parser_failed; the text stays as it is")
-        return text, []
 
 
 def _request_id(request: BackendRequest) -> str:

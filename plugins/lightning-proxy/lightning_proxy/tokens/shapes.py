@@ -102,15 +102,52 @@ class TextBefore:
         held = self._held + text
         place = held.find(self._start)
         self._has_begun = place >= 0
-        free = held[: place if self._has_begun else len(held) - self._overlap(held)].rstrip()
+        free = held[: place if self._has_begun else len(held) - _overlap(held, self._start)].rstrip()
         self._held = held[len(free) :]
         self.told += len(free)
         return free
 
-    def _overlap(self, held: str) -> int:
-        """Return how many characters at the end may be the beginning of a call."""
-        lengths = range(min(len(self._start) - 1, len(held)), 0, -1)
-        return next((length for length in lengths if held.endswith(self._start[:length])), 0)
+
+class Reasoning:
+    """Parts an answer's text, as it comes, into what the model thinks first and what it says.
+
+    Args:
+        marks: The texts that begin and end the thinking; None for a model that does not think.
+        has_begun: Whether the prompt has begun it, so that the answer does not.
+    """
+
+    def __init__(self, marks: tuple[str, str] | None, *, has_begun: bool) -> None:
+        self._start, self._end = marks or ("", "")
+        self._stage = "says" if marks is None else "thinks" if has_begun else "begins"
+        self._held = ""
+
+    def feed(self, text: str, *, is_last: bool) -> tuple[str, str]:
+        """Return what is certain by now of the thinking, and of what is said, and was not told yet."""
+        self._held += text
+        if self._stage == "begins":
+            head = self._held.lstrip()
+            if head.startswith(self._start):
+                self._stage, self._held = "thinks", head.removeprefix(self._start)
+            elif is_last or not self._start.startswith(head):
+                self._stage = "says"
+            else:
+                return "", ""
+        thought = ""
+        if self._stage == "thinks":
+            thought, found, rest = self._held.partition(self._end)
+            if not found:
+                certain = len(thought) if is_last else len(thought) - _overlap(thought, self._end)
+                thought, self._held = thought[:certain], thought[certain:]
+                return thought, ""
+            self._stage, self._held = "says", rest
+        said, self._held = self._held, ""
+        return thought, said
+
+
+def _overlap(held: str, mark: str) -> int:
+    """Return how many characters at the end may be the beginning of a mark."""
+    lengths = range(min(len(mark) - 1, len(held)), 0, -1)
+    return next((length for length in lengths if held.endswith(mark[:length])), 0)
 
 
 Fields = dict[str, Any]
@@ -142,11 +179,11 @@ class Shape(ABC):
         self._asks_logprobs = logprobs is not None and logprobs is not False  # 0 asks, too
 
     @abstractmethod
-    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         """Add a choice; return its message, where the API has messages."""
 
     @abstractmethod
-    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+    def message(self, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         """Return the message of a choice; None where the API has none."""
 
     @abstractmethod
@@ -154,7 +191,7 @@ class Shape(ABC):
         """Return the event that begins a stream."""
 
     @abstractmethod
-    def piece(self, generated: Generated, text: str) -> bytes:
+    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
         """Return the event of the next tokens."""
 
     @abstractmethod
@@ -195,8 +232,8 @@ class Chat(Shape):
     kind = "chat.completion"
     _chunk = "chat.completion.chunk"
 
-    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
-        message = self.message(content, calls)
+    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
+        message = self.message(content, calls, reasoning)
         self._sampled += len(generated.token_ids)
         self._choices.append(
             {
@@ -208,18 +245,20 @@ class Chat(Shape):
         )
         return message
 
-    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+    def message(self, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
+        thought = {"reasoning_content": reasoning} if reasoning else {}
         if calls:
-            return {"role": "assistant", "content": content or None, "tool_calls": calls}
-        return {"role": "assistant", "content": content}
+            return {"role": "assistant", **thought, "content": content or None, "tool_calls": calls}
+        return {"role": "assistant", **thought, "content": content}
 
     def first(self) -> bytes:
         ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
         delta = {"role": "assistant", "content": ""}
         return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None}], **ids)
 
-    def piece(self, generated: Generated, text: str) -> bytes:
-        delta = {"content": text} if text else {}
+    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
+        delta = {"reasoning_content": reasoning} if reasoning else {}
+        delta |= {"content": text} if text else {}
         tokens = self._tokens(generated, _chat_logprobs(generated))
         return self._event(self._chunk, [{"index": 0, "delta": delta, "finish_reason": None, **tokens}])
 
@@ -243,21 +282,21 @@ class Completion(Shape):
     prefix = "cmpl"
     kind = "text_completion"
 
-    def add(self, generated: Generated, content: str, calls: list[Fields]) -> Fields | None:
+    def add(self, generated: Generated, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         self._sampled += len(generated.token_ids)
         reason = generated.finish_reason or "stop"
         tokens = self._tokens(generated, _completion_logprobs(generated))
         self._choices.append({"index": len(self._choices), "text": content, "finish_reason": reason, **tokens})
         return None
 
-    def message(self, content: str, calls: list[Fields]) -> Fields | None:
+    def message(self, content: str, calls: list[Fields], reasoning: str) -> Fields | None:
         return None
 
     def first(self) -> bytes:
         ids = {"prompt_token_ids": self.prompt} if self._asks_ids else {}
         return self._event(self.kind, [{"index": 0, "text": "", "finish_reason": None, **ids}])
 
-    def piece(self, generated: Generated, text: str) -> bytes:
+    def piece(self, generated: Generated, text: str, reasoning: str) -> bytes:
         tokens = self._tokens(generated, _completion_logprobs(generated))
         return self._event(self.kind, [{"index": 0, "text": text, "finish_reason": None, **tokens}])
 
