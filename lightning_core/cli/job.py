@@ -1,17 +1,19 @@
 """A config file's job: what it is made of, its run, and what is said of it."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import show_warnings
 from lightning_core.cli.display import announce, reporting
+from lightning_core.cli.options import runs_root, with_runs_dir
 from lightning_core.cli.result_file import write_result
-from lightning_core.config import Job, default_values, resolved_values
+from lightning_core.config import Job, default_values, load_job, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.display.live import Display
 from lightning_core.display.summary import more_budget
@@ -168,6 +170,56 @@ def run_job(
         context.exit(BUDGET)
     if result.status == "failed":
         context.exit(1)
+
+
+def run_changed(
+    context: click.Context,
+    config: Path,
+    changes: Mapping[str, Any],
+    *,
+    overrides: Sequence[str],
+    verbose: bool,
+    as_json: bool,
+    output: Path | None,
+    runs_dir: Path | None,
+) -> Job:
+    """Run the job of a config file with other values, as a run of its own, and return it.
+
+    The command ends here where the run does not succeed. The parameters are those of `run_job`, and
+
+    Args:
+        config: The config file.
+        changes: What is set over it last, by key.
+        overrides: What is set over it before, each as `key=value`.
+        runs_dir: The folder of all runs, if one was named.
+
+    Raises:
+        LightningError: When the job cannot be made, or its algorithm cannot go on.
+    """
+    check_output(output)
+    root = runs_root(runs_dir)
+    assignments = [*overrides, *(f"{key}={_as_yaml(value)}" for key, value in changes.items())]
+    loaded: list[Job] = []
+
+    def load(display: Display) -> Job:
+        job = load_job(config, progress=display, overrides=assignments, run_dir=root)
+        job.trainer.origin = job_origin(config, job, assignments)
+        loaded.append(job)
+        return job
+
+    resume = with_runs_dir("agl resume", runs_dir)
+    run_job(context, load, verbose=verbose, as_json=as_json, output=output, resume=resume)
+    return loaded[0]
+
+
+def _as_yaml(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"), sort_keys=False)
+    return text.removesuffix("...\n").strip()
+
+
+def class_path(kind: type) -> str:
+    """Return the path by which a config file names a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _tell(display: Display, job: Job, result: FitResult, output: Path | None) -> None:

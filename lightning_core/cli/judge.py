@@ -1,16 +1,11 @@
 """`agl judge`: how well the grader of a config agrees with people."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
-
-if TYPE_CHECKING:
-    from lightning_core.config import Job
-    from lightning_core.display.live import Display
+from lightning_core.cli.options import runs_dir_option, verbose_option
 
 MAX_SHOWN = 10
 """How many disagreements are shown."""
@@ -61,55 +56,47 @@ def judge(
     """
     # Imported here, so that listing the commands stays fast.
     from lightning_core.algorithm.labels import LabelAgreement
-    from lightning_core.cli.job import check_output, job_origin, run_job
-    from lightning_core.config import load_job
+    from lightning_core.cli.job import run_changed
 
-    check_output(output)
-    root = runs_root(runs_dir)
-    changed = [*overrides, *_comparison(config, labels, overrides)]
-    loaded: list[Job] = []
-
-    def load(display: "Display") -> "Job":
-        job = load_job(config, progress=display, overrides=changed, run_dir=root)
-        job.trainer.origin = job_origin(config, job, changed)
-        loaded.append(job)
-        return job
-
-    resume = with_runs_dir("agl resume", runs_dir)
-    run_job(context, load, verbose=verbose, as_json=as_json, output=output, resume=resume)
-    algorithm = loaded[0].trainer.algorithm
+    changes = _comparison(config, labels, overrides)
+    job = run_changed(
+        context,
+        config,
+        changes,
+        overrides=overrides,
+        verbose=verbose,
+        as_json=as_json,
+        output=output,
+        runs_dir=runs_dir,
+    )
+    algorithm = job.trainer.algorithm
     if not as_json and isinstance(algorithm, LabelAgreement):
         _show(algorithm)
 
 
-def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> list[str]:
+def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
     """Return what is set over a config, so that its grader scores labelled samples, and nothing else is done."""
     from lightning_core.agent.labelled import OnLabelled, given_result
     from lightning_core.algorithm.labels import LabelAgreement
+    from lightning_core.cli.job import class_path
     from lightning_core.config.components import import_path
     from lightning_core.config.files import read_config
     from lightning_core.config.overrides import override
     from lightning_core.errors import ConfigError
 
-    file = override(read_config(config), overrides)
-    reward: Any = file.values.get("reward")
+    reward: Any = override(read_config(config), overrides).values.get("reward")
     if reward is None:
         raise ConfigError(f"{config} names no grader; add one, as in reward: {{name: judge, rubric: ...}}")
     if isinstance(reward, str) and ":" in reward:
         reward = import_path(reward, config.resolve().parent)
-    changed = {
+    return {
         "agent": f"{given_result.__module__}:given_result",
-        "algorithm": _path_of(LabelAgreement),
-        "reward": {"name": _path_of(OnLabelled), "of": reward},
+        "algorithm": class_path(LabelAgreement),
+        "reward": {"name": class_path(OnLabelled), "of": reward},
         "train_dataset": str(labels.absolute()),
         "val_dataset": None,
         "test_dataset": None,
     }
-    return [f"{key}={json.dumps(value)}" for key, value in changed.items()]
-
-
-def _path_of(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _show(found: Any) -> None:

@@ -126,9 +126,20 @@ def read_resources(given: str) -> NamedResources:
         ConfigError: When they are not what resources are; says where.
     """
     try:
-        resources = TypeAdapter(NamedResources).validate_python(read_yaml(_text_of("--resources", given))[0])
+        found = read_yaml(_text_of("--resources", given))[0]
     except YamlFault as exc:
         raise ConfigError(f"--resources: {exc}") from exc
+    return check_resources(found)
+
+
+def check_resources(given: object) -> NamedResources:
+    """Return the resources that a value of the option `--resources` says.
+
+    Raises:
+        ConfigError: When they are not what resources are; says where.
+    """
+    try:
+        resources = TypeAdapter(NamedResources).validate_python(given)
     except ValidationError as exc:
         first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
         place = ".".join(map(str, first["loc"])) or "all of it"

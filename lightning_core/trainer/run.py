@@ -75,7 +75,8 @@ class Run:
         self._name = type(algorithm).__name__
         if self._recording is not None:
             origin = describe_origin() if trainer.origin is None else trainer.origin
-            self._name = str(origin.config.get("algorithm", {}).get("name", self._name))
+            named = str(origin.config.get("algorithm", {}).get("name", self._name))
+            self._name = named.rpartition(":")[2]  # of a path the class
             self._recording.begin(
                 algorithm=self._name, store=self._store, origin=origin, initial=trainer.initial_resources
             )

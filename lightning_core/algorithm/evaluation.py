@@ -1,0 +1,308 @@
+"""The algorithm that evaluates an agent: each sample some times, with what came of each trial."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean, quantiles
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from lightning_core.adapter.usage import usage_in
+from lightning_core.algorithm.base import FastAlgorithm
+from lightning_core.algorithm.batch import RolloutOutcome, continued, run_batch
+from lightning_core.algorithm.estimates import Estimate, estimate
+from lightning_core.errors import InvalidInput, NoRewards, RunFolderError
+from lightning_core.store import LightningStore
+from lightning_core.store.requests import digest_of
+from lightning_core.types import Dataset, RolloutConfig, sample_key, samples_of
+
+FILE: Final = "evaluation.json"
+"""Where an evaluation is kept in the folder of its run."""
+
+_MAX_TASK = 300
+"""How many characters of a task are kept, to name it by."""
+
+_NEARLY = 1e-9
+
+
+class Trial(BaseModel):
+    """How one rollout of a sample went."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rollout_id: str
+    reward: float | None
+    """None where there is none."""
+    failure: str | None = None
+    """Why there is none, in one line."""
+    is_fault: bool = False
+    """Whether that is a fault of the infrastructure: then the trial says nothing of the agent."""
+    seconds: float | None = None
+    """How long its last attempt took."""
+    cost_usd: float | None = None
+    """What its model calls cost; None where that is not known."""
+
+
+class SampleTrials(BaseModel):
+    """All trials of one sample."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: str
+    """The same for equal samples."""
+    task: str
+    """The beginning of the sample, to name it by."""
+    trials: list[Trial]
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward of the trials that gave one; None when none did."""
+        rewards = [trial.reward for trial in self.trials if trial.reward is not None]
+        return fmean(rewards) if rewards else None
+
+    @property
+    def is_flaky(self) -> bool:
+        """Whether its trials differ: in the reward, or in whether there is one. A fault says nothing."""
+        rewards = [trial.reward for trial in self.trials if not trial.is_fault]
+        known = [reward for reward in rewards if reward is not None]
+        return 0 < len(known) < len(rewards) or (bool(known) and max(known) - min(known) > _NEARLY)
+
+
+class Evaluation(BaseModel):
+    """What an evaluation found, sample by sample, as its file has it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    samples: list[SampleTrials]
+
+    @classmethod
+    def read(cls, path: Path) -> "Evaluation":
+        """Read the file of an evaluation.
+
+        Raises:
+            RunFolderError: When there is none, or it is not one.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except OSError as exc:
+            raise RunFolderError(f"cannot read the evaluation {path}: {exc.strerror}") from exc
+        except ValidationError as exc:
+            first = exc.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "all of it"
+            raise RunFolderError(f"{path} is not an evaluation: {place}: {first['msg']}") from exc
+
+    def write(self, path: Path) -> None:
+        """Write it down.
+
+        Raises:
+            RunFolderError: When that is not possible.
+        """
+        try:
+            path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        except OSError as exc:
+            raise RunFolderError(f"cannot write the evaluation {path}: {exc.strerror}") from exc
+
+
+class Evaluate(FastAlgorithm):
+    """Runs the agent on each sample some times, with the initial resources, and reports how good and how dear that is.
+
+    The samples are the validation samples, or else the training samples. The metrics are `test_reward`, `pass@k` and
+    `pass^k` for k of 1, 2, 4, ... and `repeat`, `rollout_seconds`, `rollout_seconds_p95` and `rollout_cost_usd`; each
+    but the p95 with `_low` and `_high` where there is an interval. The outcome of each trial is kept in
+    `evaluation.json` of the run's folder.
+
+    Args:
+        repeat: How often each sample is run.
+        max_samples: How many samples are run, from the first on; None for all.
+        pass_at: The reward from which on a trial passes. A trial in which the agent failed, or that has no reward,
+            does not pass. A fault is no trial.
+    """
+
+    def __init__(
+        self, *, repeat: PositiveInt = 1, max_samples: PositiveInt | None = None, pass_at: float = 1.0
+    ) -> None:
+        self.repeat = repeat
+        self.max_samples = max_samples
+        self.pass_at = pass_at
+        self.evaluation: Evaluation | None = None
+        """What was found; None before the end."""
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Evaluate the agent.
+
+        Raises:
+            InvalidInput: When there is no sample.
+            NoRewards: When no trial gave a reward.
+        """
+        dataset = train_dataset if val_dataset is None else val_dataset
+        samples = [] if dataset is None else samples_of(dataset)[: self.max_samples]
+        if not samples:
+            raise InvalidInput("there is nothing to evaluate on; give samples")
+        async with continued(self.get_store(), "evaluate", of=[len(samples), self.repeat]) as key:
+            found = await self.try_samples(samples, repeat=self.repeat, key=key)
+        self.keep(found)
+        require_reward(found, step="the evaluation")
+        self.report(summarise(found, repeat=self.repeat, pass_at=self.pass_at))
+
+    async def try_samples(self, samples: Sequence[Any], *, repeat: int, key: str) -> list[SampleTrials]:
+        """Run the agent on each sample some times.
+
+        Args:
+            samples: The inputs.
+            repeat: How often each is run.
+            key: Names these trials within the run; the same key again continues them.
+        """
+        store, resources, resources_id = self.get_store(), self.get_initial_resources(), None
+        if resources is not None:
+            added_by = f"{key}/resources/{digest_of(resources)}"
+            resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
+            self.report({}, best_resources=resources)
+        trials = await _run_trials(
+            store, samples, repeat, resources_id=resources_id, config=self.get_rollout_config(), request_id=f"{key}/try"
+        )
+        return [
+            SampleTrials(key=key_of(sample), task=_named(sample), trials=trials[at * repeat : (at + 1) * repeat])
+            for at, sample in enumerate(samples)
+        ]
+
+    def keep(self, found: Sequence[SampleTrials]) -> None:
+        """Write down what was found, where the run has a folder."""
+        self.evaluation = Evaluation(run_id=self.get_store().run_id, samples=list(found))
+        recording = self.get_trainer().recording
+        if recording is not None:
+            self.evaluation.write(recording.folder.path / FILE)
+
+
+def key_of(sample: Any) -> str:
+    """Return a short text that is the same for equal samples."""
+    return hashlib.sha256(sample_key(sample).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def require_reward(samples: Sequence[SampleTrials], *, step: str) -> None:
+    """Stop where there is nothing to tell.
+
+    Raises:
+        NoRewards: When no trial gave a reward; says the first cause.
+    """
+    trials = [trial for sample in samples for trial in sample.trials]
+    if all(trial.reward is None for trial in trials):
+        cause = trials[0].failure if trials else "there was none"
+        raise NoRewards(f"{step}: none of {len(trials)} rollouts gave a reward; the first: {cause}")
+
+
+def pass_at_k(n: int, passed: int, k: int) -> float:
+    """Return the probability that at least one of k trials passes, estimated from n trials without bias.
+
+    1 - C(n - passed, k) / C(n, k): Chen et al. 2021, arXiv:2107.03374, equation 1.
+
+    Raises:
+        ValueError: When there are fewer than k trials, or more passed than there are.
+    """
+    _check_counts(n, passed, k)
+    return 1 - math.comb(n - passed, k) / math.comb(n, k)
+
+
+def pass_hat_k(n: int, passed: int, k: int) -> float:
+    """Return the probability that all of k trials pass, estimated from n trials without bias.
+
+    C(passed, k) / C(n, k): Yao et al. 2024, arXiv:2406.12045, section 3.
+
+    Raises:
+        ValueError: When there are fewer than k trials, or more passed than there are.
+    """
+    _check_counts(n, passed, k)
+    return math.comb(passed, k) / math.comb(n, k)
+
+
+def _check_counts(n: int, passed: int, k: int) -> None:
+    if not (1 <= k <= n and 0 <= passed <= n):
+        raise ValueError(f"{passed} of {n} trials passed, and k is {k}; k is from 1 to n, and no more passed than n")
+
+
+def summarise(samples: Sequence[SampleTrials], *, repeat: int, pass_at: float) -> dict[str, float]:
+    """Return the metrics of an evaluation; see `Evaluate`.
+
+    A sample counts once, with the mean of its trials.
+    """
+    metrics = _with_ends("test_reward", estimate(sample.reward for sample in samples))
+    for k in _ks(repeat):
+        metrics |= _with_ends(f"pass@{k}", estimate(_passes(samples, k, pass_at, pass_at_k)))
+    for k in _ks(repeat)[1:]:  # of one trial both are the same
+        metrics |= _with_ends(f"pass^{k}", estimate(_passes(samples, k, pass_at, pass_hat_k)))
+    seconds = [trial.seconds for sample in samples for trial in sample.trials if trial.seconds is not None]
+    metrics |= _with_ends("rollout_seconds", estimate(mean_of(sample.trials, "seconds") for sample in samples))
+    if len(seconds) > 1:
+        metrics["rollout_seconds_p95"] = quantiles(seconds, n=20, method="inclusive")[-1]
+    return metrics | _with_ends("rollout_cost_usd", estimate(mean_of(sample.trials, "cost_usd") for sample in samples))
+
+
+def mean_of(trials: Iterable[Trial], what: str) -> float | None:
+    """Return the mean `seconds` or `cost_usd` of those trials that have it; None when none has."""
+    known = [value for trial in trials if (value := getattr(trial, what)) is not None]
+    return fmean(known) if known else None
+
+
+def _ks(repeat: int) -> list[int]:
+    return sorted({repeat, *(2**power for power in range(repeat.bit_length()))})
+
+
+def _passes(
+    samples: Sequence[SampleTrials], k: int, pass_at: float, estimator: Callable[[int, int, int], float]
+) -> list[float | None]:
+    values: list[float | None] = []
+    for sample in samples:
+        trials = [trial for trial in sample.trials if not trial.is_fault]
+        passed = sum(trial.reward is not None and trial.reward >= pass_at - _NEARLY for trial in trials)
+        values.append(estimator(len(trials), passed, k) if len(trials) >= k else None)
+    return values
+
+
+def _with_ends(name: str, found: Estimate | None) -> dict[str, float]:
+    if found is None:
+        return {}
+    ends = {f"{name}_low": found.low, f"{name}_high": found.high}
+    return {name: found.mean} | {end: value for end, value in ends.items() if value is not None}
+
+
+async def _run_trials(
+    store: LightningStore,
+    samples: Sequence[Any],
+    repeat: int,
+    *,
+    resources_id: str | None,
+    config: RolloutConfig | None,
+    request_id: str,
+) -> list[Trial]:
+    inputs = [sample for sample in samples for _ in range(repeat)]
+    batch = await run_batch(store, inputs, mode="test", resources_id=resources_id, config=config, request_id=request_id)
+    return [_trial(outcome) for outcome in batch.outcomes]
+
+
+def _trial(outcome: RolloutOutcome) -> Trial:
+    attempt = outcome.attempt
+    ended = None if attempt is None else attempt.end_time
+    return Trial(
+        rollout_id=outcome.rollout.rollout_id,
+        reward=outcome.reward,
+        failure=outcome.failure,
+        is_fault=_is_fault(outcome),
+        seconds=None if attempt is None or ended is None else max(0.0, ended - attempt.start_time),
+        cost_usd=None if attempt is None else usage_in(attempt.metadata).cost,
+    )
+
+
+def _is_fault(outcome: RolloutOutcome) -> bool:
+    """Whether a rollout has no reward, and neither the agent nor its grader is the reason."""
+    attempt = outcome.attempt
+    if outcome.reward is not None or outcome.rollout.status == "succeeded":
+        return False
+    return attempt is None or not (attempt.status == "timeout" or "failure" in (attempt.metadata or {}))
+
+
+def _named(sample: Any) -> str:
+    text = sample if isinstance(sample, str) else json.dumps(sample, ensure_ascii=False, default=repr)
+    return text if len(text) <= _MAX_TASK else text[: _MAX_TASK - 1] + "…"

@@ -1,0 +1,166 @@
+"""`agl eval`: how good an agent is, with given prompts, on a dataset."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option
+
+if TYPE_CHECKING:
+    from lightning_core.types import NamedResources
+
+_KINDS = ("test", "val", "train")
+"""The datasets that a config may have, what is evaluated on by default first."""
+
+
+def evaluation_options(command: Any) -> Any:
+    """Give a command the options of what is run on what."""
+    for option in (
+        click.option(
+            "--resources",
+            metavar="RUN|FILE",
+            help="Use the best prompts of a run, or the resources of a JSON or YAML file, such as agl train -o wrote.",
+        ),
+        click.option(
+            "--on",
+            "dataset",
+            type=click.Choice(_KINDS),
+            help="The dataset of the config to take samples of; by default the first of these that it has.",
+        ),
+        click.option(
+            "--set",
+            "overrides",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="Set a value over that of the file, as n_runners=16. The value is YAML. Can be repeated.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("eval")
+@click.argument("config", type=click.Path(path_type=Path))
+@evaluation_options
+@click.option("--samples", type=click.IntRange(min=1), help="How many samples, from the first on; all by default.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
+)
+@click.option(
+    "--pass-at",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="The reward from which on a rollout passes, for pass@k.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the result (metrics, failures, usage) to this JSON file.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
+)
+@runs_dir_option
+@verbose_option
+@click.pass_context
+def evaluate(
+    context: click.Context,
+    config: Path,
+    resources: str | None,
+    dataset: str | None,
+    overrides: tuple[str, ...],
+    samples: int | None,
+    repeat: int,
+    pass_at: float,
+    output: Path | None,
+    as_json: bool,
+    verbose: bool,
+    runs_dir: Path | None,
+) -> None:
+    """Evaluate the agent of a CONFIG file: reward, pass@k and pass^k, time and cost of a rollout, failures by cause.
+
+    Its algorithm is not run. The run has a folder, as one of agl train has, with each outcome in evaluation.json. The
+    exit status is that of agl train.
+
+    \b
+    Example:
+      agl eval config.yaml
+      agl eval config.yaml --resources run-1a2b --repeat 4
+      agl eval config.yaml --on val --samples 50 --json
+    """
+    # Imported here, so that listing the commands stays fast.
+    from lightning_core.algorithm.evaluation import Evaluate
+    from lightning_core.cli.job import class_path, run_changed
+
+    algorithm = {"name": class_path(Evaluate), "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
+    changes = evaluation_of(config, overrides, dataset, resources, runs_dir) | {"algorithm": algorithm}
+    run_changed(
+        context,
+        config,
+        changes,
+        overrides=overrides,
+        verbose=verbose,
+        as_json=as_json,
+        output=output,
+        runs_dir=runs_dir,
+    )
+
+
+def evaluation_of(
+    config: Path, overrides: Sequence[str], dataset: str | None, resources: str | None, runs_dir: Path | None
+) -> dict[str, Any]:
+    """Return what is set over a config, so that an algorithm measures on one dataset with given resources.
+
+    Raises:
+        ConfigError: When the config has no such dataset, or the resources are not what resources are.
+        RunFolderError: When there is no such run, or it has no prompts.
+    """
+    from lightning_core.config.files import read_config
+    from lightning_core.config.overrides import override
+    from lightning_core.errors import ConfigError
+
+    values = override(read_config(config), overrides).values
+    named = {kind: values.get(f"{kind}_dataset") for kind in ([dataset] if dataset else _KINDS)}
+    source = next((each for each in named.values() if each is not None), None)
+    if source is None:
+        raise ConfigError(
+            f"{config} has no {' and no '.join(f'{kind}_dataset' for kind in named)}; name samples to evaluate on, as "
+            "in --set test_dataset=test.jsonl"
+        )
+    given = {} if resources is None else _read(resources, runs_root(runs_dir))
+    return {"train_dataset": None, "val_dataset": source, "test_dataset": None} | {
+        f"initial_resources.{name}": each.model_dump(mode="json", exclude_none=True) for name, each in given.items()
+    }
+
+
+def _read(given: str, root: Path) -> "NamedResources":
+    """Return the resources that are named, without models behind a proxy: that proxy was another run's."""
+    from lightning_core.cli.one_task import check_resources
+    from lightning_core.config.files import read_yaml
+    from lightning_core.errors import ConfigError, RunFolderError
+    from lightning_core.runs.folder import find_run
+    from lightning_core.runs.recording import read_best
+    from lightning_core.types import PromptTemplate, ProxyLLM
+
+    if not Path(given).is_file():
+        folder = find_run(root, given)
+        best = read_best(folder.best_file) or {}
+        prompts: NamedResources = {name: each for name, each in best.items() if isinstance(each, PromptTemplate)}
+        if not prompts:
+            raise RunFolderError(f"run {folder.run_id} has no prompts among its best resources; name another run")
+        return prompts
+    try:
+        text = Path(given).read_text(encoding="utf-8")
+        # YAML reads JSON's escapes of a character beyond 16 bits as two.
+        found = json.loads(text) if given.endswith(".json") else read_yaml(text)[0]
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"--resources {given}: {exc}") from exc
+    if isinstance(found, dict) and isinstance(found.get("best_resources"), dict):  # a result that a command wrote
+        found = found["best_resources"]
+    resources = check_resources(found)
+    return {name: each for name, each in resources.items() if not isinstance(each, ProxyLLM)}
