@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart quickstart-rl test test-fast check bench screenshots docs lowest ships-in wheels clean empty-venv \
+.PHONY: help quickstart quickstart-rl test test-fast check bench gpu-check screenshots docs lowest ships-in wheels clean empty-venv \
 	empty-verl-venv found-python
 
 help: ## list these commands
@@ -66,6 +66,12 @@ check: $(MADE_FOR) ## format, lint, types, layers, docs, and source that compile
 
 bench: $(MADE_FOR) ## measure what the project promises, a line a figure
 	@set -e; for script in benchmarks/*.py; do $(BIN)/python "$$script"; done
+
+# The environment is the one that is there: plugins/lightning-verl/README.md has the command for GPUs.
+gpu-check: ## try training with lightning-verl on this machine's GPU, a line a stage; CHECK="--device cpu" without one
+	@test -x $(VERL_BIN)/python || { \
+		echo "There is no $(VERL_VENV). Make it as plugins/lightning-verl/README.md says, or: make $(VERL_MADE_FOR)" >&2; exit 1; }
+	@$(VERL_BIN)/python -m lightning_verl.check $(CHECK)
 
 screenshots: $(MADE_FOR) ## keep a picture of each of the viewer's pages in build/screenshots; it takes a Chromium
 	AGL_SCREENSHOTS=build/screenshots $(BIN)/pytest -q plugins/lightning-viewer/tests/test_pages.py

@@ -73,6 +73,8 @@ _LEARNED_FROM = [
     "advantages",
     "returns",
     "rollout_is_weights",
+    "rollout_log_probs",
+    "old_log_probs",
 ]
 
 Report = Callable[[Mapping[str, float], int], None]
@@ -575,6 +577,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
             lam=self.config.algorithm.lam,
         )
         self._n_rows = result.n_rows
+        metrics.update(_difference_of_logprobs(rows, masks))
         if self._options.advantage == "row" and self._options.loss == "verl":
             return batch
         advantages, returns = rows.numbers("advantages") or [], rows.numbers("returns") or []
@@ -681,6 +684,18 @@ class _Rows:
     def objects(self, name: str) -> list[Any]:
         """Return a field of any values."""
         return list(self._data[name])  # a list, a stack or an array, as the queue's storage has it
+
+
+def _difference_of_logprobs(rows: _Rows, masks: Sequence[np.ndarray]) -> dict[str, float]:
+    """Say by how much the actor's log-probabilities of the sampled tokens differ from those that they were drawn with.
+
+    verl says it of probabilities, which are small where a model is unsure of every token.
+    """
+    sampled, actors = rows.numbers("rollout_log_probs"), rows.numbers("old_log_probs")
+    if sampled is None or actors is None:
+        return {}
+    found = np.concatenate([np.abs(a - b)[mask > 0] for a, b, mask in zip(sampled, actors, masks, strict=True)])
+    return {"training/rollout_logprobs_diff_mean": float(found.mean())} if len(found) else {}
 
 
 def _difference(rewards: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -1,0 +1,1 @@
+"""A check of this machine that anybody can run: `python -m lightning_verl.check`."""

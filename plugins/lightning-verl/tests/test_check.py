@@ -1,0 +1,50 @@
+"""The check that anybody can run. Its trainings are run by hand, see docs/verl.md."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from lightning_verl.check.harness import Stage, run
+
+START = "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+KEEP = "from pathlib import Path; Path('pid').write_text(str(child.pid))"
+
+
+def stage(name: str, *code: str, limit_seconds: float = 60.0) -> Stage:
+    return Stage(name, (sys.executable, "-c", "; ".join(code)), limit_seconds)
+
+
+def test_a_stage_that_fails_says_what_was_expected_and_what_was_got_and_where_the_log_is(tmp_path: Path) -> None:
+    wrong = stage("wrong", """open('wrong.json', 'w').write('{"expected": "a rise", "got": "a fall"}')""")
+    assert run(wrong, tmp_path, device="cpu").said == f"expected a rise; got a fall; log: {tmp_path / 'wrong.log'}"
+    crash = run(stage("crash", "print('before', flush=True)", "raise OSError('no space')"), tmp_path, device="cpu")
+    assert crash.status == "FAILED"
+    assert crash.said.startswith("expected a result; got exit status 1: OSError: no space; log: ")
+    right = run(stage("right", """open('right.json', 'w').write('{"shown": "a rise"}')"""), tmp_path, device="cpu")
+    assert (right.status, right.said) == ("ok", "a rise")
+
+
+def test_a_stage_past_its_limit_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
+    ended = run(stage("slow", START, KEEP, "time.sleep(600)", limit_seconds=10), tmp_path, device="cpu")
+    assert ended.said.startswith("expected an end within 10 s; got none, so it was ended; log: ")
+    assert ended.memory_bytes > 2**20
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_the_command_has_a_line_for_each_stage_and_its_status_tells(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lightning_verl.check", "--device", "cpu", "--folder", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--only", "versions,vllm-grpo"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, versions, model, vllm, last = done.stdout.splitlines()
+    assert first.endswith(f"on cpu; logs: {tmp_path}")
+    assert versions.split()[:2] == ["versions", "ok"]
+    assert "verl 0.9" in versions
+    assert model.split()[:2] == ["model", "ok"]
+    assert vllm.split()[:2] == ["vllm-grpo", "skipped"]
+    assert last == "all passed"
+    unknown = subprocess.run([*command, "--only", "hf-gppo"], capture_output=True, text=True, timeout=60, check=False)
+    assert unknown.returncode == 2
+    assert "no stage hf-gppo; there are: versions, model, hf-grpo" in unknown.stderr
