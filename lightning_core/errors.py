@@ -77,11 +77,15 @@ class AccessDenied(StoreError):
     """A store's server wants a key, or another one than it was given."""
 
 
-class TracerError(LightningError):
+class InvalidReward(LightningError, TypeError, ValueError):
+    """What was given as a reward is not a number."""
+
+
+class TracerError(LightningError, RuntimeError):
     """Spans could not be recorded."""
 
 
-class NoActiveTracer(TracerError, RuntimeError):
+class NoActiveTracer(TracerError):
     """Something was emitted outside of a traced rollout."""
 
 
@@ -189,6 +193,10 @@ class AlgorithmNotAttached(AlgorithmError, ValueError):
 
 class InvalidInput(AlgorithmError, ValueError):
     """What an algorithm was given to work on cannot be used: a dataset, or the initial resources."""
+
+
+class NoBestYet(AlgorithmError, ValueError):
+    """An algorithm was asked for the best before it has found one."""
 
 
 class NoRewards(AlgorithmError):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from lightning_core.compat.trees import FormerTree
 from lightning_core.types import Span
 
 
@@ -72,7 +73,7 @@ _AGENT_NAME_ATTRIBUTES = (
 """Under one of these, agent frameworks say whose span it is."""
 
 
-class TraceTree:
+class TraceTree(FormerTree):
     """A span and what lies within it.
 
     Args:

@@ -10,7 +10,7 @@ from lightning_core.adapter.base import TraceAdapter
 from lightning_core.adapter.calls import ModelCall, agent_calls, call_of
 from lightning_core.adapter.conversation import chat_messages
 from lightning_core.adapter.rewards import RewardMatchPolicy, match_by_sequence, match_in_tree
-from lightning_core.adapter.selection import CallSelector, SelectedCall
+from lightning_core.adapter.selection import CallSelector
 from lightning_core.adapter.tree import TraceTree, in_order
 from lightning_core.types import Span, Triplet
 
@@ -85,18 +85,26 @@ class TracerTraceToTriplet(TraceToTripletBase):
         Raises:
             ValueError: When a span has a reward without a name or a number.
         """
-        if not source:
-            return []
-        tree = self._selector.tree(_spans(source))
+        return self.adapt_tree(self._selector.tree(_spans(source))) if source else []
+
+    def adapt_tree(self, tree: TraceTree) -> list[Triplet]:
+        """Return the triplets of an attempt whose spans are a tree, as it stands; see `adapt`.
+
+        A tree of the user's own makes them, if it has a `span_to_triplet` of its own.
+        """
         selected = self._selector.select(tree)
         calls = [call_of(one.spans, order) for order, one in enumerate(selected)]
         pairs = [(one, call) for one, call in zip(selected, calls, strict=True) if self._is_wanted(call)]
         rewards = match_in_tree(
             self.reward_match, tree, {id(one.node): number for number, (one, _) in enumerate(pairs)}
         )
+        if type(tree).span_to_triplet is TraceTree.span_to_triplet:
+            triplets = [triplet_of(call, one.agent_name) for one, call in pairs]
+        else:
+            triplets = [tree.span_to_triplet(call.spans[0], one.agent_name) for one, call in pairs]
         return [
-            _triplet(one, call, rewards[number][0].value if number in rewards else None)
-            for number, (one, call) in enumerate(pairs)
+            triplet.model_copy(update={"reward": rewards[number][0].value if number in rewards else None})
+            for number, triplet in enumerate(triplets)
         ]
 
     def visualize(
@@ -138,7 +146,8 @@ def _spans(source: "Sequence[Span] | Sequence[ReadableSpan]") -> list[Span]:
     return [span if isinstance(span, Span) else Span.from_opentelemetry(span, "", "", 0) for span in source]
 
 
-def _triplet(selected: SelectedCall, call: ModelCall, reward: float | None) -> Triplet:
+def triplet_of(call: ModelCall, agent_name: str) -> Triplet:
+    """Return the triplet of a call, without a reward."""
     recorded = _Recorded(call)
     raw_prompt = recorded.first("prompt", genai.INPUT_CHAT, genai.INPUT_MESSAGES)
     raw_answer = recorded.first("completion", genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES)
@@ -150,7 +159,7 @@ def _triplet(selected: SelectedCall, call: ModelCall, reward: float | None) -> T
         "request": _without_content(recorded.first("request", genai.OPERATION_INPUT)),
         "response": _without_content(recorded.first("response", genai.OPERATION_OUTPUT)),
         "response_id": call.response_id,
-        "agent_name": selected.agent_name,
+        "agent_name": agent_name,
     }
     if call.error is not None:
         metadata["error"] = call.error
@@ -159,7 +168,7 @@ def _triplet(selected: SelectedCall, call: ModelCall, reward: float | None) -> T
         "raw_content": raw_prompt,
         "image_urls": image_urls(raw_prompt),
     }
-    return Triplet(prompt=prompt, response=response, reward=reward, metadata=metadata)
+    return Triplet(prompt=prompt, response=response, reward=None, metadata=metadata)
 
 
 class _Recorded:

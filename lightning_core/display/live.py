@@ -272,7 +272,7 @@ class LineDisplay(Display):
     def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None:
         now = self.standing.snapshot()
         shown = ", ".join(f"{visible(name)} {words}" for name, words in metric_words(merged({}, metrics)).items())
-        self._line(now, f"step {step}: {shown}; {standing_words(now)}")
+        self._line(now, f"step {step}: {shown or 'no metric'}; {standing_words(now)}")
 
     def _ended(self, run_id: str, status: str) -> None:
         now = self.standing.snapshot()

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any
 
 from lightning_core.emitter.emission import emit_span
+from lightning_core.errors import InvalidReward
 from lightning_core.rewards import SINGLE_REWARD_NAME, NamedReward, get_rewards_from_span
 from lightning_core.semconv import AGL_ANNOTATION, LightningSpanAttributes, RewardAttributes
 from lightning_core.types import SpanCoreFields
@@ -76,7 +77,7 @@ def _named_rewards(reward: float | Mapping[str, float], primary_key: str | None)
 
 def _finite(name: str, value: Any) -> float:
     if not isinstance(value, Real):
-        raise TypeError(
+        raise InvalidReward(
             f"reward {name!r} must be a number, got {value!r} ({type(value).__name__}); convert with float()"
         )
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
+from lightning_core.compat.loggers import warn_of_former_loggers
 from lightning_core.compat.strategies import execute
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
@@ -55,6 +56,7 @@ class Run:
         self._datasets = {"train_dataset": train_dataset, "val_dataset": val_dataset}
         for name, dataset in {**self._datasets, "test_dataset": test_dataset}.items():
             _check_dataset(name, dataset)
+        warn_of_former_loggers()
         remember_environment()
         remember_secrets("initial_resources", trainer.initial_resources)
         remember_secrets("model_list", getattr(trainer.llm_proxy, "model_list", None))

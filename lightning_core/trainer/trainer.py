@@ -29,7 +29,7 @@ from lightning_core.runs.recording import Recorder, Recording
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import budget_of, check_budget
-from lightning_core.trainer.proxies import make_proxy
+from lightning_core.trainer.proxies import leads, make_proxy
 from lightning_core.trainer.run import Run
 from lightning_core.trainer.runners import RunnersSide, make_runner
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
@@ -382,6 +382,8 @@ class Trainer:
     @contextmanager
     def _new_run(self, agent: object, algorithm: Algorithm | None, datasets: "_Datasets") -> Iterator[Run]:
         """Make a run, which has the trainer to itself during the block: its parts have one store and one reporter."""
+        if algorithm is None and not leads(self.strategy):
+            algorithm = Baseline()  # it is not called here
         with self._lock:
             if self._is_running:
                 raise LightningError("this trainer runs already; make another Trainer for a run beside it")

@@ -20,7 +20,7 @@ from lightning_apo.tools import Tools, Trials
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import AlgorithmError, InvalidInput, NoRewards
+from lightning_core.errors import AlgorithmError, InvalidInput, NoBestYet, NoRewards
 from lightning_core.types import Dataset, NamedResources, PromptTemplate
 
 logger = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class APO(Algorithm):
             AlgorithmError: When no run has begun.
         """
         if self._result is None:
-            raise AlgorithmError("there is no best prompt yet; run the algorithm first, as in Trainer(...).fit(agent)")
+            raise NoBestYet("there is no best prompt yet; run the algorithm first, as in Trainer(...).fit(agent)")
         return self._result
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:

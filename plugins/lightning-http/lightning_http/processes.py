@@ -51,6 +51,9 @@ def _as_port(value: object, source: str) -> int:
 
 logger = logging.getLogger(__name__)
 
+STORE_PORT = 4747
+"""Where `agl store` serves, unless it is told otherwise."""
+
 Role = Literal["algorithm", "runner", "both"]
 StartMethod = Literal["spawn", "forkserver"]
 
@@ -83,15 +86,16 @@ class ProcessesStrategy(ExecutionStrategy):
             else `both`.
         server_host: The address of the store. One that other machines can reach needs a key, in the variable
             `AGL_KEY`. None for `AGL_SERVER_HOST`, or else `127.0.0.1`.
-        server_port: Its port; 0 lets the system choose. None for `AGL_SERVER_PORT`, or else 0.
+        server_port: Its port; 0 lets the system choose, or, for only runners, is 4747. None for `AGL_SERVER_PORT`, or
+            else 0.
         n_runners: How many processes.
         graceful_timeout: How many seconds runners may take to end after the run has.
         terminate_timeout: How many seconds more before those that are left are killed.
         main_process: `runner` keeps the one runner in this process, for a debugger; the store is asked over HTTP all
             the same, and the algorithm is here as well.
         managed_store: Whether to serve the store. False where runners can reach it by themselves, as they can the
-            client of a store's server; it has to be picklable then. None for `AGL_MANAGED_STORE`, or else as the
-            store is.
+            client of a store's server; it has to be picklable then, and the role `runner` goes to that server. None for
+            `AGL_MANAGED_STORE`, or else as the store is.
         concurrency: How many rollouts each process runs at once.
         start_method: `spawn`, or `forkserver`, which starts processes sooner from the second one on.
         max_restarts: How many runner processes may be replaced during a run.
@@ -142,7 +146,7 @@ class ProcessesStrategy(ExecutionStrategy):
         if main_process == "runner" and (self.role != "both" or n_runners != 1):
             raise ValueError("main_process is 'runner', which keeps one runner here: role is both, and n_runners is 1")
         if self.role == "runner" and self.server_port == 0:
-            raise ValueError("server_port is 0; with role 'runner' it is the port of the store, or AGL_SERVER_PORT")
+            self.server_port = STORE_PORT
         self.main_process = main_process
         self.n_runners = n_runners
         self.concurrency = concurrency
@@ -168,10 +172,13 @@ class ProcessesStrategy(ExecutionStrategy):
         _refuse_unguarded_program()
         if self.role == "runner":
             host = f"[{self.server_host}]" if ":" in self.server_host else self.server_host
+            url = f"http://{host}:{self.server_port}"
+            if self.managed_store is False and isinstance(store, http.LightningStoreClient):
+                url = store.url
             try:
                 await join_run(
                     runner,
-                    f"http://{host}:{self.server_port}",
+                    url,
                     n_runners=self.n_runners,
                     concurrency=self.concurrency,
                     max_restarts=self.max_restarts,

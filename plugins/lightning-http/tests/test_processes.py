@@ -530,7 +530,6 @@ def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
         ({"server_port": 70000}, "server_port is 70000; it is a port, from 0 (the system chooses) to 65535"),
         ({"main_process": "both"}, "main_process is 'both'; it is one of algorithm, runner"),
         ({"main_process": "runner", "n_runners": 2}, "main_process is 'runner', which keeps one runner here"),
-        ({"role": "runner"}, "server_port is 0; with role 'runner' it is the port of the store"),
         ({"start_method": "fork"}, "start_method is 'fork'; it is one of spawn, forkserver"),
     ],
     ids=str,
@@ -538,6 +537,11 @@ def test_program_without_a_guard_is_told_so(monkeypatch: pytest.MonkeyPatch):
 def test_wrong_argument_is_named(options: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         ProcessesStrategy(**options)
+
+
+def test_only_runners_go_to_the_port_of_the_store_command_unless_they_are_told_another() -> None:
+    assert ProcessesStrategy(role="runner").server_port == 4747
+    assert ProcessesStrategy(role="runner", server_port=4748).server_port == 4748
 
 
 def test_variables_say_what_arguments_do_not(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,151 @@
+"""The methods of a `TraceTree` that agentlightning 0.3 had and `TracerTraceToTriplet` here does without."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_core.rewards import get_reward_value
+from lightning_core.types import Span, Triplet
+
+if TYPE_CHECKING:
+    from lightning_core.adapter.rewards import RewardMatchPolicy
+    from lightning_core.adapter.tree import TraceTree
+
+
+class FormerTree:
+    """What a tree does, besides what `TraceTree` itself does."""
+
+    id: str
+    span: Span
+    children: "list[TraceTree]"
+
+    def find_id(self, id: str) -> "TraceTree | None":
+        """Return the first node with this id, at or below this one; None for none."""
+        return next((node for node in self.traverse() if node.id == id), None)
+
+    def add_child(self, child: "TraceTree") -> None:
+        """Put a node directly below this one, as the last."""
+        self.children.append(child)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the node and what is below it as plain data."""
+        made: dict[int, dict[str, Any]] = {}
+        for node in reversed(self.traverse()):
+            below = [made[id(child)] for child in node.children]
+            made[id(node)] = {"id": node.id, "span": node.span.model_dump(), "children": below}
+        return made[id(self)]
+
+    def visualize(self, filename: str, interested_span_match: str | None = None) -> None:
+        """Write a drawing, as the text of a Graphviz digraph, to `filename` with the suffix `.dot`."""
+        from pathlib import Path
+
+        text = self.traverse()[0].graphviz(interested_span_match)
+        Path(f"{filename}.dot").write_text(text, encoding="utf-8")
+
+    def maybe_reward_dict(self) -> dict[str, Any]:
+        """Return `{"type": "reward", "value": ...}` for a reward span, an empty dict for another."""
+        value = get_reward_value(self.span)
+        return {} if value is None else {"type": "reward", "value": value}
+
+    def is_reward_span(self) -> bool:
+        """Whether the span is a reward, or lies around the computation of one."""
+        from lightning_core.adapter.rewards import is_reward_computation
+
+        return is_reward_computation(self.span)
+
+    def find_llm_calls(
+        self,
+        *,
+        llm_call_match: str,
+        agent_match: str | None,
+        within_matching_subtree: str | None = None,
+        within_reward: bool | None = None,
+        within_llm_call: bool | None = None,
+        existing_llm_call_response_ids: set[str] | None = None,
+    ) -> "list[tuple[TraceTree, str]]":
+        """Return the nodes of model calls with the name of their agent, each call once.
+
+        Args:
+            llm_call_match: A regular expression, searched in span names.
+            agent_match: A regular expression, searched in the name of the innermost agent around; None for any.
+            within_matching_subtree: Has no effect; `agent_match` decides.
+            within_reward: None to take calls within the computation of a reward, too.
+            within_llm_call: Has no effect; a call that several spans recorded is one.
+            existing_llm_call_response_ids: Calls with one of these are left out; those that are found are added.
+        """
+        from lightning_core.adapter.calls import response_id
+        from lightning_core.adapter.selection import CallSelector
+
+        selector = CallSelector(
+            repair_hierarchy=False,
+            llm_call_match=llm_call_match,
+            agent_match=agent_match,
+            exclude_llm_call_in_reward=within_reward is not None,
+        )
+        known = set() if existing_llm_call_response_ids is None else existing_llm_call_response_ids
+        found: list[tuple[TraceTree, str]] = []
+        for call in selector.select(self.traverse()[0]):
+            ids = {given for span in call.spans if (given := response_id(span)) is not None}
+            if not ids & known:
+                found.append((call.node, call.agent_name))
+            known |= ids
+        return found
+
+    def match_rewards(self, reward_match: str, llm_calls: "Sequence[TraceTree]") -> dict[str, float | None]:
+        """Return the reward of each call that has one, by the id of its node."""
+        from lightning_core.adapter.rewards import RewardMatchPolicy, match_in_tree
+
+        numbers = {id(node): number for number, node in enumerate(llm_calls)}
+        found = match_in_tree(RewardMatchPolicy(reward_match), self.traverse()[0], numbers)
+        return {llm_calls[number].id: rewards[0].value for number, rewards in found.items()}
+
+    def extract_prompt_image_urls(self, prompt_raw_content: Any) -> list[str]:
+        """Return the URLs of the images in recorded messages."""
+        from lightning_core.adapter.triplet import image_urls
+
+        return image_urls(prompt_raw_content)
+
+    def span_to_triplet(self, span: Span, agent_name: str) -> Triplet:
+        """Return the triplet of a model call's span, without a reward."""
+        from lightning_core.adapter.calls import call_of
+        from lightning_core.adapter.triplet import triplet_of
+
+        return triplet_of(call_of([span], 0), agent_name)
+
+    def to_trajectory(
+        self,
+        llm_call_match: str = r"openai\.chat\.completion",
+        agent_match: str | None = None,
+        exclude_llm_call_in_reward: bool = True,
+        dedup_llm_call: bool = True,
+        reward_match: "RewardMatchPolicy | str" = "first_occurrence",
+        final_reward: float | None = None,
+        _skip_empty_token_spans: bool = False,
+    ) -> list[Triplet]:
+        """Return the triplets of the model calls at or below this node; see `TracerTraceToTriplet`.
+
+        Args:
+            llm_call_match: See `TracerTraceToTriplet`.
+            agent_match: See `TracerTraceToTriplet`.
+            exclude_llm_call_in_reward: See `TracerTraceToTriplet`.
+            dedup_llm_call: Has no effect: a call that several spans recorded is one.
+            reward_match: See `TracerTraceToTriplet`.
+            final_reward: The reward of the last call, in the place of its own; None to leave that.
+        """
+        from lightning_core.adapter.triplet import TracerTraceToTriplet
+
+        adapter = TracerTraceToTriplet(
+            repair_hierarchy=False,
+            llm_call_match=llm_call_match,
+            agent_match=agent_match,
+            exclude_llm_call_in_reward=exclude_llm_call_in_reward,
+            reward_match=reward_match,
+            _skip_empty_token_spans=_skip_empty_token_spans,
+        )
+        triplets = adapter.adapt_tree(self.traverse()[0])
+        if final_reward is not None and triplets:
+            triplets[-1] = triplets[-1].model_copy(update={"reward": final_reward})
+        return triplets
+
+    def traverse(self) -> "list[TraceTree]":
+        """Return this node and all below it."""
+        raise NotImplementedError
