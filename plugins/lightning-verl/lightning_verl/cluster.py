@@ -21,7 +21,7 @@ from verl.utils.device import get_resource_name
 
 from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_verl.hf import NAME
-from lightning_verl.leftovers import VARIABLE, check_gpu_memory, end_leftovers, trainer_mark
+from lightning_verl.leftovers import check_gpu_memory, end_leftovers, worker_variables
 from lightning_verl.verl_internals import check_queue, wait_until
 
 logger = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ def _arguments(config: DictConfig) -> dict[str, Any]:
             given.pop(name, None)
     environment = get_ppo_ray_runtime_env(config)
     environment = OmegaConf.to_container(OmegaConf.merge(environment, given.pop("runtime_env", {})))
-    environment["env_vars"] = {**environment.get("env_vars", {}), **_variables(), VARIABLE: trainer_mark() or ""}
+    environment["env_vars"] = {**environment.get("env_vars", {}), **_variables(), **worker_variables()}
     quiet = _QUIET if address == "local" else {"log_to_driver": False, "logging_level": "ERROR"}
     return {**quiet, **given, "address": address, "runtime_env": environment}
 

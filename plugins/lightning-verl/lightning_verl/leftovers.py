@@ -23,9 +23,11 @@ _ASK_SECONDS = 30.0
 _PROC = Path("/proc")
 
 
-def trainer_mark() -> str | None:
-    """Return what tells this process from any other of this machine, earlier ones too; None where it cannot be said."""
-    return _mark_of(os.getpid())
+def worker_variables() -> dict[str, str]:
+    """Return what the environment of this process's workers has to have, for `end_leftovers` to know them."""
+    mark = _mark_of(os.getpid())
+    # Ray and vLLM write titles of processes, which would overwrite their environments as others see them.
+    return {} if mark is None else {VARIABLE: mark, "SPT_NOENV": "1"}
 
 
 def end_leftovers() -> list[int]:
@@ -40,7 +42,7 @@ def end_leftovers() -> list[int]:
     Raises:
         ConfigError: When one does not end.
     """
-    if trainer_mark() is None or VARIABLE in os.environ:  # a part of a training itself
+    if not worker_variables() or VARIABLE in os.environ:  # a part of a training itself
         return []
     with ExitStack() as opened:
         ended: dict[int, int] = {}
@@ -93,9 +95,11 @@ _NAME = f"{VARIABLE}=".encode()
 
 
 def _mark_of(pid: int) -> str | None:
-    """Return `MACHINE/PID-START` of a process; None when there is none, or the machine does not tell."""
+    """Return `MACHINE/PID-START` of a process; None when it runs no more, or the machine does not tell."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        if fields[0] == "Z":  # it has ended, and its parent did not look
+            return None
         return f"{_machine()}/{pid}-{fields[19]}"  # field 22: when it began, in ticks since the machine did
     except OSError:
         return None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lightning_verl.leftovers import VARIABLE, check_gpu_memory, end_leftovers, trainer_mark
+from lightning_verl.leftovers import VARIABLE, check_gpu_memory, end_leftovers
 
 from lightning_core.errors import ConfigError
 
@@ -19,11 +19,21 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-TRAINER = f"""
+TRAINER = """
 import os, subprocess, sys
-from lightning_verl.leftovers import trainer_mark
-marked = dict(os.environ, {VARIABLE}=trainer_mark())
+from lightning_verl.leftovers import worker_variables
+marked = dict(os.environ, **worker_variables())
 print(subprocess.Popen(["sleep", "600"], env=marked, start_new_session=True).pid, flush=True)
+sys.stdin.read()
+"""
+
+TITLED = """
+import os, subprocess, sys
+from lightning_verl.leftovers import worker_variables
+program = "import os, time; from ray._raylet import setproctitle; setproctitle('VLLM::EngineCore' + ' ' * 500); "
+program += "print(os.getpid(), flush=True); time.sleep(600)"
+marked = dict(os.environ, **worker_variables())
+subprocess.Popen([sys.executable, "-c", program], env=marked, start_new_session=True)
 sys.stdin.read()
 """
 
@@ -70,11 +80,13 @@ def has_ended(handle: int, *, seconds: float) -> bool:
     return bool(waited.poll(seconds * 1000))
 
 
-@pytest.mark.parametrize("program", [TRAINER, pytest.param(IN_RAY, marks=pytest.mark.slow, id="in Ray")])
+@pytest.mark.parametrize("program", [TRAINER, TITLED, pytest.param(IN_RAY, marks=pytest.mark.slow, id="in Ray")])
 def test_what_a_killed_training_has_left_is_ended_and_what_a_living_one_has_stays(program: str) -> None:
     with training(program) as (killed, left), training() as (_, used):
+        dying = os.pidfd_open(killed.pid)
         killed.send_signal(signal.SIGKILL)
-        killed.wait()
+        assert has_ended(dying, seconds=20), "and is not waited for: it is a zombie"
+        os.close(dying)
         end_leftovers()
         assert has_ended(left, seconds=20)
         assert not has_ended(used, seconds=0)
@@ -94,7 +106,7 @@ def test_a_part_of_a_training_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     with training() as (killed, _):
         killed.kill()
         killed.wait()
-        monkeypatch.setenv(VARIABLE, str(trainer_mark()))
+        monkeypatch.setenv(VARIABLE, "a trainer")
         assert end_leftovers() == []
 
 
