@@ -268,8 +268,8 @@ def tool_forms() -> list[str]:
 class CancelsCalls:
     """Goes before verl's client, which keeps the handles of its calls to itself: cancelled, it stops waiting, no more.
 
-    The actor's coroutine is cancelled, whatever the request is called there; so vLLM's engine aborts the request
-    (`AsyncLLM.generate`), and ours does.
+    The actor's coroutine is cancelled; so vLLM's engine aborts the request (`AsyncLLM.generate`), and ours does. By its
+    id it cannot be: vLLM 0.24 gives requests other ids, which verl's `abort_request` does not look for.
     """
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
