@@ -31,8 +31,10 @@ class SavedSearch:
     """Whether what the models use is counted here, since no model proxy sees it."""
     algorithm: str = STATE
     """Whose search it is; the store has it under this name."""
+    keeps_answers: bool = False
+    """Whether answers hold for the whole search, however often it is begun again, and not for one step alone."""
     tries: int = 0
-    """How often it was given up because nothing gave a reward; then its rollouts are run anew."""
+    """How often it was begun again."""
     state: dict[str, Any] | None = None
     """As of the last step; None when none has ended."""
     answers: dict[str, list[Any]] = field(default_factory=dict)
@@ -41,13 +43,20 @@ class SavedSearch:
 
     @classmethod
     async def open(
-        cls, store: LightningStore, about: Mapping[str, Any], *, counts_calls: bool, algorithm: str = STATE
+        cls,
+        store: LightningStore,
+        about: Mapping[str, Any],
+        *,
+        counts_calls: bool,
+        algorithm: str = STATE,
+        keeps_answers: bool = False,
     ) -> "SavedSearch":
         """Find the search that did not come to its end in this run, or begin a new one."""
         found = await store.load_state(algorithm)
         if isinstance(found, dict) and not found["ended"]:
             if found["about"] == about:
-                search = cls(store, about, found["key"], counts_calls, algorithm, found["tries"], found["state"])
+                search = cls(store, about, found["key"], counts_calls, algorithm, keeps_answers)
+                search.tries, search.state = found["tries"], found["state"]
                 answers = await store.load_state(f"{algorithm}.answers")
                 if isinstance(answers, dict) and answers["step"] == search._step():
                     search.answers = answers["answers"]
@@ -59,7 +68,7 @@ class SavedSearch:
                 algorithm,
                 changed,
             )
-        search = cls(store, about, secrets.token_hex(8), counts_calls, algorithm)
+        search = cls(store, about, secrets.token_hex(8), counts_calls, algorithm, keeps_answers)
         await search._save(ended=False)
         return search
 
@@ -73,11 +82,9 @@ class SavedSearch:
         self.state, self.answers = state, {}
         await self._save(ended=False)
 
-    async def try_again(self, *, keep_answers: bool = False) -> None:
-        """Let the next run of this search begin it again, under another name; with the same answers, if they hold."""
+    async def try_again(self) -> None:
+        """Begin the search again, under another name."""
         self.tries, self.state = self.tries + 1, None
-        if keep_answers:
-            await self._save_answers()
         await self._save(ended=False)
 
     async def end(self) -> None:
@@ -93,15 +100,13 @@ class SavedSearch:
             if self.counts_calls:
                 await add_own_usage(self.store, Usage(1, answer.input_tokens or None, answer.output_tokens or None))
             self.answers[name] = list(answer)
-            await self._save_answers()
+            saved = {"step": self._step(), "answers": self.answers}
+            await self.store.save_state(f"{self.algorithm}.answers", saved)
         return answer
-
-    async def _save_answers(self) -> None:
-        await self.store.save_state(f"{self.algorithm}.answers", {"step": self._step(), "answers": self.answers})
 
     async def _save(self, *, ended: bool) -> None:
         saved = {"key": self.key, "about": self.about, "tries": self.tries, "ended": ended, "state": self.state}
         await self.store.save_state(self.algorithm, saved)
 
     def _step(self) -> str:
-        return f"{self.name}/{0 if self.state is None else self.state['round'] + 1}"
+        return self.key if self.keeps_answers else f"{self.name}/{0 if self.state is None else self.state['round'] + 1}"

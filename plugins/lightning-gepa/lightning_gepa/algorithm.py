@@ -28,7 +28,7 @@ from openai import AsyncOpenAI
 
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError, NoRewards
+from lightning_core.errors import AlgorithmError
 from lightning_core.types import Dataset, PromptTemplate
 from lightning_gepa.driver import optimize
 from lightning_gepa.options import Options, Plan
@@ -179,7 +179,8 @@ class GEPA(Algorithm):
         train, val = split_samples(train_dataset, val_dataset, algorithm="gepa")
         logger.info("lightning.gepa_plan rollouts=%d model_calls=%d: %s", plan.rollouts, plan.model_calls, plan)
         about, counts_calls = self._about(prompts, train, val), not self._endpoint.is_behind(proxy)
-        saved = await SavedSearch.open(store, about, counts_calls=counts_calls, algorithm="gepa")
+        saved = await SavedSearch.open(store, about, counts_calls=counts_calls, algorithm="gepa", keeps_answers=True)
+        await saved.try_again()  # counts the runs of the search, this one included
         async with self._endpoint.open(store, proxy) as client:
             search = self._search = Search(
                 options=self._options,
@@ -197,12 +198,9 @@ class GEPA(Algorithm):
                 await run_in_thread(partial(self._optimize, search), name="gepa")
             except LimitReached:
                 logger.info("lightning.gepa_limit_reached metric_calls=%d", search.counts["metric_calls"])
-            except (AlgorithmError, NoRewards):
-                await saved.try_again(keep_answers=True)
-                raise
         assert search.best is not None
         await search.trials.publish(search.best)
-        self._tell(search)
+        self._tell(search, None)
         logger.info("lightning.gepa_ended best=%d: %s", search.best.number, search.result)
         await saved.end()
 
@@ -213,9 +211,9 @@ class GEPA(Algorithm):
     def _optimize(self, search: Search, portal: Portal) -> None:
         optimize(search, portal, partial(self._tell, search))
 
-    def _tell(self, search: Search) -> None:
-        if search.best is not None:
-            self.report(search.metrics, step=search.step or None, best_resources=search.best.resources)
+    def _tell(self, search: Search, step: int | None) -> None:
+        assert search.best is not None
+        self.report(search.metrics, step=step, best_resources=search.best.resources)
 
     def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
         """What a search depends on, as far as the algorithm can tell: the agent is not among it."""

@@ -15,7 +15,7 @@ from lightning_gepa.search import Components, Records, Sample, Search, records_o
 logger = logging.getLogger(__name__)
 
 
-def optimize(search: Search, portal: Portal, tell: Callable[[], None]) -> None:
+def optimize(search: Search, portal: Portal, tell: Callable[[int | None], None]) -> None:
     """Run `gepa.optimize` on a search, until no rollouts are left or nothing is left to gain.
 
     To be called in the thread of the portal. gepa keeps nothing: it is given no folder, so it writes and reads no
@@ -24,7 +24,7 @@ def optimize(search: Search, portal: Portal, tell: Callable[[], None]) -> None:
     Args:
         search: What is searched; has the result.
         portal: Runs what the search does.
-        tell: Called when there is something to report.
+        tell: Called after the first validation, and with the number of each iteration that has ended.
     """
     options = search.options
     gepa.optimize(
@@ -33,7 +33,7 @@ def optimize(search: Search, portal: Portal, tell: Callable[[], None]) -> None:
         valset=[("val", index) for index in range(len(search.val))],
         adapter=Adapter(search, portal),
         reflection_strategy=Reflection(search, portal),
-        callbacks=[Callbacks(search, tell)],
+        callbacks=[Callbacks(search, portal, tell)],
         stop_callbacks=[lambda state: is_over(search)],
         candidate_selection_strategy=options.candidate_selection_strategy,
         reflection_minibatch_size=options.reflection_minibatch_size,
@@ -103,8 +103,9 @@ class Reflection:
 class Callbacks:
     """Follows gepa's loop. Events are mappings, as `gepa.core.callbacks` describes them."""
 
-    def __init__(self, search: Search, tell: Callable[[], None]) -> None:
+    def __init__(self, search: Search, portal: Portal, tell: Callable[[int | None], None]) -> None:
         self._search = search
+        self._portal = portal
         self._tell = tell
         self._pool: list[Components] = []
 
@@ -123,11 +124,12 @@ class Callbacks:
         if event["is_best_program"]:
             self._search.best = self._search.find(event["candidate"])
         if not self._search.step:
-            self._tell()
+            self._tell(None)
 
     def on_iteration_end(self, event: Any) -> None:
-        """Report."""
-        self._tell()
+        """Report an iteration that has come to its end; gepa also calls this for one that has not."""
+        if not self._portal.has_stopped:
+            self._tell(event["iteration"])
 
 
 class Log:

@@ -21,6 +21,8 @@ class Portal:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
+        self.has_stopped = False
+        """Whether the thread unwinds."""
         self.failure: Exception | None = None
         """What a coroutine raised."""
 
@@ -34,9 +36,10 @@ class Portal:
         try:
             return future.result()
         except concurrent.futures.CancelledError:
+            self.has_stopped = True
             raise Stopped from None
         except Exception as exc:
-            self.failure = exc
+            self.has_stopped, self.failure = True, exc
             raise Stopped from exc
 
     async def close(self) -> None:

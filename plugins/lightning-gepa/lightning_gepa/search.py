@@ -178,7 +178,7 @@ class Search:
         batch = await self.trials.run(candidate, dataset, indexes, mode=mode, step=step)
         outcomes = list(batch.outcomes)
         is_first = mode == "val" and candidate.number == 0
-        for again in range(1, self.saved.tries + 1):  # what has stopped the search before
+        for again in range(1, self.saved.tries):  # what may have ended an earlier run of the search
             nothing_known = is_first and not Batch(outcomes).rewards
             places = [place for place, each in enumerate(outcomes) if nothing_known or is_fault(each)]
             if not places:

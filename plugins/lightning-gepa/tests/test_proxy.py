@@ -1,0 +1,172 @@
+"""The model that rewrites prompts behind the run's model proxy: priced, recorded, and in the run's budget."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from gepa_toys import FIRST, TRAIN, VAL, edit_by_lot, succeed_where_easy
+from lightning_gepa import GEPA
+from lightning_proxy.openai_backend import OpenAIBackend
+from openai import AsyncOpenAI
+
+from lightning_core import LLM, FitResult, InMemoryLightningStore, PromptTemplate, Trainer, rollout
+from lightning_core.adapter import read_model_calls
+from lightning_core.algorithm.own_calls import is_of_algorithm
+from lightning_core.errors import AlgorithmError, InvalidInput
+from lightning_core.registry import default_registry
+
+
+class Models:
+    """Answers as the models named `editor` and `small`, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.url = ""
+
+    def asked(self, model: str) -> int:
+        return sum(request["model"] == model for request in self.requests)
+
+    async def complete(self, http_request: web.Request) -> web.Response:
+        request = json.loads(await http_request.read())
+        self.requests.append(request)
+        text = request["messages"][0]["content"]
+        said = edit_by_lot(text, request["seed"]) if request["model"] == "editor" else text
+        return web.json_response(
+            {
+                "id": f"answer {len(self.requests)}",
+                "object": "chat.completion",
+                "created": 0,
+                "model": request["model"],
+                "choices": [
+                    {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"},
+                ],
+                "usage": {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12},
+            }
+        )
+
+
+@pytest.fixture
+async def models() -> AsyncIterator[Models]:
+    serving = Models()
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", serving.complete)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        serving.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        yield serving
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing but the proxy says where models are."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AGL_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with default_registry().register("backends", "openai", OpenAIBackend):
+        yield
+
+
+@rollout
+async def agent(task: Any, prompt_template: PromptTemplate, llm: LLM) -> float:
+    """Ask the small model something, and be rewarded by what the prompt is worth."""
+    async with AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+        await client.chat.completions.create(
+            model="small", messages=[{"role": "user", "content": task["question"]}], seed=0
+        )
+    return succeed_where_easy(prompt_template.template, task)
+
+
+async def fit(
+    models: Models, *names: str, store: InMemoryLightningStore | None = None, budget: Any = None, **options: Any
+) -> FitResult:
+    prices = {"input_cost_per_token": 0.001, "output_cost_per_token": 0.001}
+    model_list = [
+        {"model_name": name, "litellm_params": {"model": f"openai/{name}", "api_base": models.url, **prices}}
+        for name in names
+    ]
+    trainer = Trainer(
+        algorithm=GEPA(**{"reflection_lm": "editor", "max_metric_calls": 40, **options}),
+        initial_resources={"main": PromptTemplate(template=FIRST)},
+        n_runners=4,
+        llm_proxy={"model_list": model_list},
+        store=store or InMemoryLightningStore(),
+        budget=budget,
+    )
+    return await trainer.fit_async(agent, TRAIN, val_dataset=VAL)
+
+
+async def test_its_own_calls_are_priced_and_recorded_apart_from_the_agents(models: Models) -> None:
+    store = InMemoryLightningStore()
+    result = await fit(models, "small", "editor", store=store)
+    calls = int(result.metrics["reflection_calls"])
+    assert calls == models.asked("editor") > 0
+    used = result.usage.algorithm
+    assert (used.calls, used.input_tokens, used.output_tokens) == (calls, 10 * calls, 2 * calls)
+    assert used.cost == pytest.approx(0.012 * calls)
+    assert result.metrics["own_input_tokens"] == 10 * calls
+    assert result.usage.agent.calls == models.asked("small") == result.metrics["metric_calls"]
+    (own,) = [each for each in await store.query_rollouts() if is_of_algorithm(each)]
+    spans = await store.query_spans(own.rollout_id)
+    assert {span.name for span in spans} == {"chat editor"}
+    assert len(read_model_calls(spans)) == calls
+
+
+@pytest.mark.parametrize("calls", [14, 25, 33])
+async def test_the_budget_is_hard_and_a_run_with_more_of_it_goes_on_as_if_nothing_had_been(
+    models: Models, calls: int
+) -> None:
+    whole = await fit(models, "small", "editor")
+    models.requests.clear()
+    store = InMemoryLightningStore()
+    ended = await fit(models, "small", "editor", store=store, budget={"calls": calls})
+    assert ended.status == "budget"
+    assert len(models.requests) == calls
+    assert ended.best_resources is not None
+    result = await fit(models, "small", "editor", store=store, budget={"calls": 1000})
+    assert result.status == "succeeded"
+    for name in ("val_reward", "metric_calls", "reflection_calls", "candidates"):
+        assert result.metrics[name] == whole.metrics[name]
+    assert result.best_resources is not None
+    assert whole.best_resources is not None
+    assert result.best_resources["main"] == whole.best_resources["main"]
+    assert result.budget is not None
+    assert result.budget.used["calls"] == len(models.requests)
+    # What was refused or cut off is asked for again, and nothing else.
+    assert len(models.requests) <= whole.usage.agent.calls + whole.usage.algorithm.calls + 4
+
+
+async def test_a_model_that_the_proxy_does_not_serve_is_asked_directly_and_counted(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "toy-key-of-the-user")
+    monkeypatch.setenv("OPENAI_BASE_URL", models.url)
+    result = await fit(models, "small")
+    assert result.usage.algorithm.calls == models.asked("editor") > 0
+
+
+@pytest.mark.parametrize(
+    ("own", "names", "message"),
+    [
+        ({}, ["small"], r"the budget limits calls, and gepa asks editor.*name another reflection_lm"),
+        ({"api_key": "k"}, ["small", "editor"], "the budget limits calls, and gepa has an endpoint of its own"),
+    ],
+)
+async def test_a_budget_that_could_not_count_the_search_is_refused(
+    models: Models, own: dict[str, Any], names: list[str], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        await fit(models, *names, budget={"calls": 5}, **own)
+    assert models.requests == []
+
+
+async def test_without_a_key_it_says_what_to_set(models: Models) -> None:
+    with pytest.raises(
+        AlgorithmError, match=r"gepa asks models.*set OPENAI_API_KEY.*or put editor into the model_list"
+    ):
+        await fit(models, "small")
+    assert models.requests == []
