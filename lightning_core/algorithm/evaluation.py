@@ -148,13 +148,14 @@ class Evaluate(FastAlgorithm):
         require_reward(found, step="the evaluation")
         self.report(summarise(found, repeat=self.repeat, pass_at=self.pass_at))
 
-    async def try_samples(self, samples: Sequence[Any], *, repeat: int, key: str) -> list[SampleTrials]:
+    async def try_samples(self, samples: Sequence[Any], *, repeat: int, key: str, part: int = 0) -> list[SampleTrials]:
         """Run the agent on each sample some times.
 
         Args:
             samples: The inputs.
             repeat: How often each is run.
-            key: Names these trials within the run; the same key again continues them.
+            key: Names the work within the run; the same key and part again continue it.
+            part: Which part of the work this is.
         """
         store, resources, resources_id = self.get_store(), self.get_initial_resources(), None
         if resources is not None:
@@ -162,7 +163,12 @@ class Evaluate(FastAlgorithm):
             resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
             self.report({}, best_resources=resources)
         trials = await _run_trials(
-            store, samples, repeat, resources_id=resources_id, config=self.get_rollout_config(), request_id=f"{key}/try"
+            store,
+            samples,
+            repeat,
+            resources_id=resources_id,
+            config=self.get_rollout_config(),
+            request_id=f"{key}/{part}",
         )
         return [
             SampleTrials(key=key_of(sample), task=_named(sample), trials=trials[at * repeat : (at + 1) * repeat])

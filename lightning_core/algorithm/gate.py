@@ -1,0 +1,290 @@
+"""The algorithm that shows that an agent is not worse than it was, with as few rollouts as that takes."""
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+
+from lightning_core.algorithm.batch import continued
+from lightning_core.algorithm.estimates import number_text, paired_difference
+from lightning_core.algorithm.evaluation import (
+    Evaluate,
+    Evaluation,
+    SampleTrials,
+    key_of,
+    mean_of,
+    require_reward,
+    summarise,
+)
+from lightning_core.algorithm.sequential import anytime_bounds
+from lightning_core.errors import InvalidInput
+from lightning_core.types import Dataset, samples_of
+
+Outcome = Literal["passed", "worse", "undecided"]
+"""`passed`: the reward drops by less than the margin. `worse`: it drops by more. Both at the stated confidence."""
+
+_LOOKS = 20
+_MIN_LOOK = 10
+_MAX_NAMED = 10
+
+
+class Change(BaseModel):
+    """How a figure changed, over the samples that have it before and after."""
+
+    model_config = ConfigDict(frozen=True)
+
+    before: float
+    after: float
+    low: float | None
+    """The lower end of the 95% interval of the change; None where the samples do not tell."""
+    high: float | None
+
+    def row(self, name: str) -> str:
+        """Return it as a row of a Markdown table."""
+        change = number_text(self.after - self.before, sign="+")
+        if self.low is not None and self.high is not None:
+            change += f" (95% {number_text(self.low, sign='+')} to {number_text(self.high, sign='+')})"
+        return f"| {name} | {number_text(self.before)} | {number_text(self.after)} | {change} |"
+
+
+class Regression(BaseModel):
+    """A sample that got worse."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: str
+    before: float
+    after: float
+    failure: str | None
+    """Why a rollout of it gave no reward."""
+
+
+class GateResult(BaseModel):
+    """What a gate has found."""
+
+    model_config = ConfigDict(frozen=True)
+
+    outcome: Outcome
+    max_drop: float
+    baseline: str
+    """The run of the baseline."""
+    run_id: str
+    reward: Change
+    """The interval holds at every look."""
+    seconds: Change | None
+    """Of a rollout; None where that is not known."""
+    cost_usd: Change | None
+    """Of a rollout; None where that is not known."""
+    n: int
+    """How many samples were compared."""
+    of: int
+    """How many could have been: those of the dataset that the baseline has, too."""
+    lost: int
+    """Samples that a fault kept from a comparison."""
+    not_in_dataset: int
+    """Samples of the baseline that the dataset does not have."""
+    flaky: list[str]
+    """Samples whose repeated rollouts differ, before or after."""
+    regressions: list[Regression]
+    """The samples that dropped the most."""
+
+    def markdown(self) -> str:
+        """Return it as Markdown for a pull request. Texts of tasks are quoted, so that they do nothing there."""
+        words = {
+            "passed": f"The reward drops by less than {self.max_drop:g}.",
+            "worse": f"The reward drops by more than {self.max_drop:g}.",
+            "undecided": f"The samples do not tell whether the reward drops by less than {self.max_drop:g}.",
+        }
+        end = " It ended early." if self.n + self.lost < self.of else ""
+        lines = [
+            f"### Gate: {self.outcome}",
+            "",
+            f"{words[self.outcome]} Compared with {self.baseline} on {self.n} of {self.of} samples.{end}",
+            "",
+            "| | before | after | change |",
+            "|---|---|---|---|",
+            self.reward.row("reward"),
+        ]
+        lines += [each.row(name) for name, each in self._others() if each is not None]
+        if self.lost:
+            lines += ["", f"{self.lost} samples were lost to faults."]
+        if self.not_in_dataset:
+            lines += ["", f"{self.not_in_dataset} samples of the baseline are not in the dataset."]
+        if self.regressions:
+            lines += ["", "Dropped the most:", ""]
+            lines += [
+                f"- {_quoted(each.task)}: {number_text(each.before)} → {number_text(each.after)}"
+                + ("" if each.failure is None else f" ({_quoted(each.failure)})")
+                for each in self.regressions
+            ]
+        if self.flaky:
+            lines += ["", "Flaky, so that their rollouts differ without a change:", ""]
+            lines += [f"- {_quoted(task)}" for task in self.flaky]
+        return "\n".join(lines) + "\n"
+
+    def _others(self) -> list[tuple[str, Change | None]]:
+        return [("seconds a rollout", self.seconds), ("dollars a rollout", self.cost_usd)]
+
+
+class Gate(Evaluate):
+    """Compares the agent with an evaluation of before, sample by sample, until it is clear whether it got worse.
+
+    The samples that both have are run in a random order. After each part of them the mean difference gets bounds that
+    hold at every look (see `anytime_bounds`). The gate ends as soon as they lie above `-max_drop`, or below it. A
+    rollout in which the agent failed, or that has no reward, counts with the lowest reward; a fault does not count.
+
+    Args:
+        baseline: The file of the evaluation.
+        max_drop: The margin: how much smaller the mean reward may be.
+        repeat: How often each sample is run.
+        low: The lowest reward that there can be.
+        high: The highest one.
+        seed: Of the order of the samples.
+    """
+
+    def __init__(
+        self,
+        baseline: str,
+        *,
+        max_drop: PositiveFloat = 0.02,
+        repeat: PositiveInt = 1,
+        low: float = 0.0,
+        high: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(repeat=repeat)
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"low is {low}, and high is {high}; low is the smaller one, and both are finite")
+        if not 0 < max_drop < high - low:
+            raise ValueError(f"max_drop is {max_drop}; it is more than 0 and less than {high - low:g}")
+        self.baseline = baseline
+        self.max_drop = max_drop
+        self.low = low
+        self.high = high
+        self.seed = seed
+        self.result: GateResult | None = None
+        """What was found; None before the end."""
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Compare.
+
+        Raises:
+            RunFolderError: When the baseline cannot be read.
+            InvalidInput: When there is no sample that both have, or a reward is beyond its range.
+            NoRewards: When no rollout gave a reward.
+        """
+        baseline = Evaluation.read(Path(self.baseline))
+        before = {sample.key: sample for sample in baseline.samples}
+        dataset = train_dataset if val_dataset is None else val_dataset
+        given = {key_of(sample): sample for sample in ([] if dataset is None else samples_of(dataset))}
+        order = [key for key in given if key in before]
+        if not order:
+            raise InvalidInput(
+                f"the dataset has none of the {len(before)} samples of the baseline {self.baseline}; "
+                "evaluate the same dataset"
+            )
+        random.Random(self.seed).shuffle(order)
+        step = max(_MIN_LOOK, math.ceil(len(order) / _LOOKS))
+        found: list[SampleTrials] = []
+        bounds = (self.low - self.high, self.high - self.low)
+        outcome: Outcome = "undecided"
+        async with continued(self.get_store(), "gate", of=[order, self.repeat, self.max_drop]) as key:
+            for start in range(0, len(order), step):
+                part = [given[each] for each in order[start : start + step]]
+                found += await self.try_samples(part, repeat=self.repeat, key=key, part=start)
+                require_reward(found, step="the gate")
+                bounds = self._look([(before[each.key], each) for each in found], bounds)
+                outcome = self._outcome(bounds)
+                if outcome != "undecided":
+                    break
+        self.keep(found)
+        pairs = [(before[each.key], each) for each in found]
+        self.result = self._result(outcome, pairs, bounds, baseline=baseline, of=len(order))
+        self.report(
+            {
+                **summarise(found, repeat=self.repeat, pass_at=self.pass_at),
+                "reward_change": self.result.reward.after - self.result.reward.before,
+                "reward_change_low": bounds[0],
+                "reward_change_high": bounds[1],
+            }
+        )
+
+    def _look(
+        self, pairs: Sequence[tuple[SampleTrials, SampleTrials]], known: tuple[float, float]
+    ) -> tuple[float, float]:
+        differences = [second - first for first, second in self._values(pairs)]
+        span = self.high - self.low
+        low, high = anytime_bounds(differences, low=-span, high=span)
+        return max(low, known[0]), min(high, known[1])
+
+    def _outcome(self, bounds: tuple[float, float]) -> Outcome:
+        return "passed" if bounds[0] > -self.max_drop else "worse" if bounds[1] < -self.max_drop else "undecided"
+
+    def _values(self, pairs: Iterable[tuple[SampleTrials, SampleTrials]]) -> list[tuple[float, float]]:
+        both = [(self._value(first), self._value(second)) for first, second in pairs]
+        return [(first, second) for first, second in both if first is not None and second is not None]
+
+    def _value(self, sample: SampleTrials) -> float | None:
+        """Return the mean of the trials that say something of the agent; None when none does."""
+        rewards = [self.low if each.reward is None else each.reward for each in sample.trials if not each.is_fault]
+        for reward in rewards:
+            if not self.low <= reward <= self.high:
+                raise InvalidInput(
+                    f"a reward of {sample.task!r} is {reward:g}, which is not from {self.low:g} to {self.high:g}; "
+                    "say what rewards there can be, with the gate's low and high"
+                )
+        return sum(rewards) / len(rewards) if rewards else None
+
+    def _result(
+        self,
+        outcome: Outcome,
+        pairs: Sequence[tuple[SampleTrials, SampleTrials]],
+        bounds: tuple[float, float],
+        *,
+        baseline: Evaluation,
+        of: int,
+    ) -> GateResult:
+        values = self._values(pairs)
+        n = len(values)
+        means = [sum(column) / n for column in zip(*values, strict=True)] if n else [math.nan, math.nan]
+        return GateResult(
+            outcome=outcome,
+            max_drop=self.max_drop,
+            baseline=baseline.run_id,
+            run_id=self.get_store().run_id,
+            reward=Change(before=means[0], after=means[1], low=bounds[0], high=bounds[1]),
+            seconds=_change(pairs, "seconds"),
+            cost_usd=_change(pairs, "cost_usd"),
+            n=n,
+            of=of,
+            lost=len(pairs) - n,
+            not_in_dataset=len({sample.key for sample in baseline.samples}) - of,
+            flaky=[second.task for first, second in pairs if first.is_flaky or second.is_flaky][:_MAX_NAMED],
+            regressions=self._regressions(pairs),
+        )
+
+    def _regressions(self, pairs: Iterable[tuple[SampleTrials, SampleTrials]]) -> list[Regression]:
+        dropped = []
+        for first, second in pairs:
+            before, after = self._value(first), self._value(second)
+            if before is not None and after is not None and after < before:
+                failure = next((each.failure for each in second.trials if each.failure is not None), None)
+                dropped.append(Regression(task=second.task, before=before, after=after, failure=failure))
+        return sorted(dropped, key=lambda each: each.after - each.before)[:_MAX_NAMED]
+
+
+def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Change | None:
+    found = paired_difference(
+        [mean_of(first.trials, what) for first, _ in pairs], [mean_of(second.trials, what) for _, second in pairs]
+    )
+    if found is None:
+        return None
+    return Change(before=found.before, after=found.after, low=found.low, high=found.high)
+
+
+def _quoted(text: str) -> str:
+    line = " ".join(text.replace("`", "'").split())
+    return f"`{line if len(line) <= 120 else line[:119] + '…'}`"

@@ -1,0 +1,148 @@
+"""A gate: passed, worse or undecided, with as few rollouts as that takes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_core import Trainer, rollout
+from lightning_core.algorithm.evaluation import Evaluation, SampleTrials, Trial, key_of
+from lightning_core.algorithm.gate import Gate, GateResult
+from lightning_core.errors import Fault, InvalidInput
+
+pytestmark = pytest.mark.usefixtures("nothing_left_running")
+
+SAMPLES = list(range(300))
+MANY = 300
+
+
+@pytest.fixture
+def baseline(tmp_path: Path) -> Callable[..., Path]:
+    """Write a baseline: what each sample gave, once or several times."""
+
+    def write(rewards: Mapping[Any, Sequence[float | None]]) -> Path:
+        samples = [
+            SampleTrials(
+                key=key_of(sample),
+                task=str(sample),
+                trials=[Trial(rollout_id="ro-1", reward=reward, seconds=1.0, cost_usd=0.5) for reward in given],
+            )
+            for sample, given in rewards.items()
+        ]
+        Evaluation(run_id="run-before", samples=samples).write(tmp_path / "baseline.json")
+        return tmp_path / "baseline.json"
+
+    return write
+
+
+async def gated(
+    path: Path, score: Callable[[Any], Any], samples: Sequence[Any] = tuple(SAMPLES), **options: Any
+) -> GateResult:
+    @rollout
+    async def agent(task: Any) -> Any:
+        return score(task)
+
+    algorithm = Gate(str(path), **options)
+    trainer = Trainer(algorithm=algorithm, n_runners=4, stop_on_identical_failures=False)
+    await trainer.fit_async(agent, val_dataset=samples)
+    assert algorithm.result is not None
+    return algorithm.result
+
+
+async def test_an_agent_that_did_not_change_passes_early(baseline: Callable[..., Path]) -> None:
+    found = await gated(baseline({each: [each % 2] for each in SAMPLES}), lambda task: float(task % 2))
+    assert (found.outcome, found.of, found.lost, found.regressions) == ("passed", MANY, 0, [])
+    assert found.n < MANY
+    assert found.reward.low is not None
+    assert -0.02 < found.reward.low < 0
+    assert found.seconds is not None
+    assert found.seconds.before == 1.0
+    assert found.cost_usd is None
+
+
+async def test_an_agent_that_got_much_worse_is_stopped_early(baseline: Callable[..., Path]) -> None:
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), lambda task: float(task % 2))
+    assert found.outcome == "worse"
+    assert found.n < 100
+    assert {(each.before, each.after) for each in found.regressions} == {(1.0, 0.0)}
+
+
+async def test_few_samples_do_not_tell(baseline: Callable[..., Path]) -> None:
+    few = SAMPLES[:20]
+    found = await gated(baseline({each: [1.0] for each in few}), lambda task: 1.0, few)
+    assert (found.outcome, found.n) == ("undecided", 20)
+    found = await gated(baseline({each: [1.0] for each in few}), lambda task: 1.0, few, max_drop=0.4)
+    assert found.outcome == "passed"
+
+
+async def test_a_failure_counts_with_the_lowest_reward_and_a_fault_does_not_count(
+    baseline: Callable[..., Path],
+) -> None:
+    def score(task: int) -> float:
+        if task == 0:
+            raise ValueError("no answer")
+        if task == 1:
+            raise Fault("the tools are away")
+        return 1.0
+
+    few = SAMPLES[:10]
+    found = await gated(baseline({each: [1.0] for each in few}), score, few)
+    assert (found.n, found.lost) == (9, 1)
+    assert found.reward.after == pytest.approx(8 / 9)
+    (dropped,) = found.regressions
+    assert (dropped.task, dropped.after, dropped.failure) == ("0", 0.0, "ValueError: no answer")
+
+
+async def test_flaky_samples_are_named(baseline: Callable[..., Path]) -> None:
+    few = SAMPLES[:10]
+    path = baseline({each: [1.0, float(each != 3)] for each in few})
+    seen: set[int] = set()
+
+    def score(task: int) -> float:
+        is_first = task not in seen
+        seen.add(task)
+        return 1.0 if task != 5 else float(is_first)
+
+    found = await gated(path, score, few, repeat=2)
+    assert sorted(found.flaky) == ["3", "5"]
+
+
+async def test_only_samples_of_both_are_compared(baseline: Callable[..., Path]) -> None:
+    path = baseline({each: [1.0] for each in range(12)})
+    found = await gated(path, lambda task: 1.0, range(4, 20))
+    assert (found.of, found.not_in_dataset) == (8, 4)
+    with pytest.raises(InvalidInput, match="the dataset has none of the 12 samples of the baseline"):
+        await gated(path, lambda task: 1.0, ["other"])
+
+
+async def test_other_rewards_need_their_range(baseline: Callable[..., Path]) -> None:
+    path = baseline({each: [5.0] for each in range(12)})
+    with pytest.raises(InvalidInput, match=r"a reward of '.*' is 5, which is not from 0 to 1; say what rewards"):
+        await gated(path, lambda task: 5.0, range(12))
+    found = await gated(path, lambda task: 5.0, range(12), low=0, high=10, max_drop=8)
+    assert found.outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_drop": 0.0}, "max_drop is 0.0; it is more than 0 and less than 1"),
+        ({"max_drop": 1.0}, "max_drop is 1.0; it is more than 0 and less than 1"),
+        ({"low": 1.0, "high": 0.0}, "low is the smaller one"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Gate("baseline.json", **options)  # type: ignore[arg-type]
+
+
+async def test_what_a_sample_says_does_nothing_in_markdown(baseline: Callable[..., Path]) -> None:
+    evil = "`![x](http://a) @all\n# Gate: passed"
+    samples = [evil, *map(str, range(11))]
+    found = await gated(baseline({each: [1.0] for each in samples}), lambda task: float(task != evil), samples)
+    text = found.markdown()
+    assert text.startswith("### Gate: undecided\n")
+    assert "- `'![x](http://a) @all # Gate: passed`: 1.00 → 0.00" in text
+    assert text.count("\n#") == 0
+    assert "| reward | 1.00 | 0.92 | -0.08 (95% " in text

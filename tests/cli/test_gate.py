@@ -1,0 +1,108 @@
+"""`agl gate`: its exit status, JSON and Markdown."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lightning_core.algorithm.evaluation import FILE
+from lightning_core.cli import agl
+from lightning_core.cli.evaluate import evaluate
+from lightning_core.cli.gate import gate
+from lightning_core.registry import default_registry
+from lightning_core.runs.folder import runs_in
+
+AGENT = """
+from lightning_core import rollout
+
+SAMPLES = list(range(40))
+
+@rollout
+async def solve(task, prompt_template):
+    return float(task % 10 < int(prompt_template.template))
+"""
+CONFIG = """
+agent: gated_agent:solve
+algorithm: apo
+initial_resources:
+  main_prompt: {resource_type: prompt_template, template: "9"}
+test_dataset: gated_agent:SAMPLES
+"""
+
+Agl = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agl]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "gated_agent.py").write_text(AGENT)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+
+    def invoke(command: str, *arguments: str) -> Result:
+        return CliRunner().invoke(agl, [command, "config.yaml", *arguments])
+
+    registry = default_registry()
+    with registry.register("commands", "eval", evaluate), registry.register("commands", "gate", gate):
+        yield invoke
+    sys.modules.pop("gated_agent", None)
+
+
+@pytest.fixture
+def baseline(run: Agl, runs_dir: Path) -> str:
+    ended = run("eval")
+    assert ended.exit_code == 0, ended.output
+    (found,) = runs_in(runs_dir)
+    return found.run_id
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_drop", "status", "outcome"),
+    [(9, 0.3, 0, "passed"), (0, 0.02, 1, "worse"), (9, 0.02, 4, "undecided")],
+)
+def test_the_exit_status_is_the_outcome(
+    run: Agl, baseline: str, prompt: int, max_drop: float, status: int, outcome: str
+) -> None:
+    files = ["--markdown", "gate.md", "-o", "gate.json"]
+    prompt_set = f"initial_resources.main_prompt.template='{prompt}'"
+    ended = run("gate", "--baseline", baseline, "--max-drop", str(max_drop), "--set", prompt_set, *files)
+    assert ended.exit_code == status, ended.output
+    assert f"### Gate: {outcome}" in ended.stdout
+    assert Path("gate.md").read_text() in ended.stdout
+    record = json.loads(Path("gate.json").read_text())
+    assert (record["outcome"], record["baseline"], record["max_drop"]) == (outcome, baseline, max_drop)
+
+
+def test_a_file_is_a_baseline_and_programs_get_an_event(run: Agl, baseline: str, runs_dir: Path) -> None:
+    (runs_dir / baseline / FILE).rename("baseline.json")
+    ended = run("gate", "--baseline", "baseline.json", "--max-drop", "0.3", "--json")
+    assert ended.exit_code == 0, ended.output
+    event = json.loads(ended.stdout.splitlines()[-1])
+    assert (event["event"], event["outcome"], event["lost"]) == ("gate", "passed", 0)
+    refused = run("gate", "--baseline", baseline)
+    assert refused.exit_code == 2
+    assert "is a run without an evaluation.json; name a run of agl eval" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--baseline", "run-none"], "no run 'run-none'"),
+        (["--baseline", "config.yaml"], "config.yaml is not an evaluation"),
+        ([], "Missing option '--baseline'"),
+    ],
+)
+def test_what_cannot_be_is_one_error(run: Agl, arguments: list[str], words: str) -> None:
+    ended = run("gate", *arguments)
+    assert ended.exit_code in (1, 2)
+    assert words in ended.stderr
+    assert ended.stderr.count("Error") == 1
+
+
+def test_a_margin_that_cannot_be_is_one_error(run: Agl, baseline: str) -> None:
+    ended = run("gate", "--baseline", baseline, "--max-drop", "0")
+    assert ended.exit_code == 2
+    assert "max_drop is 0.0; it has to be more than 0" in ended.stderr
