@@ -30,7 +30,7 @@ FIRST: str = CONFIG["initial_resources"]["main_prompt"]["template"]
 
 FULL: dict[str, Any] = {
     name: CONFIG["algorithm"][name]
-    for name in ("beam_width", "branch_factor", "beam_rounds", "gradient_batch_size", "val_batch_size")
+    for name in ("beam_width", "branch_factor", "beam_rounds", "gradient_batch_size", "val_batch_size", "max_rollouts")
 }
 """How long a search is in `config.yaml`."""
 

@@ -30,9 +30,9 @@ class APO(Algorithm):
     """Improves prompts with textual gradients and beam search.
 
     In each round every prompt of the beam is tried on training samples, a model says what is wrong with it, and
-    another one edits it accordingly. The edits and the beam are tried on the same validation samples, and the best
-    of them are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`, `Critic`
-    and `Editor` say where this differs.
+    another one edits it accordingly. The edits and the beam race on validation samples, and the best of all prompts
+    are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`, `Critic` and `Editor`
+    say where this differs.
 
     The prompts are the `PromptTemplate`s of the initial resources. Edits keep their engine and have the same
     placeholders; other edits are rejected before they are tried. What else is in the resources stays as it is.
@@ -52,7 +52,8 @@ class APO(Algorithm):
     - `val_reward`: the best prompt's mean reward on validation samples; `val_reward_low` and `val_reward_high` are
       its 95% interval, `val_samples` is how many samples are behind it.
     - `val_reward_initial`: the first prompt's mean reward on the same samples, where it was measured. `val_gain` is
-      the difference, sample by sample; `val_gain_low` and `val_gain_high` are its 95% interval.
+      the difference, sample by sample; `val_gain_low` and `val_gain_high` are its 95% interval, and `val_gain_p` the
+      p-value of a gain that takes into account that the best of many was chosen.
     - `candidates`: different prompts that were tried, the first included.
     - `rejected`: edits that were broken, or had other placeholders. `duplicates`: edits that were known already.
     - `lost`: rollouts without a reward. `lost_rounds`: rounds in which no rollout gave one. `lost_branches`: edits that
@@ -69,17 +70,21 @@ class APO(Algorithm):
         apply_edit_model: The model that edits.
         diversity_temperature: The temperature of both.
         gradient_batch_size: How many training samples a critique is made from.
-        val_batch_size: How many validation samples the candidates of a round are tried on.
+        val_batch_size: How many rollouts on validation samples a round has for each edit. Those that drop out early
+            leave theirs to the others.
         beam_width: How many prompts are kept from round to round.
         branch_factor: How many edits are made in a round for each place of the beam.
         beam_rounds: How many rounds there are, for each prompt where several are edited in turn.
         rollout_batch_timeout: The longest wait, in seconds, for rollouts that are enqueued together, their wait for a
             free runner included. What has not ended by then is cancelled, and lost.
-        run_initial_validation: Whether to try the first prompts on the whole validation set before the first round.
-            Without it there is nothing to compare the best with.
+        run_initial_validation: Whether to try the first prompts on the whole validation set before the first round;
+            with `max_rollouts`, on as many samples as a quarter of these at most. Without it they are measured in the
+            race, and with a tenth of the rollouts at the end.
         seed: Makes the choice of samples repeatable, and goes along with each request to a model.
         prompt_names: Which prompts of the initial resources to improve; None for all of them.
         jointly: Whether all of them are edited in each round, rather than in turn.
+        max_rollouts: The most rollouts of the search; the held-out test of the trainer is not counted. Rounds share
+            them. None for as many as the other options take.
         critic_template: The request for a critique, as the text or the path of a jinja template; None for our own.
         editor_template: The request for an edit, likewise.
         base_url: The endpoint of the models, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.
@@ -107,6 +112,7 @@ class APO(Algorithm):
         seed: int = 0,
         prompt_names: Sequence[str] | None = None,
         jointly: bool = False,
+        max_rollouts: int | None = None,
         critic_template: str | Path | None = None,
         editor_template: str | Path | None = None,
         base_url: str | None = None,
@@ -128,6 +134,7 @@ class APO(Algorithm):
             seed=seed,
             prompt_names=as_names(prompt_names),
             jointly=jointly,
+            max_rollouts=max_rollouts,
         )
         self._critic_request = critic_request(critic_template)
         self._editor_request = editor_request(editor_template)
@@ -254,7 +261,7 @@ class APO(Algorithm):
         else:
             search.restore(saved.state)
         self._tell(search)
-        while search.round_number < self._options.rounds(len(tools.prompts)):
+        while search.goes_on:
             await search.advance()
             await saved.keep(search.state())
             self._tell(search, step=search.round_number)

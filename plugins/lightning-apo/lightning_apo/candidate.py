@@ -1,9 +1,16 @@
 """Prompts in competition: what each of them scored, and which is better."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lightning_core.algorithm.estimates import Estimate, PairedDifference, estimate, paired_difference
+from lightning_core.algorithm.estimates import (
+    Estimate,
+    PairedDifference,
+    betting_e_value,
+    estimate,
+    paired_difference,
+)
 from lightning_core.types import NamedResources, PromptTemplate
 
 Texts = Mapping[str, str]
@@ -52,34 +59,62 @@ def compare(candidate: Candidate, reference: Candidate) -> PairedDifference | No
     return paired_difference(reference.on(samples), candidate.on(samples))
 
 
-def best_first(candidates: Iterable[Candidate], samples: Sequence[int]) -> list[Candidate]:
-    """Sort candidates by what they gained over one and the same other one, on the same samples.
+SHRINKAGE = 8
+"""An advantage counts as if a candidate had been like the others on this many more samples. So a prompt that was tried
+twice, and was lucky, does not pass one that was tried often. Chosen with `benchmarks/landscapes.py`."""
 
-    That other one is the candidate that gave most rewards, so a candidate gets nothing from losing the samples that
-    are hard for all candidates. One that lost more than half of the samples ranks behind the others, as little is known
-    of it. Where two are equal, the older one comes first. Those without a reward are left out.
+
+def best_first(candidates: Iterable[Candidate], among: Iterable[Candidate]) -> list[Candidate]:
+    """Sort candidates by their advantage: how much better they were than all others, sample by sample.
+
+    The advantage on one sample is the reward less the mean reward of all candidates that were tried on it. So hard
+    samples count against no candidate, and candidates can be compared that were tried on different samples, or on more
+    of them. The sum is divided by the number of samples and `SHRINKAGE`.
+
+    One that lost more than half of its samples ranks behind the others, as little is known of it. Where two are equal,
+    the older one comes first. Those without a reward are left out.
 
     Args:
-        candidates: All of them tried on the samples.
-        samples: What to compare them on.
+        candidates: Those to sort.
+        among: All that there are.
     """
-    rewards = {candidate: candidate.on(samples) for candidate in candidates}
-    given = {candidate: sum(reward is not None for reward in each) for candidate, each in rewards.items()}
-    alive = [candidate for candidate in rewards if given[candidate]]
-    if not alive:
-        return []
-    reference = min(alive, key=lambda candidate: (-given[candidate], candidate.number))
+    on_sample: dict[int, list[float]] = {}
+    for candidate in among:
+        for sample, reward in candidate.rewards.items():
+            if reward is not None:
+                on_sample.setdefault(sample, []).append(reward)
+    usual = {sample: math.fsum(rewards) / len(rewards) for sample, rewards in on_sample.items()}
+    largest = max((abs(reward) for rewards in on_sample.values() for reward in rewards), default=0.0) or 1.0
 
-    def place(candidate: Candidate) -> tuple[bool, bool, float, int]:
-        is_doubtful = 2 * given[candidate] < len(samples)
-        difference = paired_difference(rewards[reference], rewards[candidate])
-        if difference is None:  # they share no sample, so it cannot be compared
-            score = estimate(rewards[candidate])
-            assert score is not None  # it is alive
-            return is_doubtful, True, -score.mean, candidate.number
-        return is_doubtful, False, -difference.difference, candidate.number
+    def place(candidate: Candidate) -> tuple[bool, float, int]:
+        given = {sample: reward for sample, reward in candidate.rewards.items() if reward is not None}
+        gained = math.fsum((reward - usual[sample]) / largest for sample, reward in given.items())
+        # What is closer than this differs by rounding alone.
+        advantage = round(gained / (len(given) + SHRINKAGE), 9)
+        return 2 * len(given) < len(candidate.rewards), -advantage, candidate.number
 
-    return sorted(alive, key=place)
+    return sorted((candidate for candidate in candidates if candidate.is_scored), key=place)
+
+
+SIGNIFICANCE = 0.05
+"""How often a gain is taken for proven, at most, where there is none."""
+
+
+def p_value(best: Candidate, first: Candidate, *, tried: int) -> float | None:
+    """Return the p-value of a gain, valid for the best of many prompts and whenever one looks at it.
+
+    It is one over the e-value of the paired rewards, times the number of prompts that may be tried (Bonferroni). None
+    where a reward is not between 0 and 1, which the e-value needs.
+    """
+    samples = sorted(best.rewards.keys() & first.rewards.keys())
+    pairs = [
+        (before, after)
+        for before, after in zip(first.on(samples), best.on(samples), strict=True)
+        if before is not None and after is not None
+    ]
+    if not all(0 <= reward <= 1 for pair in pairs for reward in pair):
+        return None
+    return min(1.0, tried / betting_e_value([after - before for before, after in pairs]))
 
 
 MEASURED = (
@@ -91,6 +126,7 @@ MEASURED = (
     "val_gain",
     "val_gain_low",
     "val_gain_high",
+    "val_gain_p",
 )
 """The metrics that a result may lack: not measured yet, or true of an earlier best prompt only."""
 
@@ -112,6 +148,14 @@ class Result:
     """How often what happened; see `APO`."""
     history: Sequence[Candidate]
     """All candidates that were tried, in the order in which they were found."""
+    p_value: float | None = None
+    """How likely a gain like this is where no prompt is better than the first: valid for the best of many, and at any
+    moment. None where there is no gain to test, or rewards are not between 0 and 1."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the gain is beyond chance, though the best of many was chosen by these very samples."""
+        return self.p_value is not None and self.p_value <= SIGNIFICANCE
 
     def __str__(self) -> str:
         if self.gain is not None:
@@ -130,4 +174,5 @@ class Result:
         if self.gain is not None:
             figures |= {"val_reward_initial": self.gain.before, "val_gain": self.gain.difference}
             figures |= {"val_gain_low": self.gain.low, "val_gain_high": self.gain.high}
+        figures["val_gain_p"] = self.p_value
         return {**{name: value for name, value in figures.items() if value is not None}, **self.counts}

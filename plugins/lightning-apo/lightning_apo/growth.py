@@ -80,41 +80,31 @@ def key_of(texts: Texts) -> Key:
 class Growth:
     """The edits of one round.
 
-    No branch waits for another one, but where both want the same: a training sample is run once for each parent, and
-    an edit that several branches come to is tried out once. The result of a branch does not depend on the others.
+    No branch waits for another one. A parent is run once on training samples, which all its branches learn from, and
+    an edit that several branches come to is one candidate. The result of a branch does not depend on the others.
 
     Args:
         tools: What the search works with.
         round_number: Counts the rounds, from 1.
         known: The candidates of earlier rounds.
-        samples: The validation samples of the round.
     """
 
-    def __init__(
-        self, tools: Tools, *, round_number: int, known: Mapping[Key, Candidate], samples: Sequence[int]
-    ) -> None:
+    def __init__(self, tools: Tools, *, round_number: int, known: Mapping[Key, Candidate]) -> None:
         self._tools = tools
         self._round = round_number
         self._known = known
-        self._samples = samples
         self._edited = tools.options.edited_in(round_number, list(tools.prompts))
         self._others = [name for name in tools.prompts if name not in self._edited]
-        self._tried_out: SingleFlight[Candidate] = SingleFlight()
-        self._val_batches: dict[Key, Batch] = {}
-        self._train_batches: dict[tuple[int, int], Batch] = {}
+        self._entered: SingleFlight[Candidate] = SingleFlight()
+        self._batches: dict[int, Batch] = {}
 
     @property
-    def train_batches(self) -> list[Batch]:
+    def batches(self) -> list[Batch]:
         """The rollouts of the round on training samples."""
-        return [self._train_batches[place] for place in sorted(self._train_batches)]
-
-    @property
-    def val_batches(self) -> list[Batch]:
-        """The rollouts of the round on validation samples."""
-        return [self._val_batches[key] for key in sorted(self._val_batches)]
+        return [self._batches[number] for number in sorted(self._batches)]
 
     async def run(self, branches: Mapping[Candidate, int]) -> list[tuple[Candidate, Edit]]:
-        """Edit each parent as often as it says, and try parents and edits out.
+        """Edit each parent as often as it says.
 
         Returns:
             The result of each branch, with its parent, in the order of the parents and of their branches.
@@ -123,21 +113,15 @@ class Growth:
         return [(parent, edit) for parent, edits in zip(branches, grown, strict=True) for edit in edits]
 
     async def _grow(self, parent: Candidate, branches: int) -> list[Edit]:
-        training = _Training(self._tools, parent, branches, round_number=self._round)
-        edits: dict[int, Edit] = {}
+        tools = self._tools
+        seed = seed_of("training", tools.options.seed, self._round, *key_of(parent.texts))
+        samples = deal(len(tools.train), tools.options.gradient_batch_size, 0, seed=seed)
+        batch = await tools.trials.run(parent, tools.train, samples, mode="train", step=f"{self._round}")
+        self._batches[parent.number] = batch
+        experiments = [Experiment.from_outcome(outcome, tools.adapter) for outcome in batch.outcomes]
+        return await concurrently(self._branch(parent, branch, experiments) for branch in range(branches))
 
-        async def try_parent_out() -> None:
-            await self._try_out(parent.texts, parent)
-
-        async def follow(branch: int) -> None:
-            edits[branch] = await self._branch(parent, branch, training)
-
-        await concurrently([try_parent_out(), *(follow(branch) for branch in range(branches))])
-        self._train_batches.update({(parent.number, branch): batch for branch, batch in training.batches.items()})
-        return [edits[branch] for branch in range(branches)]
-
-    async def _branch(self, parent: Candidate, branch: int, training: "_Training") -> Edit:
-        experiments = await training.run(branch)
+    async def _branch(self, parent: Candidate, branch: int, experiments: Sequence[Experiment]) -> Edit:
         try:
             texts = await self._edit(parent, experiments, branch)
         except ModelFailed as exc:
@@ -150,7 +134,13 @@ class Growth:
             if reason := why_unusable(texts[name], self._tools.prompt(name, parent)):
                 logger.info("lightning.apo_edit_rejected parent=%d prompt=%s: %s", parent.number, name, reason)
                 return Rejected(reason)
-        return await self._try_out(texts, parent)
+        key = key_of(texts)
+
+        async def enter() -> Candidate:
+            # Where several parents come to the same texts, the store has the first of them as its parent.
+            return self._known.get(key) or await self._tools.trials.enter(texts, parent)
+
+        return await self._entered(key, enter)
 
     async def _edit(self, parent: Candidate, experiments: Sequence[Experiment], branch: int) -> Texts:
         """Have a critique made, and each prompt that it is about edited accordingly."""
@@ -182,51 +172,3 @@ class Growth:
 
         answers = await concurrently(edited(name) for name in self._edited)
         return {**parent.texts, **dict(zip(self._edited, answers, strict=True))}
-
-    async def _try_out(self, texts: Texts, parent: Candidate) -> Candidate:
-        """Return the candidate with these texts, tried on the validation samples of the round.
-
-        Where several parents come to the same texts, the store has the first of them as its parent.
-        """
-        key = key_of(texts)
-
-        async def try_out() -> Candidate:
-            candidate = self._known.get(key) or await self._tools.trials.enter(texts, parent)
-            self._val_batches[key] = await self._tools.trials.validate(
-                candidate, self._tools.val, self._samples, step=f"{self._round}"
-            )
-            return candidate
-
-        return await self._tried_out(key, try_out)
-
-
-class _Training:
-    """A parent on the training samples of its branches, each sample once."""
-
-    def __init__(self, tools: Tools, parent: Candidate, branches: int, *, round_number: int) -> None:
-        self._tools = tools
-        self._parent = parent
-        self._round = round_number
-        seed = seed_of("training", tools.options.seed, round_number, *key_of(parent.texts))
-        size = tools.options.gradient_batch_size
-        self._hands = [deal(len(tools.train), size, branch, seed=seed) for branch in range(branches)]
-        # A sample that several branches want is run by the first of them.
-        self._runs_it = {sample: branch for branch in reversed(range(branches)) for sample in self._hands[branch]}
-        self._has_run = [asyncio.Event() for _ in range(branches)]
-        self._experiments: dict[int, Experiment] = {}
-        self.batches: dict[int, Batch] = {}
-
-    async def run(self, branch: int) -> list[Experiment]:
-        """Return how it went on the samples of a branch."""
-        own = [sample for sample in self._hands[branch] if self._runs_it[sample] == branch]
-        if own:
-            batch = await self._tools.trials.run(
-                self._parent, self._tools.train, own, mode="train", step=f"{self._round}/{branch}"
-            )
-            self.batches[branch] = batch
-            for sample, outcome in zip(own, batch.outcomes, strict=True):
-                self._experiments[sample] = Experiment.from_outcome(outcome, self._tools.adapter)
-        self._has_run[branch].set()
-        for other in sorted({self._runs_it[sample] for sample in self._hands[branch]}):
-            await self._has_run[other].wait()
-        return [self._experiments[sample] for sample in self._hands[branch]]

@@ -27,6 +27,7 @@ class Options:
     seed: int
     prompt_names: tuple[str, ...] | None = None
     jointly: bool = False
+    max_rollouts: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("gradient_model", "apply_edit_model"):
@@ -35,6 +36,12 @@ class Options:
             _check(self, name, lambda value: _is_integer(value) and value >= 1, "an integer of at least 1")
         _check(self, "diversity_temperature", lambda value: _is_finite(value) and value >= 0, "a number of at least 0")
         _check(self, "rollout_batch_timeout", lambda value: _is_finite(value) and value > 0, "more than 0 seconds")
+        _check(
+            self,
+            "max_rollouts",
+            lambda value: value is None or (_is_integer(value) and value >= 1),
+            "an integer of at least 1, or none for as many as the other options take",
+        )
         for name in ("run_initial_validation", "jointly"):
             _check(self, name, lambda value: isinstance(value, bool), "true or false")
         _check(
@@ -83,15 +90,15 @@ def _is_finite(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The most that a search does. It does less where edits are equal or rejected, or fewer prompts are kept.
+    """The most that a search does. It does less where edits are equal or rejected, or there is nothing left to measure.
 
     The held-out test of the trainer comes on top, and so do the calls that the agent itself makes in each rollout.
     """
 
     train_rollouts: int
     """Rollouts on training samples."""
-    val_rollouts: int
-    """Rollouts on validation samples."""
+    rollouts: int
+    """All rollouts; what training does not use is for validation."""
     critic_calls: int
     """Requests to the model that criticises. What a client sends again after a failure is not counted."""
     editor_calls: int
@@ -100,9 +107,9 @@ class Plan:
     apply_edit_model: str
 
     @property
-    def rollouts(self) -> int:
-        """All rollouts."""
-        return self.train_rollouts + self.val_rollouts
+    def val_rollouts(self) -> int:
+        """Rollouts on validation samples, where training uses all that it can."""
+        return self.rollouts - self.train_rollouts
 
     @property
     def model_calls(self) -> int:
@@ -128,17 +135,14 @@ def plan_search(options: Options, *, n_train: int, n_val: int, n_prompts: int = 
     """
     rounds, width = options.rounds(n_prompts), options.beam_width
     branches = width * options.branch_factor
-    hand = min(options.val_batch_size, n_val)
-    # All branches of the first round are the first prompt's; later ones are spread over the beam.
-    first_train = min(n_train, branches * options.gradient_batch_size)
-    later_train = width * min(n_train, options.branch_factor * options.gradient_batch_size)
-    # What stays in the beam was tried on one hand at least, and needs no more than the rest.
-    first_val = n_val if options.run_initial_validation else hand
-    later_val = width * min(hand, n_val - hand)
+    # The first round has one parent, later ones have the beam.
+    train = min(n_train, options.gradient_batch_size) * (1 + (rounds - 1) * width)
+    val = (n_val if options.run_initial_validation else 0) + rounds * branches * min(options.val_batch_size, n_val)
+    rollouts = train + val if options.max_rollouts is None else min(train + val, options.max_rollouts)
     edits_of_a_branch = n_prompts if options.jointly else 1
     return Plan(
-        train_rollouts=first_train + (rounds - 1) * later_train,
-        val_rollouts=first_val + rounds * branches * hand + (rounds - 1) * later_val + width * (n_val - hand),
+        train_rollouts=min(train, rollouts),
+        rollouts=rollouts,
         critic_calls=rounds * branches,
         editor_calls=rounds * branches * edits_of_a_branch,
         gradient_model=options.gradient_model,

@@ -1,12 +1,15 @@
 """The beam search."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lightning_apo.candidate import Candidate, Result, best_first, compare
+from lightning_apo.candidate import Candidate, Result, best_first, compare, p_value
 from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
 from lightning_apo.models import ModelFailed
+from lightning_apo.plan import plan_search
 from lightning_apo.samples import deal, seed_of
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
@@ -28,22 +31,33 @@ def branches_of(beam: Sequence[Candidate], *, beam_width: int, branch_factor: in
 
 logger = logging.getLogger(__name__)
 
+FINALISTS = 4
+"""How many of the best prompts the rollouts are for that are left after the last round."""
+
 
 class BeamSearch:
     """Searches for better prompts, step by step: `begin`, `advance` for each round, `conclude`.
 
     This is the beam search of Pryzant et al. 2023 (arXiv 2305.03495, section 2.2). There a bandit algorithm decides
-    how often each candidate is tried. Here all candidates of a round are tried on the same validation samples and
-    compared on these, and the last choice is made on the whole validation set.
+    how often each candidate is tried. Here the candidates of a round race: all are tried on a few validation samples,
+    the better half of them on more, and so on, as in the sequential halving of Karnin, Koren and Somekh 2013 (ICML,
+    algorithm 3). All are tried on the same samples in the same order, and what was learnt of a prompt in one round
+    counts in later ones.
 
-    Nothing depends on the order in which rollouts and models come to an end. `state` after a step is all that a new
-    search needs to go on from there, see `restore`.
+    Each round has an equal share of the rollouts that are left of `Plan.rollouts`; what it does not use is for the
+    next. Nothing depends on the order in which rollouts and models come to an end. `state` after a step is all that a
+    new search needs to go on from there, see `restore`.
     """
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._candidates: dict[Key, Candidate] = {}
         self._beam: list[Candidate] = []
+        self._rounds = tools.options.rounds(len(tools.prompts))
+        sizes = {"n_train": len(tools.train), "n_val": len(tools.val), "n_prompts": len(tools.prompts)}
+        self._rollouts = plan_search(tools.options, **sizes).rollouts
+        seed = seed_of("validation", tools.options.seed)
+        self._deck = deal(len(tools.val), len(tools.val), 0, seed=seed)
         self.round_number = 0
         """The round that has ended last, from 1; 0 before the first."""
 
@@ -56,7 +70,7 @@ class BeamSearch:
     def result(self) -> Result:
         """How the search stands."""
         first, best = self._first, self._best
-        gain = compare(best, first) if best is not first and self._is_measured(first) else None
+        gain = compare(best, first) if best is not first else None
         # Both means are then over the same samples.
         score = best.score if gain is None else estimate(best.on(each for each in best.rewards if self._both(each)))
         return Result(
@@ -66,24 +80,37 @@ class BeamSearch:
             rejections=dict(self._tools.rejections),
             counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **self._tools.counts},
             history=tuple(self._candidates.values()),
+            # All edits that there may be, so that the correction is the same one whenever one looks.
+            p_value=None if gain is None else p_value(best, first, tried=self._rounds * self._edits),
         )
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The figures of the result, and the first prompt's reward where it was measured on the whole set."""
+        """The figures of the result, and the first prompt's reward where it was measured."""
         figures = self.result.metrics
-        if self._is_measured(self._first) and (score := self._first.score) is not None:
+        if (score := self._first.score) is not None:
             figures.setdefault("val_reward_initial", score.mean)
         return figures
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another round, and rollouts for it: to train the beam, and to try each edit once."""
+        options = self._tools.options
+        training = len(self._beam) * min(options.gradient_batch_size, len(self._tools.train))
+        return self.round_number < self._rounds and self._left >= training + self._edits + len(self._beam)
+
     async def begin(self) -> None:
-        """Enter the first prompts, and measure them on the whole validation set if the options ask for it."""
+        """Enter the first prompts, and measure them on the whole validation set if the options ask for it.
+
+        With `max_rollouts`, at most a quarter of these go into that.
+        """
         tools = self._tools
         texts = {name: prompt.template for name, prompt in tools.prompts.items()}
         self._first = self._best = self._admit(await tools.trials.enter(texts))
         self._beam = [self._first]
         if tools.options.run_initial_validation:
-            batch = await tools.trials.validate(self._first, tools.val, range(len(tools.val)), step="begin")
+            most = len(self._deck) if tools.options.max_rollouts is None else max(1, self._rollouts // 4)
+            batch = await tools.trials.validate(self._first, tools.val, self._deck[:most], step="begin")
             if not batch.rewards:
                 logger.warning(
                     "lightning.apo_first_prompt_failed rollouts=%d: %s; edits may do better",
@@ -101,23 +128,23 @@ class BeamSearch:
             AlgorithmError: When no model gave an answer in the whole round.
         """
         options, round_number = self._tools.options, self.round_number + 1
+        share = (self._left - self._reserve) // (self._rounds - self.round_number)
+        already = self._tools.trials.asked
         branches = branches_of(self._beam, beam_width=options.beam_width, branch_factor=options.branch_factor)
-        seed = seed_of("validation", options.seed)
-        samples = deal(len(self._tools.val), options.val_batch_size, round_number - 1, seed=seed)
-        growth = Growth(self._tools, round_number=round_number, known=self._candidates, samples=samples)
+        growth = Growth(self._tools, round_number=round_number, known=self._candidates)
         before = self._rewards()
         grown = await growth.run(branches)
         require_answers([edit for _, edit in grown], round_number=round_number)
         children = [child for parent, edit in grown if (child := self._adopt(edit, parent, round_number)) is not None]
-        pool = list(dict.fromkeys([*self._beam, *children]))
-        self._require_rewards(growth, round_number)
-        if failure := failure_of_all([*growth.train_batches, *growth.val_batches]):
+        field = list(dict.fromkeys([*self._beam, *children]))
+        tried = await self._race(field, share - (self._tools.trials.asked - already), step=f"{round_number}")
+        self._require_rewards(growth.batches, tried, round_number)
+        if failure := failure_of_all([*growth.batches, *tried]):
             self._tools.counts["lost_rounds"] += 1
             logger.warning("lightning.apo_round_lost round=%d: no rollout gave a reward; %s", round_number, failure)
             self._forget_since(before)
         else:
-            # Where these samples were lost by all, nothing was learnt of who is better.
-            self._beam = best_first(pool, samples)[: options.beam_width] or self._beam
+            self._beam = self._ranked(self._candidates.values())[: options.beam_width] or self._beam
         self.round_number = round_number
         self._choose()
         logger.info(
@@ -130,16 +157,20 @@ class BeamSearch:
         )
 
     async def conclude(self) -> None:
-        """Measure the last beam on the whole validation set, and choose the best of it and of the first prompts.
-
-        The first prompts take part if they were measured on the whole validation set. What is lost here is held against
-        the beam: its prompts may well be the reason.
+        """Spend what is left on the first prompts and the best ones, and choose the best.
 
         Raises:
             NoRewards: When no prompt ever had a reward on a validation sample.
         """
-        trials, val = self._tools.trials, self._tools.val
-        batches = await concurrently(trials.validate(each, val, range(len(val)), step="end") for each in self._beam)
+        batches: list[Batch] = []
+        for step in range(len(self._deck)):
+            leading = self._ranked(self._candidates.values())[:FINALISTS]
+            finalists = list(dict.fromkeys([*leading, *([self._first] if self._reserve else [])]))
+            level = self._level(finalists, self._left)
+            tried = await self._try_out(finalists, level, step=f"end/{step}")
+            if not tried:
+                break
+            batches += tried
         if failure := failure_of_all(batches):
             logger.warning("lightning.apo_last_validation_lost; no rollout gave a reward; %s", failure)
         if not any(candidate.is_scored for candidate in self._candidates.values()):
@@ -149,6 +180,53 @@ class BeamSearch:
                 f"{self.round_number} rounds; rejected edits: {counts['rejected']}, lost: {counts['lost_branches']}"
             )
         self._choose()
+
+    @property
+    def _edits(self) -> int:
+        """How many edits a round makes."""
+        return self._tools.options.beam_width * self._tools.options.branch_factor
+
+    @property
+    def _left(self) -> int:
+        """How many rollouts there may still be."""
+        return self._rollouts - self._tools.trials.asked
+
+    @property
+    def _reserve(self) -> int:
+        """How many rollouts rounds leave for the end, where the first prompts were not measured in the beginning."""
+        return 0 if self._tools.options.run_initial_validation else self._rollouts // 10
+
+    def _ranked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        return best_first(candidates, self._candidates.values())
+
+    async def _race(self, field: list[Candidate], share: int, *, step: str) -> list[Batch]:
+        """Try candidates out on more and more samples, and leave half of them behind each time."""
+        batches: list[Batch] = []
+        already = self._tools.trials.asked
+        level, rungs = 0, max(1, math.ceil(math.log2(len(field))))
+        for rung in range(rungs):
+            allowed = (share - (self._tools.trials.asked - already)) // (rungs - rung)
+            level = max(level + 1, self._level(field, min(allowed, self._left)))
+            if self._cost(field, level) > self._left:
+                break
+            batches += await self._try_out(field, level, step=f"{step}/{rung}")
+            field = self._ranked(field)[: math.ceil(len(field) / 2)] or field
+        return batches
+
+    async def _try_out(self, candidates: Iterable[Candidate], level: int, *, step: str) -> list[Batch]:
+        """Try candidates on the first samples of the deck, as many as `level` says; return what there was to do."""
+        trials, val = self._tools.trials, self._tools.val
+        batches = await concurrently(trials.validate(each, val, self._deck[:level], step=step) for each in candidates)
+        return [batch for batch in batches if batch.outcomes]
+
+    def _level(self, candidates: Sequence[Candidate], allowed: int) -> int:
+        """Return on how many samples these can be tried with so many rollouts."""
+        levels = range(len(self._deck) + 1)
+        return bisect_right(levels, allowed, key=lambda level: self._cost(candidates, level)) - 1
+
+    def _cost(self, candidates: Iterable[Candidate], level: int) -> int:
+        level = min(level, len(self._deck))
+        return sum(sum(sample not in each.rewards for sample in self._deck[:level]) for each in candidates)
 
     def state(self) -> dict[str, Any]:
         """Return what `restore` takes, as of the last step."""
@@ -169,6 +247,7 @@ class BeamSearch:
             "counts": dict(self._tools.counts),
             "rejections": dict(self._tools.rejections),
             "lost": self._tools.trials.lost,
+            "asked": self._tools.trials.asked,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -190,14 +269,13 @@ class BeamSearch:
         self.round_number = state["round"]
         tools.counts.update(state["counts"])
         tools.rejections.update(state["rejections"])
-        tools.trials.lost = state["lost"]
+        tools.trials.lost, tools.trials.asked = state["lost"], state["asked"]
 
-    def _require_rewards(self, growth: Growth, round_number: int) -> None:
+    def _require_rewards(self, trained: Sequence[Batch], tried: Sequence[Batch], round_number: int) -> None:
         """Stop where prompts were tried, in this round at the latest, and none had any reward ever."""
-        tried = [batch for batch in growth.val_batches if batch.outcomes]
         if not any(candidate.is_scored for candidate in self._candidates.values()):
             step = f"round {round_number}"
-            require_rewards([*growth.train_batches, *tried], step=step)
+            require_rewards([*trained, *tried], step=step)
             if tried:
                 require_rewards(tried, step=step)
 
@@ -229,15 +307,8 @@ class BeamSearch:
         return candidate
 
     def _choose(self) -> None:
-        """Choose the best so far, of the beam and, where they were measured, the first prompts."""
-        contenders = [self._first, *self._beam] if self._is_measured(self._first) else self._beam
-        common = set.intersection(*(set(each.rewards) for each in contenders))
-        ranked = best_first(dict.fromkeys(contenders), sorted(common))
+        ranked = self._ranked(self._candidates.values())
         self._best = ranked[0] if ranked else self._best
-
-    def _is_measured(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate was tried on the whole validation set, and gave a reward."""
-        return candidate.is_scored and len(candidate.rewards) == len(self._tools.val)
 
     def _both(self, sample: int) -> bool:
         return self._first.rewards.get(sample) is not None

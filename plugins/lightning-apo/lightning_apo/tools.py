@@ -48,6 +48,8 @@ class Trials:
         self._config = config
         self.lost = 0
         """How many rollouts gave no reward so far."""
+        self.asked = 0
+        """How many rollouts there were so far."""
 
     def bundle(self, texts: Texts) -> NamedResources:
         """Return the resources with these prompts in place of those they began with."""
@@ -82,6 +84,7 @@ class Trials:
             mode: What it is for.
             step: Names the part of the search; with it, a candidate and a mode come once.
         """
+        self.asked += len(samples)
         batch = await run_batch(
             self._store,
             [dataset[sample] for sample in samples],

@@ -1,6 +1,7 @@
 """Whole runs: a real trainer, store and runners, and models behind a real HTTP endpoint."""
 
 import asyncio
+import itertools
 import os
 import random
 from collections.abc import Mapping
@@ -68,50 +69,54 @@ async def test_equal_edits_are_tried_once(models: ToyModels) -> None:
     assert [result.metrics["candidates"], result.metrics["duplicates"]] == [2, 17]
 
 
-async def test_a_training_sample_is_tried_once_a_round_with_each_prompt(models: ToyModels) -> None:
+async def test_a_prompt_is_run_once_a_round_on_the_training_samples_of_all_its_critiques(models: ToyModels) -> None:
     run = ToyRun()
-    run.train = run.train and run.train[:3]
     await fit(run, models, beam_rounds=1)
-    assert sorted(question for mode, _, question in run.rollouts if mode == "train") == [
-        "train 0",
-        "train 1",
-        "train 2",
-    ]
+    questions = [question for mode, _, question in run.rollouts if mode == "train"]
+    assert len(questions) == len(set(questions)) == 2
+    requests = [request for request in models.requests if request["model"] == "critic"]
+    assert len({request["seed"] for request in requests}) == len(requests) == 6
+    assert all(question in text for text in models.texts("critic") for question in questions)
+    assert not any("val " in text for text in models.texts("critic"))
 
 
-async def test_critiques_are_made_from_different_training_samples_only(models: ToyModels) -> None:
-    await fit(ToyRun(), models, beam_rounds=1)
-    requests = models.texts("critic")
-    assert len(set(requests)) == len(requests) == 6
-    assert not any("val " in text for text in requests)
-
-
-async def test_candidates_of_a_round_are_tried_on_the_same_samples(models: ToyModels) -> None:
+async def test_candidates_race_on_the_same_samples_and_half_of_them_drop_out_each_time(models: ToyModels) -> None:
     run = ToyRun()
-    await fit(run, models, beam_rounds=1, beam_width=1, run_initial_validation=False)
+    words = itertools.count()
+    models.edit = lambda template, lot: f"{template}\nWord {next(words)}."
+    await fit(run, models, beam_rounds=1, branch_factor=4, run_initial_validation=False, max_rollouts=72)
     of_template: dict[str, set[str]] = {}
     for mode, template, question in run.rollouts:
         if mode == "val":
             of_template.setdefault(template, set()).add(question)
-    sizes = sorted(map(len, of_template.values()))
-    assert len(of_template) >= 3
-    assert sizes == [10] * (len(sizes) - 1) + [len(VAL)]  # the winner is tried on the rest too
-    assert len(set.intersection(*of_template.values())) == 10
+    tried = sorted(of_template.values(), key=len)
+    assert len(tried) == 9  # the first prompt takes part
+    assert all(fewer <= more for fewer, more in itertools.pairwise(tried))
+    assert len({len(each) for each in tried}) >= 3
+    assert 2 * len(tried[0]) < len(tried[-1])
 
 
-async def test_without_initial_validation_there_is_no_initial_reward_unless_it_was_measured(
+@pytest.mark.parametrize("most", [5, 30, 61, 100])
+async def test_a_run_has_no_more_rollouts_than_it_may(models: ToyModels, most: int) -> None:
+    run = ToyRun()
+    result = await fit(run, models, max_rollouts=most)
+    assert most - 10 <= len(run.rollouts) <= most
+    assert result.metrics["val_reward_initial"] is not None
+    assert sum(template == FIRST and mode == "val" for mode, template, _ in run.rollouts) >= min(len(VAL), most // 4)
+
+
+async def test_without_initial_validation_the_first_prompt_is_measured_in_the_race_and_at_the_end(
     models: ToyModels,
 ) -> None:
-    result = await fit(ToyRun(), models, run_initial_validation=False, beam_width=1)
-    assert "val_reward_initial" not in result.metrics
+    result = await fit(ToyRun(), models, run_initial_validation=False)
     assert result.metrics["val_samples"] == len(VAL)
-    result = await fit(ToyRun(), models, run_initial_validation=False, beam_width=1, val_batch_size=100)
     assert result.metrics["val_reward_initial"] == pytest.approx(0.2)
+    assert result.metrics["val_gain"] > 0
 
 
 async def test_lost_samples_are_counted_and_are_no_reward_of_zero(models: ToyModels) -> None:
     def fail_sometimes(template: str, task: Mapping[str, Any]) -> float | None:
-        if task["question"] in ("val 1", "train 2"):
+        if task["question"].startswith("train") or task["question"] == "val 1":
             raise RuntimeError("the tool is broken")
         return None if task["question"] == "val 2" else 1.0
 
@@ -119,7 +124,7 @@ async def test_lost_samples_are_counted_and_are_no_reward_of_zero(models: ToyMod
     result = await fit(run, models, beam_rounds=1)
     assert result.metrics["val_reward"] == 1.0
     assert result.metrics["val_samples"] == len(VAL) - 2
-    lost = [question for _, _, question in run.rollouts if question in ("val 1", "val 2", "train 2")]
+    lost = [q for mode, _, q in run.rollouts if mode == "train" or q in ("val 1", "val 2")]
     assert result.metrics["lost"] == len(lost)
     assert any("Failed: RuntimeError: the tool is broken" in text for text in models.texts("critic"))
 

@@ -67,13 +67,6 @@ async def test_where_the_last_validation_is_lost_the_best_of_the_rounds_is_the_b
     assert result.best_resources is not None
     assert result.best_resources["main"] != ToyRun().resources["main"]
     assert result.metrics["val_gain"] > 0
-    assert result.metrics["val_samples"] == 10
-
-
-async def test_a_prompt_that_loses_most_of_the_last_validation_is_not_the_best(models: ToyModels) -> None:
-    run = Outage(models, 2).run
-    result = await fit(run, models, beam_rounds=1, val_batch_size=5)
-    assert result.best_resources == run.resources
 
 
 async def test_the_search_fails_where_the_first_prompt_gives_no_reward_and_no_edit_can_be_tried(
@@ -90,11 +83,11 @@ async def test_the_search_fails_where_the_first_prompt_gives_no_reward_and_no_ed
 
 
 async def test_what_was_said_of_an_earlier_best_prompt_does_not_stay_with_a_later_one(models: ToyModels) -> None:
-    """The edit is ahead on the samples of the first round, and behind on the whole validation set."""
+    """The edit is ahead in the first round, and behind in the second."""
     models.edit = lambda template, seed: f"Think first.\n{template}" if template == FIRST else template
 
     async with models.client() as client:
-        algorithm = APO(client, **{**OPTIONS, "beam_rounds": 1})
+        algorithm = APO(client, **{**OPTIONS, "beam_rounds": 2, "val_batch_size": 2})
         run = ToyRun()
 
         def reward(template: str, task: Mapping[str, Any]) -> float:

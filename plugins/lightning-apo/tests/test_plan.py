@@ -15,14 +15,14 @@ from lightning_core.errors import InvalidInput
 
 
 def test_a_plan_says_in_one_line_what_it_costs() -> None:
-    # 16 branches a round: 50 + 3 x 16 x 10 validation, 2 x 4 x 10 for the beam, 4 x 40 at the end
+    # 4 training samples for the first prompt, then for each of a beam of 4; 50 + 3 rounds of 16 edits x 10 validation
     options = {"beam_rounds": 3, "val_batch_size": 10}
     plan = APO(**options).plan(list(range(100, 400)), list(range(50)))
     assert str(plan) == (
-        "at most 962 rollouts (192 training, 770 validation) and 96 model calls of its own "
+        "at most 566 rollouts (36 training, 530 validation) and 96 model calls of its own "
         "(48 of gpt-5-mini, 48 of gpt-4.1-mini)"
     )
-    assert (plan.rollouts, plan.model_calls) == (962, 96)
+    assert (plan.rollouts, plan.model_calls) == (566, 96)
 
 
 def test_small_datasets_need_fewer_rollouts() -> None:
@@ -57,7 +57,7 @@ async def test_a_run_stays_within_its_plan(models: ToyModels, seed: int) -> None
     spent = [sum(mode == of for mode, _, _ in run.rollouts) for of in ("train", "val")]
     assert spent[0] <= plan.train_rollouts
     assert spent[1] <= plan.val_rollouts
-    # The bound is not far off where all edits differ: what it leaves open is the size of the beam and its overlap.
+    # The bound is not far off where all edits differ, unless all of the validation set is used up.
     assert spent[1] >= 0.8 * plan.val_rollouts
     assert (result.metrics["critic_calls"], result.metrics["editor_calls"]) == (plan.critic_calls, plan.editor_calls)
     assert len(models.requests) == plan.model_calls
@@ -73,7 +73,7 @@ async def test_the_plan_is_logged_before_anything_is_done(models: ToyModels, cap
     run = ToyRun()
     await fit(run, models, beam_rounds=1)
     first = next(record for record in caplog.records if record.name.startswith("lightning_apo"))
-    assert first.getMessage().startswith("lightning.apo_plan rollouts=112 model_calls=12: at most 112 rollouts (12")
+    assert first.getMessage().startswith("lightning.apo_plan rollouts=82 model_calls=12: at most 82 rollouts (2")
 
 
 def test_the_plans_that_the_docs_show_are_true() -> None:

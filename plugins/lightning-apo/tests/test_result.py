@@ -1,13 +1,12 @@
 """What a run says of how sure it is, and on which samples it learns and chooses."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from lightning_apo import APO
-from toy_models import ToyModels
+from toy_models import ToyModels, edit_by_lot
 from toy_run import FIRST, OPTIONS, TRAIN, VAL, ToyRun, fit
 
 from lightning_core.algorithm.estimates import estimate, paired_difference
@@ -84,28 +83,24 @@ async def test_rejections_are_counted_by_reason(models: ToyModels) -> None:
     assert sum(result.rejections.values()) == result.counts["rejected"] == 6
 
 
-async def test_no_branch_waits_for_another_one(models: ToyModels, caplog: pytest.LogCaptureFixture) -> None:
-    """The first edit is tried out while the critique of another branch is still to come."""
-    caplog.set_level(logging.INFO, logger="lightning_apo")
-    tried = asyncio.Event()
+async def test_no_branch_waits_for_another_one(models: ToyModels) -> None:
+    """The first edit is made while the critique of another branch is still to come."""
+    edited, waiting = asyncio.Event(), 0
 
-    def note(template: str, task: Mapping[str, Any]) -> float:
-        if template != FIRST:
-            tried.set()
-        return 0.5
+    def edit(template: str, seed: int) -> str:
+        edited.set()
+        return edit_by_lot(template, seed)
 
-    waiting = 0
-
-    async def wait_for_a_trial() -> None:
+    async def wait_for_an_edit() -> None:
         nonlocal waiting
         waiting += 1
-        if waiting == 6:  # the last critic to be asked answers only when some edit was tried
-            await asyncio.wait_for(tried.wait(), timeout=20)
+        if waiting == 6:  # the last critic to be asked answers only when there is some edit
+            await asyncio.wait_for(edited.wait(), timeout=20)
 
-    models.before_critique = wait_for_a_trial
-    result = await fit(ToyRun(reward=note), models, beam_rounds=1)
+    models.edit, models.before_critique = edit, wait_for_an_edit
+    result = await fit(ToyRun(), models, beam_rounds=1)
     assert result.metrics["lost_branches"] == 0
-    assert tried.is_set()
+    assert edited.is_set()
 
 
 async def test_where_the_samples_of_a_round_are_lost_by_all_the_beam_stays(models: ToyModels) -> None:
