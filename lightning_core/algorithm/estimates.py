@@ -155,7 +155,9 @@ class PairedDifference:
         return f"{before} → {after} ({number_text(self.difference, sign='+')}, {_details(self)})"
 
 
-def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) -> Estimate | None:
+def estimate(
+    values: Iterable[float | None], *, confidence: float = CONFIDENCE, scale: tuple[float, float] | None = None
+) -> Estimate | None:
     """Estimate a mean.
 
     Where every value is 0 or 1 the interval is Wilson's score interval, which holds for few samples and for means near
@@ -170,6 +172,8 @@ def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) 
     Args:
         values: One of each sample; None for one that was lost.
         confidence: How often the interval holds the true mean, between 0 and 1.
+        scale: The least and the largest value that there can be, for what is not a reward, such as seconds: then the
+            interval is Student's, cut off there. None to tell by the values, as above.
 
     Returns:
         The estimate; None when there is no value. Its interval is None when there is one value only, or when all are
@@ -185,14 +189,18 @@ def estimate(values: Iterable[float | None], *, confidence: float = CONFIDENCE) 
         return None
     low, high = (
         wilson_interval(round(sum(given)), len(given), confidence=confidence)
-        if _is_binary(given)
-        else _t_interval(given, size=max(map(abs, given)), scale=_scale(given, 0.0), confidence=confidence)
+        if scale is None and _is_binary(given)
+        else _t_interval(given, size=max(map(abs, given)), scale=scale or _scale(given, 0.0), confidence=confidence)
     )
     return Estimate(_mean(given), low, high, n=len(given), lost=len(every) - len(given), confidence=confidence)
 
 
 def paired_difference(
-    before: Sequence[float | None], after: Sequence[float | None], *, confidence: float = CONFIDENCE
+    before: Sequence[float | None],
+    after: Sequence[float | None],
+    *,
+    confidence: float = CONFIDENCE,
+    scale: tuple[float, float] | None = None,
 ) -> PairedDifference | None:
     """Estimate how much better it got, from the same samples before and after.
 
@@ -208,6 +216,7 @@ def paired_difference(
         before: A value for each sample; None for one that was lost.
         after: A value for each of the same samples, in the same order.
         confidence: How often the interval holds the true difference, between 0 and 1.
+        scale: The least and the largest difference that there can be; see `estimate`.
 
     Returns:
         The difference; None when there is no pair. Its interval is None when there is one pair only, or when all
@@ -230,11 +239,11 @@ def paired_difference(
     differences = [_in_range(second - first) for first, second in pairs]
     low, high = (
         _bonett_price_interval(pairs, confidence=confidence)
-        if _is_binary([value for pair in pairs for value in pair])
+        if scale is None and _is_binary([value for pair in pairs for value in pair])
         else _t_interval(
             differences,
             size=max(abs(value) for pair in pairs for value in pair),
-            scale=_scale([value for pair in pairs for value in pair], -1.0),
+            scale=scale or _scale([value for pair in pairs for value in pair], -1.0),
             confidence=confidence,
         )
     )

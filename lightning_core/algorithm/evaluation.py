@@ -240,10 +240,14 @@ def summarise(samples: Sequence[SampleTrials], *, repeat: int, pass_at: float) -
     for k in _ks(repeat)[1:]:  # of one trial both are the same
         metrics |= _with_ends(f"pass^{k}", estimate(_passes(samples, k, pass_at, pass_hat_k)))
     seconds = [trial.seconds for sample in samples for trial in sample.trials if trial.seconds is not None]
-    metrics |= _with_ends("rollout_seconds", estimate(mean_of(sample.trials, "seconds") for sample in samples))
+    metrics |= _with_ends("rollout_seconds", _measure(samples, "seconds"))
     if len(seconds) > 1:
         metrics["rollout_seconds_p95"] = quantiles(seconds, n=20, method="inclusive")[-1]
-    return metrics | _with_ends("rollout_cost_usd", estimate(mean_of(sample.trials, "cost_usd") for sample in samples))
+    return metrics | _with_ends("rollout_cost_usd", _measure(samples, "cost_usd"))
+
+
+def _measure(samples: Sequence[SampleTrials], what: str) -> Estimate | None:
+    return estimate((mean_of(sample.trials, what) for sample in samples), scale=(0.0, math.inf))
 
 
 def mean_of(trials: Iterable[Trial], what: str) -> float | None:

@@ -278,7 +278,9 @@ class Gate(Evaluate):
 
 def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Change | None:
     found = paired_difference(
-        [mean_of(first.trials, what) for first, _ in pairs], [mean_of(second.trials, what) for _, second in pairs]
+        [mean_of(first.trials, what) for first, _ in pairs],
+        [mean_of(second.trials, what) for _, second in pairs],
+        scale=(-math.inf, math.inf),
     )
     if found is None:
         return None

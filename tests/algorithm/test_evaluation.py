@@ -103,6 +103,14 @@ def test_time_has_a_mean_and_its_95th_percentile() -> None:
     assert "rollout_cost_usd" not in found
 
 
+def test_seconds_are_not_taken_to_end_at_one() -> None:
+    samples = [SampleTrials(key=key, task=key, trials=[trial(1, seconds=float(key))]) for key in ("0", "1", "1")]
+    found = summarise(samples, repeat=1, pass_at=1.0)
+    # scipy.stats.t.interval on 0, 1, 1 is -0.767551 to 2.100884.
+    assert found["rollout_seconds_high"] == pytest.approx(2.100884, abs=1e-6)
+    assert found["rollout_seconds_low"] == 0.0
+
+
 # The algorithm
 
 
