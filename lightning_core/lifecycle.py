@@ -5,7 +5,7 @@ same object where nothing changes. None of them does I/O, reads a clock or chang
 
 A rollout goes `queuing -> preparing -> running -> succeeded | failed | cancelled`, and through `requeuing` when a
 retry is due. An attempt goes `preparing -> running -> succeeded | failed | timeout | unresponsive`. What is terminal
-stays terminal, except that an `unresponsive` attempt is revived by a new span as long as it is not given up.
+stays terminal, except that an `unresponsive` attempt is revived by a new span until its rollout has ended.
 
 An attempt is given up when its rollout ended, when a newer attempt exists, when the rollout was queued again while
 it ran, or when a fault ended it. From then on it never changes the rollout's outcome.
@@ -268,18 +268,20 @@ def begin_attempt(
 def span_arrived(record: RolloutRecord, now: float, attempt_id: str) -> RolloutRecord:
     """Note that an attempt recorded something: it runs, or runs again.
 
-    A span of an attempt that has ended or was given up is kept by the store, and changes nothing here.
+    An older attempt than the newest changes itself only. Nothing changes for an attempt that has ended, that a fault
+    ended, or whose rollout has ended or was queued again while it ran.
 
     Raises:
         NotFound: When the rollout has no such attempt.
     """
     attempt = record.attempt(attempt_id)
-    if given_up(record, attempt) or attempt.status in FINAL_ATTEMPT:
+    is_latest = attempt is record.latest
+    if attempt.status in FINAL_ATTEMPT or record.rollout.status in ENDED or attempt.attempt_id in record.faults:
         return record
-    if attempt.status == "running":
-        return _with_attempt(record, evolve(attempt, last_heartbeat_time=now))
+    if is_latest and given_up(record, attempt):
+        return record
     alive = evolve(attempt, status="running", end_time=None, last_heartbeat_time=now)
-    return _with_attempt(record, alive, evolve(record.rollout, status="running"))
+    return _with_attempt(record, alive, _rollout_as(record.rollout, now, "running") if is_latest else None)
 
 
 def heartbeat(record: RolloutRecord, now: float, attempt_id: str, lease_seconds: float | None = None) -> RolloutRecord:
@@ -360,8 +362,7 @@ def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus)
     The same status twice is one effect.
 
     Raises:
-        InvalidTransition: When the rollout has ended, or its newest attempt says otherwise than that it prepares
-            or runs.
+        InvalidTransition: When the rollout has ended.
     """
     rollout = record.rollout
     if rollout.status == status:
@@ -369,13 +370,6 @@ def set_rollout_status(record: RolloutRecord, now: float, status: RolloutStatus)
     if rollout.status in ENDED:
         raise InvalidTransition(
             f"rollout {rollout.rollout_id} has ended ({rollout.status!r}); it cannot become {status!r}"
-        )
-    possible = {"preparing": ("preparing",), "running": ("preparing", "running")}.get(status)
-    attempt_status = record.latest.status if record.latest else None
-    if possible is not None and attempt_status not in possible:
-        found = f"its newest attempt is {attempt_status!r}" if attempt_status else "it has no attempt"
-        raise InvalidTransition(
-            f"rollout {rollout.rollout_id} cannot become {status!r}: {found}; claim it, or call start_attempt"
         )
     return _with_status(record, now, status)
 

@@ -204,7 +204,8 @@ FINAL_REWARD: Final = "lightning_core.final_reward"
 
 It is a mapping with `value`, `sequence_id` (of the span) and `reported`. None says that only the spans tell. The store
 writes it as spans arrive, and nobody else can; there is none without a reward, and in attempts of earlier versions.
-Those are told by what the store itself keeps under this name from the beginning: an empty mapping.
+Those are told by what the store itself keeps under this name from the beginning: an empty mapping, or an empty list
+where a caller has set metadata without any name.
 """
 
 
@@ -215,9 +216,10 @@ def metadata_at_first() -> dict[str, Any]:
 
 def shown_metadata(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return an attempt's metadata as others see them: without a final reward as long as there is none."""
-    if metadata is None or metadata.get(FINAL_REWARD) != {}:
+    kept = None if metadata is None else metadata.get(FINAL_REWARD)
+    if metadata is None or kept not in ({}, []):
         return metadata
-    return {name: value for name, value in metadata.items() if name != FINAL_REWARD} or None
+    return {name: value for name, value in metadata.items() if name != FINAL_REWARD} or (None if kept == {} else {})
 
 
 def final_reward_in(metadata: Mapping[str, Any] | None) -> float | None:
@@ -255,7 +257,9 @@ def keep_final_reward(given: Mapping[str, Any] | None, kept: Mapping[str, Any] |
     """Return metadata that take the place of others, with the final reward that those have, and no other."""
     own = {name: value for name, value in (given or {}).items() if name != FINAL_REWARD}
     if kept is not None and FINAL_REWARD in kept:
-        own[FINAL_REWARD] = kept[FINAL_REWARD]
+        known = kept[FINAL_REWARD]
+        empty: dict[Any, Any] | list[Any] = {} if given is None else [] if given == {} else known
+        own[FINAL_REWARD] = known if known or known is None else empty
     return None if given is None and not own else own
 
 

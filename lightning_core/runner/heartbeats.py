@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from lightning_core.concurrency import EventLoopThread
-from lightning_core.errors import AgentTimeout, AttemptStopped, NotFound, StoreError, StoreUnavailable
+from lightning_core.errors import AgentTimeout, AttemptStopped, StoreError, StoreUnavailable
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED, QUEUED
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Trace
@@ -82,16 +82,14 @@ class Assignment:
 
     async def _listen(self) -> None:
         try:
-            ended = (await self._store.wait_for_rollouts(rollout_ids=[self.rollout_id]))[0]
-        except NotFound:
-            self._stop(None)
+            ended = await self._store.wait_for_rollouts(rollout_ids=[self.rollout_id])
         # Heartbeats look, too; and if the store is gone for good, the report of the outcome says so.
         except StoreUnavailable as exc:
             logger.info("lightning.rollout_not_watched rollout_id=%s: %s", self.rollout_id, exc)
         except Exception as exc:
             logger.warning("lightning.rollout_not_watched rollout_id=%s", self.rollout_id, exc_info=exc)
         else:
-            self._stop(ended)
+            self._stop(ended[0] if ended else None)  # it was deleted
 
     def _is_given_up(self, rollout: Rollout) -> bool:
         """Whether the attempt cannot change the rollout's outcome any more. An unresponsive one may be revived."""

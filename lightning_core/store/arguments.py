@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from lightning_core.errors import InvalidRequest, NotFound, StoreClosed
+from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store.backend import StoreBackend
 from lightning_core.store.base import LightningStore, Unset
 from lightning_core.store.clock import Clock
@@ -253,8 +253,3 @@ class StorePart(LightningStore):
         """Check that the store is open, and end what is due, so that the caller sees it as it is now."""
         self._check_open()
         await self._records.expire(gives_sign=gives_sign)
-
-    async def _check_resources(self, resources_ids: set[str | None]) -> None:
-        for resources_id in resources_ids:
-            if resources_id is not None and await self._documents.find("resources", resources_id) is None:
-                raise NotFound(f"run {self._run_id} has no resources {resources_id!r}; add them first")

@@ -176,7 +176,8 @@ class LightningStore(ABC):
         Args:
             input: The task.
             mode: What it is for.
-            resources_id: The version of the resources to use; None for the latest one there is now, if any.
+            resources_id: The version of the resources to use, which may come later; None for the latest one there is
+                now, if any.
             config: Limits and retry policy; None for the defaults.
             metadata: Kept with the rollout.
             worker_id: Who executes the attempt.
@@ -184,9 +185,6 @@ class LightningStore(ABC):
 
         Returns:
             The rollout, `preparing`, with its attempt.
-
-        Raises:
-            NotFound: When there are no resources of this id.
         """
 
     @abstractmethod
@@ -202,7 +200,7 @@ class LightningStore(ABC):
     ) -> Rollout:
         """Create a rollout at the tail of the queue; it is `queuing`. The arguments are those of `start_rollout`.
 
-        Without a `resources_id` it gets the resources that are the latest at the time of the claim.
+        Without any resources yet, it gets those that are the latest at the time of the claim.
         """
 
     @abstractmethod
@@ -218,8 +216,9 @@ class LightningStore(ABC):
         """Claim the oldest queued rollout and begin an attempt.
 
         At most one caller gets a rollout. First in, first out among all that are queued; a retry queues at the tail.
-        A rollout without resources gets the latest ones. A worker that sends heartbeats holds a lease on its attempt:
-        when it is silent for longer, the attempt is taken from it, and the rollout is queued again.
+        A rollout without resources gets the latest ones, if there are some by now. A worker that sends heartbeats holds
+        a lease on its attempt: when it is silent for longer, the attempt is taken from it, and the rollout is queued
+        again.
 
         Args:
             worker_id: Who executes the attempt; its worker record becomes `busy`.
@@ -314,7 +313,8 @@ class LightningStore(ABC):
     ) -> Rollout:
         """Change the fields that are given.
 
-        A status that queues the rollout puts it at the tail of the queue. Setting a status is idempotent.
+        A status that queues the rollout puts it at the tail of the queue; with `running` it leaves the queue, and is
+        the caller's to end where it has no attempt. Setting a status is idempotent.
 
         Raises:
             InvalidTransition: When the rollout has ended with another status.
@@ -332,10 +332,8 @@ class LightningStore(ABC):
             min_ended: How many of them to wait for at least; None for all.
 
         Returns:
-            Those that have ended by then, in the order of `rollout_ids`.
-
-        Raises:
-            NotFound: When one of them does not exist, or is deleted during the wait.
+            Those that have ended by then, in the order of `rollout_ids`. One that does not exist, or is deleted during
+            the wait, is neither waited for nor returned.
         """
 
     # Attempts
@@ -350,11 +348,11 @@ class LightningStore(ABC):
         limit: int = -1,
         offset: int = 0,
     ) -> PaginatedResult[Attempt]:
-        """Return the attempts of a rollout, oldest first unless told otherwise."""
+        """Return the attempts of a rollout, oldest first unless told otherwise; none of one that does not exist."""
 
     @abstractmethod
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        """Return the newest attempt of a rollout, or None when it has none yet."""
+        """Return the newest attempt of a rollout; None when it has none yet, or does not exist."""
 
     @abstractmethod
     async def update_attempt(
@@ -430,9 +428,10 @@ class LightningStore(ABC):
     async def add_span(self, span: Span) -> Span | None:
         """Keep a span.
 
-        The first span of an attempt makes it, and its rollout, `running`; every span is a sign of life. A span of an
-        attempt that has ended or was given up is kept, and changes no status. The attempt's metadata have the final
-        reward of its spans; see `lightning_core.rewards.FINAL_REWARD`.
+        The first span of an attempt makes it, and its rollout, `running`, and so does one of an `unresponsive` attempt;
+        every span is a sign of life. A span of an older attempt than the newest changes that attempt only; one of an
+        attempt that has ended, or whose rollout has ended or was queued again while it ran, changes no status. The
+        attempt's metadata have the final reward of its spans; see `lightning_core.rewards.FINAL_REWARD`.
 
         Args:
             span: Names its rollout and attempt. A `sequence_id` of 0 asks the store to number it.
@@ -484,6 +483,8 @@ class LightningStore(ABC):
         sort_order: SortOrder = "asc",
     ) -> PaginatedResult[Span]:
         """Return the spans of a rollout that meet the conditions, which are those of `query_rollouts`.
+
+        There are none of a rollout or an attempt that does not exist.
 
         Args:
             rollout_id: The rollout.
@@ -631,7 +632,7 @@ class LightningStore(ABC):
 
     @abstractmethod
     async def delete_run(self) -> None:
-        """Delete everything that belongs to this run, whatever its state. Callers that wait for it get `NotFound`."""
+        """Delete everything that belongs to this run, whatever its state. Waits for its rollouts end."""
 
 
 def _takes(method: Callable[..., Any], name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from lightning_core import lifecycle
-from lightning_core.errors import InvalidRequest, InvalidTransition
+from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.reported import as_reported, is_reported
 from lightning_core.rewards import Arrival, may_have_reward
@@ -226,10 +226,10 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     @query_method(LightningStore.query_spans, Span)
     async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Span]:
         self._check_open()
-        record = await self._records.get(rollout_id)
-        if attempt_id == "latest" and record.latest is None:
+        record = await self._backend.get(self._run_id, rollout_id)
+        if record is None or (attempt_id == "latest" and record.latest is None):
             return make_page([], query, 0)
-        own = None if attempt_id is None else record.attempt(attempt_id).attempt_id
+        own = record.latest.attempt_id if attempt_id == "latest" and record.latest else attempt_id
         spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
         return make_page(spans, query, total)
 
@@ -240,7 +240,8 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     ) -> ResourcesUpdate:
         self._check_open()
         check_str("parent_id", parent_id)
-        await self._check_resources({parent_id})
+        if parent_id is not None and await self._documents.find("resources", parent_id) is None:
+            raise NotFound(f"run {self._run_id} has no resources {parent_id!r}; add them first")
         return await self._write_resources(make_id("rs", self._run_id, request_id), resources, request_id, parent_id)
 
     async def update_resources(
@@ -307,6 +308,8 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         await self._look(
             gives_sign=lambda attempt: attempt.worker_id == worker_id if alive is None else attempt.attempt_id in alive
         )
+        if heartbeat_stats is None:
+            raise InvalidRequest("heartbeat_stats is None; it is a mapping from names to values, or left out")
         given = Worker(worker_id=worker_id, **validate_fields(Worker, heartbeat_stats=heartbeat_stats))
         fields = given.model_dump(include={"heartbeat_stats"}, exclude_unset=True)
         request = make_request_of(request_id, "update_worker", fields, named_attempts)

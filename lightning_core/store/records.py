@@ -287,6 +287,7 @@ class Records:
         requests: Sequence[EnqueueRolloutRequest],
         request: Request | None,
         *,
+        resources_id: str | None = None,
         begin: Change = lambda record: record,
     ) -> list[RolloutRecord]:
         """Write records of new rollouts, or return those that the same request made before, as they are now.
@@ -294,6 +295,7 @@ class Records:
         Args:
             requests: The rollouts.
             request: Makes them once.
+            resources_id: The resources of those that name none.
             begin: Begins an attempt of each.
 
         Raises:
@@ -309,7 +311,7 @@ class Records:
                 "start_time": now,
                 "end_time": None,
                 "mode": wanted.mode,
-                "resources_id": wanted.resources_id,
+                "resources_id": resources_id if wanted.resources_id is None else wanted.resources_id,
                 "status": "queuing",
                 "config": _DEFAULT_CONFIG if wanted.config is None else copy_config(wanted.config),
                 "metadata": copy_value(wanted.metadata),

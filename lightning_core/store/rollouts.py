@@ -57,7 +57,6 @@ class ClaimPart(StorePart):
         check_str("worker_id", worker_id)
         self._check_open()
         wanted = make_request(input, mode, resources_id, config, metadata)
-        await self._check_resources({resources_id})
         beginning = await self._records.beginning("start", worker_id, request_id=request_id)
         request = make_request_of(request_id, "start_rollout", input, mode)
         [record] = await self._records.insert([wanted], request, begin=beginning.begin)
@@ -180,8 +179,6 @@ class RolloutPart(StorePart):
         request_id: str | None = None,
     ) -> Rollout:
         await self._look()
-        if isinstance(resources_id, str):
-            await self._check_resources({resources_id})
         validate_fields(Rollout, status=status)
         fields = validate_fields(
             Rollout, input=input, mode=mode, resources_id=resources_id, config=config, metadata=metadata
@@ -209,14 +206,15 @@ class RolloutPart(StorePart):
             ticket = self._waits.for_results(rollout_ids, enough)
             try:
                 await self._look()
-                records = await self._records.get_many(rollout_ids)
-                ended = [record for record in records if record.rollout.status in lifecycle.ENDED]
+                found = await self._backend.get_many(self._run_id, rollout_ids)
+                ended = [record for record in found if record and record.rollout.status in lifecycle.ENDED]
+                over = {record.rollout.rollout_id for record in ended}
+                there = {record.rollout.rollout_id for record in found if record}
+                needed = min(enough, len(there)) - len(over)
                 seconds = None if until is None else until - self._clock.monotonic()
-                if len({record.rollout.rollout_id for record in ended}) >= enough or (
-                    seconds is not None and seconds <= 0
-                ):
+                if needed <= 0 or (seconds is not None and seconds <= 0):
                     return [copy_rollout(record) for record in ended]
-                self._waits.have_ended(ticket, [record.rollout.rollout_id for record in ended])
+                self._waits.narrow(ticket, there - over, needed)
                 async with self._watchdogs.on_duty():
                     await self._clock.wait(ticket.future, seconds)
             finally:
@@ -224,9 +222,11 @@ class RolloutPart(StorePart):
 
     async def _enqueue(self, requests: list[EnqueueRolloutRequest], request_id: str | None) -> list[Rollout]:
         self._check_open()
-        await self._check_resources({request.resources_id for request in requests})
-        wanted = [(each.input, each.mode) for each in requests]
-        records = await self._records.insert(requests, make_request_of(request_id, "enqueue", wanted))
+        latest = None
+        if any(each.resources_id is None for each in requests):
+            latest = await self._backend.latest_key(self._run_id, "resources")
+        request = make_request_of(request_id, "enqueue", [(each.input, each.mode) for each in requests])
+        records = await self._records.insert(requests, request, resources_id=latest)
         return [copy_rollout(record) for record in records]
 
 
@@ -236,13 +236,14 @@ class AttemptPart(StorePart):
     @query_method(LightningStore.query_attempts, Attempt)
     async def query_attempts(self, rollout_id: str, query: Query) -> PaginatedResult[Attempt]:
         await self._look()
-        attempts, total = select((await self._records.get(rollout_id)).attempts, query)
+        record = await self._backend.get(self._run_id, rollout_id)
+        attempts, total = select(() if record is None else record.attempts, query)
         return make_page([copy_attempt(attempt) for attempt in attempts], query, total)
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         await self._look()
-        latest = (await self._records.get(rollout_id)).latest
-        return None if latest is None else copy_attempt(latest)
+        record = await self._backend.get(self._run_id, rollout_id)
+        return None if record is None or record.latest is None else copy_attempt(record.latest)
 
     async def update_attempt(
         self,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from lightning_core.errors import StoreClosed
@@ -241,7 +241,7 @@ class Waits:
                 return
 
     def for_results(self, rollout_ids: Iterable[str], enough: int) -> Ticket:
-        """Wait until so many of these rollouts have ended, or one of them is deleted.
+        """Wait until so many of these rollouts have ended, or look again when one of them is deleted.
 
         Look at them after this, before waiting.
         """
@@ -256,10 +256,11 @@ class Waits:
 
         return self._enter(enter)
 
-    def have_ended(self, ticket: Ticket, rollout_ids: Iterable[str]) -> None:
-        """Wait no longer for those of the ticket's rollouts that were found to have ended."""
+    def narrow(self, ticket: Ticket, rollout_ids: Collection[str], needed: int) -> None:
+        """Wait only for so many of these of the ticket's rollouts: the others were found to have ended, or missing."""
         with self._lock:
-            self._pending[ticket].difference_update(rollout_ids)
+            self._pending[ticket].intersection_update(rollout_ids)
+            self._bearable[ticket] = len(rollout_ids) - needed
             called = len(self._pending[ticket]) <= self._bearable[ticket]
         if called:
             ticket.call()

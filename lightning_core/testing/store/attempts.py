@@ -16,7 +16,7 @@ from lightning_core.testing.store.base import (
     rollout_status,
     span_of,
 )
-from lightning_core.types import AttemptStatus, RolloutConfig, RolloutStatus
+from lightning_core.types import AttemptStatus, Rollout, RolloutConfig, RolloutStatus
 
 ENDED = ("succeeded", "failed", "cancelled")
 
@@ -142,14 +142,17 @@ class AttemptBehaviour(StoreBehaviour):
         with pytest.raises(InvalidTransition, match="is 'running'; it cannot become 'preparing'"):
             await store.update_attempt(started.rollout_id, "latest", status="preparing")
 
-    async def test_a_rollout_does_not_run_on_somebodys_word_alone(self, store: LightningStore) -> None:
-        rollout = await store.enqueue_rollout("a")
-        with pytest.raises(InvalidTransition, match="cannot become 'running': it has no attempt"):
-            await store.update_rollout(rollout.rollout_id, status="running")
-        started = await begin(store)
-        await store.add_span(span_of(started))
-        with pytest.raises(InvalidTransition, match="cannot become 'preparing': its newest attempt is 'running'"):
-            await store.update_rollout(started.rollout_id, status="preparing")
+    async def test_a_rollout_runs_without_an_attempt_when_a_caller_says_so(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a", config=RolloutConfig(timeout_seconds=5, unresponsive_seconds=5))
+        for status in ("running", "preparing"):
+            assert (await store.update_rollout(queued.rollout_id, status=status)).status == status
+            assert await store.dequeue_rollout() is None
+        assert type(await store.get_rollout_by_id(queued.rollout_id)) is Rollout
+        await store.update_rollout(queued.rollout_id, status="queuing")
+        claimed = await claim(store)
+        await store.update_rollout(queued.rollout_id, status="running")
+        await store.update_attempt(queued.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+        assert await rollout_status(store, queued.rollout_id) == "succeeded"
 
     async def test_latest_is_the_newest_attempt(self, store: LightningStore) -> None:
         old = await begin(store)
@@ -178,6 +181,9 @@ class AttemptBehaviour(StoreBehaviour):
         await store.update_attempt(rollout.rollout_id, "latest", metadata={"a": 1}, last_heartbeat_time=began + 4)
         attempt = await store.update_attempt(rollout.rollout_id, "latest", metadata=None, worker_id="w-2")
         assert (attempt.metadata, attempt.last_heartbeat_time, attempt.worker_id) == (None, began + 4, "w-2")
+        attempt = await store.update_attempt(rollout.rollout_id, "latest", metadata={}, worker_id="")
+        assert (attempt.metadata, attempt.worker_id) == ({}, "")
+        assert (await store.get_latest_attempt(rollout.rollout_id)) == attempt
 
     async def test_metadata_that_several_add_to_lose_nothing(self, store: LightningStore) -> None:
         rollout = await begin(store)
@@ -296,21 +302,29 @@ class AttemptBehaviour(StoreBehaviour):
             store.start_attempt("ro-none"),
             store.update_rollout("ro-none", metadata={}),
             store.update_attempt("ro-none", "latest", metadata={}),
-            store.get_latest_attempt("ro-none"),
-            store.query_attempts("ro-none"),
-            store.query_spans("ro-none"),
             store.get_next_span_sequence_id("ro-none", "at-none"),
         ):
             with pytest.raises(NotFound, match="no rollout 'ro-none'"):
                 await call
         for call in (
             store.update_attempt(started.rollout_id, "at-none", status="failed"),
-            store.query_spans(started.rollout_id, "at-none"),
             store.get_next_span_sequence_id(started.rollout_id, "at-none"),
         ):
             with pytest.raises(NotFound, match=f"no attempt 'at-none'; it has {started.attempt.attempt_id}"):
                 await call
         with pytest.raises(NotFound, match="no attempt 'latest'; it has none yet"):
             await store.update_attempt(queued.rollout_id, "latest", status="failed")
-        with pytest.raises(NotFound, match="rs-none"):
-            await store.update_rollout(queued.rollout_id, resources_id="rs-none")
+
+    async def test_what_does_not_exist_has_neither_attempts_nor_spans(self, store: LightningStore) -> None:
+        started = await begin(store)
+        await store.add_span(span_of(started))
+        assert (await store.query_attempts("ro-none")).total == 0
+        assert await store.get_latest_attempt("ro-none") is None
+        for rollout_id, attempt_id in (
+            ("ro-none", None),
+            ("ro-none", "latest"),
+            ("ro-none", started.attempt.attempt_id),
+            (started.rollout_id, "at-none"),
+        ):
+            found = await store.query_spans(rollout_id, attempt_id, limit=3, offset=1)
+            assert (list(found), found.total, found.limit, found.offset) == ([], 0, 3, 1)

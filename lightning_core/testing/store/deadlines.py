@@ -1,6 +1,7 @@
 """Limits of an attempt's time and silence, and its revival."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -144,16 +145,28 @@ class DeadlineBehaviour(StoreBehaviour):
         assert await rollout_status(store, started.rollout_id) == "failed"
         assert await attempt_statuses(store, started.rollout_id) == ["unresponsive"]
 
-    async def test_an_attempt_is_not_revived_after_a_newer_one_began(
+    async def test_a_span_revives_an_older_attempt_without_its_rollout(
         self, store: LightningStore, clock: FakeClock
     ) -> None:
-        started = await begin(store, unresponsive_seconds=10, max_attempts=2, retry_condition=["unresponsive"])
+        retry: dict[str, Any] = {"max_attempts": 2, "retry_condition": ["unresponsive"]}
+        old = await begin(store, worker_id="w-1", unresponsive_seconds=10, **retry)
         await clock.advance(10)
-        newer = await claim(store)
-        await store.add_span(span_of(started))
-        assert await attempt_statuses(store, started.rollout_id) == ["unresponsive", "preparing"]
-        assert (await store.query_spans(started.rollout_id, started.attempt.attempt_id)).total == 1
-        assert newer.rollout_id == started.rollout_id
+        newer = await claim(store, "w-2")
+        assert newer.rollout_id == old.rollout_id
+        await store.add_span(span_of(old))
+        assert await attempt_statuses(store, old.rollout_id) == ["running", "preparing"]
+        assert await rollout_status(store, old.rollout_id) == "preparing"
+        assert await store.dequeue_rollout() is None
+        revived = (await store.query_attempts(old.rollout_id))[0]
+        assert (revived.end_time, revived.last_heartbeat_time) == (None, clock.now())
+        worker = await store.get_worker_by_id("w-1")
+        assert worker is not None
+        assert worker.current_attempt_id is None
+        await store.update_attempt(old.rollout_id, newer.attempt.attempt_id, status="succeeded")
+        await store.update_attempt(old.rollout_id, old.attempt.attempt_id, status="failed")
+        await store.add_span(span_of(old))
+        assert await attempt_statuses(store, old.rollout_id) == ["failed", "succeeded"]
+        assert await rollout_status(store, old.rollout_id) == "succeeded"
 
     async def test_a_timed_out_attempt_is_not_revived(self, store: LightningStore, clock: FakeClock) -> None:
         started = await begin(store, timeout_seconds=10, max_attempts=2, retry_condition=["timeout"])

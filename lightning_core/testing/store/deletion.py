@@ -31,13 +31,9 @@ class DeletionBehaviour(StoreBehaviour):
         assert await store.get_rollout_by_id(gone.rollout_id) is None
         assert [item.input for item in await store.query_rollouts()] == ["kept"]
         assert (await store.query_rollouts(rollout_id_in=[gone.rollout_id])).total == 0
-        for call in (
-            store.query_spans(gone.rollout_id),
-            store.query_attempts(gone.rollout_id),
-            store.get_latest_attempt(gone.rollout_id),
-        ):
-            with pytest.raises(NotFound, match=f"no rollout '{gone.rollout_id}'"):
-                await call
+        assert (await store.query_spans(gone.rollout_id)).total == 0
+        assert (await store.query_attempts(gone.rollout_id)).total == 0
+        assert await store.get_latest_attempt(gone.rollout_id) is None
         after = await totals(store)
         assert {key: before[key] - after[key] for key in before if before[key] != after[key]} == {
             "total_rollouts": 1,
@@ -99,7 +95,6 @@ class DeletionBehaviour(StoreBehaviour):
             store.update_rollout(rollout_id, metadata={}),
             store.start_attempt(rollout_id),
             store.get_next_span_sequence_id(rollout_id, attempt_id),
-            store.wait_for_rollouts(rollout_ids=[rollout_id]),
         ):
             with pytest.raises(NotFound, match=f"no rollout '{rollout_id}'"):
                 await soon(call)
@@ -112,7 +107,7 @@ class DeletionBehaviour(StoreBehaviour):
         assert (counted["total_rollouts"], counted["total_attempts"], counted["total_spans"]) == (1, 1, 0)
 
     @pytest.mark.parametrize("gone", [0, 1], ids=["the ended one", "another view deletes the run"])
-    async def test_whoever_waits_for_what_is_deleted_is_told(
+    async def test_what_is_deleted_is_not_waited_for_any_more(
         self, store: LightningStore, clock: FakeClock, gone: int
     ) -> None:
         over, running = await begin(store, "over"), await begin(store, "running", timeout_seconds=100)
@@ -127,9 +122,14 @@ class DeletionBehaviour(StoreBehaviour):
             await store.delete_rollouts(ids[:1])
         else:
             await store.for_run(store.run_id).delete_run()
+            for waiter in waiters:
+                assert list(await soon(waiter)) == []
+            return
+        await turn(5)
+        assert not any(waiter.done() for waiter in waiters)
+        await store.update_rollout(ids[1], status="failed")
         for waiter in waiters:
-            with pytest.raises(NotFound, match="has no rollout"):
-                await soon(waiter)
+            assert [item.rollout_id for item in await soon(waiter)] == ids[1:]
 
     async def test_a_deleted_run_is_empty_and_can_be_used_again(self, store: LightningStore, clock: FakeClock) -> None:
         other = store.for_run("another-run")

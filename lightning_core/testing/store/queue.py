@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import InvalidRequest, NotFound
+from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import (
@@ -105,9 +105,9 @@ class QueueBehaviour(StoreBehaviour):
         assert (await claim(store)).input == "a"
 
     async def test_nothing_is_enqueued_when_one_request_is_refused(self, store: LightningStore) -> None:
-        requests = [EnqueueRolloutRequest(input="a"), EnqueueRolloutRequest(input="b", resources_id="rs-none")]
-        with pytest.raises(NotFound, match="rs-none"):
-            await store.enqueue_many_rollouts(requests)
+        requests = [EnqueueRolloutRequest(input="a"), {"input": "b", "mode": "exam"}]
+        with pytest.raises(InvalidRequest, match=r"rollouts\[1\]\.mode is 'exam'"):
+            await store.enqueue_many_rollouts(requests)  # type: ignore[arg-type]
         assert await store.dequeue_rollout() is None
         assert list(await store.enqueue_many_rollouts([])) == []
 
@@ -117,12 +117,12 @@ class QueueBehaviour(StoreBehaviour):
         with pytest.raises(InvalidRequest, match="metadata is 'x'"):
             await store.enqueue_rollout("a", metadata="x")  # type: ignore[arg-type]
 
-    async def test_unknown_resources_are_refused(self, store: LightningStore) -> None:
-        with pytest.raises(NotFound, match="rs-none"):
-            await store.start_rollout("a", resources_id="rs-none")
-        with pytest.raises(NotFound, match="rs-none"):
-            await store.enqueue_rollout("a", resources_id="rs-none")
-        assert (await store.statistics())["total_rollouts"] == 0
+    async def test_resources_may_come_after_the_rollouts_that_name_them(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a", resources_id="rs-later")
+        started = await store.start_rollout("a", resources_id="rs-later")
+        assert queued.resources_id == started.resources_id == "rs-later"
+        assert (await store.update_rollout(queued.rollout_id, resources_id="rs-last")).resources_id == "rs-last"
+        assert (await claim(store)).resources_id == "rs-last"
 
     async def test_a_started_rollout_passes_the_queue(self, store: LightningStore) -> None:
         await store.enqueue_rollout("queued")

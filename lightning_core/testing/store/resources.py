@@ -6,7 +6,7 @@ from lightning_core.errors import InvalidRequest, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, claim
-from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM
+from lightning_core.types import LLM, EnqueueRolloutRequest, NamedResources, PromptTemplate, ProxyLLM
 
 
 def prompt(text: str) -> NamedResources:
@@ -86,13 +86,23 @@ class ResourceBehaviour(StoreBehaviour):
             await store.add_resources({"a": 1})  # type: ignore[dict-item]
         assert await store.get_latest_resources() is None
 
-    async def test_a_claim_gets_the_latest_resources_unless_it_has_its_own(self, store: LightningStore) -> None:
+    async def test_a_rollout_takes_the_latest_resources_when_it_is_enqueued(self, store: LightningStore) -> None:
         before = await store.add_resources(prompt("a"))
-        await store.enqueue_rollout("own", resources_id=before.resources_id)
-        queued = await store.enqueue_rollout("latest")
-        assert queued.resources_id is None
         latest = await store.add_resources(prompt("b"))
-        assert (await claim(store)).resources_id == before.resources_id
+        many = [
+            EnqueueRolloutRequest(input="own", resources_id=before.resources_id),
+            EnqueueRolloutRequest(input="latest"),
+        ]
+        queued = [*await store.enqueue_many_rollouts(many), await store.enqueue_rollout("alone")]
+        ids = [before.resources_id, latest.resources_id, latest.resources_id]
+        assert [each.resources_id for each in queued] == ids
+        await store.add_resources(prompt("c"))
+        assert [(await claim(store)).resources_id for _ in ids] == ids
+
+    async def test_a_claim_gets_the_latest_resources_where_there_were_none(self, store: LightningStore) -> None:
+        queued = await store.enqueue_rollout("a")
+        assert queued.resources_id is None
+        latest = await store.add_resources(prompt("a"))
         claimed = await claim(store)
         assert claimed.resources_id == latest.resources_id
         assert await store.get_rollout_by_id(claimed.rollout_id) == claimed

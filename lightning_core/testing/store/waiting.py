@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.errors import InvalidRequest, NotFound
+from lightning_core.errors import InvalidRequest
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, claim, require, soon, turn
@@ -63,10 +63,19 @@ class WaitingBehaviour(StoreBehaviour):
         await store.update_rollout(started.rollout_id, status="succeeded")
         assert {item.rollout_id for item in await soon(waiter)} == {started.rollout_id}
 
-    async def test_an_unknown_id_is_an_error_and_not_a_hang(self, store: LightningStore) -> None:
+    async def test_an_unknown_id_is_not_waited_for(self, store: LightningStore) -> None:
+        assert list(await soon(store.wait_for_rollouts(rollout_ids=["ro-none"]))) == []
         started = await begin(store)
-        with pytest.raises(NotFound, match="ro-none"):
-            await soon(store.wait_for_rollouts(rollout_ids=[started.rollout_id, "ro-none"]))
+        ids = ["ro-none", started.rollout_id, "ro-none-either"]
+        waiters = [
+            asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, **wait))
+            for wait in ({}, {"min_ended": 2}, {"timeout": 50})
+        ]
+        await turn(5)
+        assert not any(waiter.done() for waiter in waiters)
+        await store.update_rollout(started.rollout_id, status="failed")
+        for waiter in waiters:
+            assert [item.rollout_id for item in await soon(waiter)] == [started.rollout_id]
 
     async def test_a_retry_does_not_end_a_wait(self, store: LightningStore) -> None:
         started = await begin(store, max_attempts=2, retry_condition=["failed"])

@@ -34,6 +34,8 @@ class WorkerBehaviour(StoreBehaviour):
         worker = await store.update_worker("w-1")
         assert (worker.heartbeat_stats, worker.last_heartbeat_time) == ({"cpu": 0.5}, clock.now())
         assert (await store.update_worker("w-1", {})).heartbeat_stats == {}
+        with pytest.raises(InvalidRequest, match="heartbeat_stats is None; it is a mapping"):
+            await store.update_worker("w-1", None)  # type: ignore[arg-type]
         with pytest.raises(InvalidRequest, match="heartbeat_stats is 'busy'"):
             await store.update_worker("w-1", "busy")  # type: ignore[arg-type]
 

@@ -175,9 +175,9 @@ async def _send_what_is_not_kept(server: AgentOpsServer, http: aiohttp.ClientSes
 @pytest.mark.parametrize(
     ("path", "body", "status", "told"),
     [
-        ("/v3/auth/token", b"no json", 422, "api_key"),
-        ("/v3/auth/token", {"api_key": 7}, 422, "api_key"),
-        ("/v3/auth/token", [], 422, "api_key"),
+        ("/v3/auth/token", b"no json", 400, "api_key"),
+        ("/v3/auth/token", {"api_key": 7}, 400, "api_key"),
+        ("/v3/auth/token", [], 400, "api_key"),
         ("/v1/traces", b"\xff\xff", 400, None),
         ("/v2/sessions", {}, 404, "there is no '/v2/sessions' here"),
     ],

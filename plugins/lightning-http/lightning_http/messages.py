@@ -55,7 +55,7 @@ STATUS_OF: Final[dict[type[StoreError], int]] = {
     NotFound: 404,
     InvalidTransition: 409,
     RunEnded: 409,
-    InvalidRequest: 422,
+    InvalidRequest: 400,
     StoreFull: 507,
     StoreClosed: 503,
     StoreUnavailable: 503,

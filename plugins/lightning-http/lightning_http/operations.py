@@ -217,7 +217,7 @@ OPERATIONS: Final = {
         # Workers. A heartbeat that is repeated is one more, and the server need not remember it.
         Operation("query_workers", "GET", "/workers", Role.RUNNER),
         Operation("update_worker", "POST", "/workers/{worker_id:path}", Role.RUNNER, always_has_id=False),
-        Operation("get_worker_by_id", "GET", "/workers/{worker_id:path}", Role.RUNNER, missing="worker"),
+        Operation("get_worker_by_id", "GET", "/workers/{worker_id:path}", Role.RUNNER),
         # Spans
         Operation("get_next_span_sequence_id", "POST", "/spans/next", Role.ATTEMPT, wrapped_in="sequence_id"),
         Operation(
@@ -252,7 +252,7 @@ OPERATIONS: Final = {
         Operation("query_resources", "GET", "/resources", Role.RUNNER),
         Operation("get_latest_resources", "GET", "/resources/latest", Role.RUNNER),
         Operation("update_resources", "POST", "/resources/{resources_id:path}", body="resources"),
-        Operation("get_resources_by_id", "GET", "/resources/{resources_id:path}", Role.RUNNER, missing="resources"),
+        Operation("get_resources_by_id", "GET", "/resources/{resources_id:path}", Role.RUNNER),
         # The run
         Operation("statistics", "GET", "/statistics", Role.RUNNER, answer=dict[str, Any]),
         Operation("load_state", "GET", "/state", wrapped_in="state"),

@@ -165,6 +165,11 @@ def _is_not_the_stores(call: Call, arguments: Mapping[str, Any]) -> None:
         )
 
 
+def _has_worker(call: Call, arguments: Mapping[str, Any]) -> None:
+    if arguments.get("worker_id", "") is None:
+        raise InvalidRequest("worker_id is null; it is a string, or left out")
+
+
 def _without_null(call: Call, arguments: dict[str, Any]) -> None:
     if arguments.get("attempts") is None:
         arguments.pop("attempts", None)
@@ -178,6 +183,7 @@ def _is_own_attempt(call: Call, arguments: Mapping[str, Any]) -> None:
 
 _CHECKS: dict[str, Callable[[Call, dict[str, Any]], None]] = {
     "update_rollout": _only_cancels,
+    "update_attempt": _has_worker,
     "save_state": _is_not_the_stores,
     "update_worker": _without_null,
     "get_next_span_sequence_id": _is_own_attempt,

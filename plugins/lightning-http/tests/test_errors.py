@@ -13,14 +13,34 @@ from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import EnqueueRolloutRequest
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["rollouts/ro-none", "rollouts/ro-none/attempts/latest", "workers/w-none", "resources/rs-none"],
-)
-async def test_an_unknown_id_is_404_and_named(server, ask, path):
-    status, answer = await ask("GET", f"{server.url}/v1/agl/{path}")
+async def test_an_unknown_rollout_is_404_and_named(server, ask):
+    status, answer = await ask("GET", f"{server.url}/v1/agl/rollouts/ro-none")
     assert (status, answer["error"]) == (404, "NotFound")
-    assert path.split("/")[1] in answer["message"]
+    assert "ro-none" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["rollouts/ro-none/attempts/latest", "workers/w-none", "workers/host/pid", "resources/rs-none"]
+)
+async def test_what_an_unknown_id_has_is_null(server, ask, path):
+    assert await ask("GET", f"{server.url}/v1/agl/{path}") == (200, None)
+
+
+@pytest.mark.parametrize("field", ["status", "worker_id", "last_heartbeat_time"])
+async def test_a_null_field_of_an_attempt_is_400_and_changes_nothing(server, ask, memory, field):
+    started = await memory.start_rollout("a", worker_id="w-1")
+    url = f"{server.url}/v1/agl/rollouts/{started.rollout_id}/attempts/latest"
+    status, answer = await ask("POST", url, json={field: None, "metadata": {"a": 1}})
+    assert (status, answer["error"]) == (400, "InvalidRequest")
+    assert field in answer["message"]
+    assert await memory.get_latest_attempt(started.rollout_id) == started.attempt
+
+
+async def test_null_statistics_of_a_worker_are_400(server, ask, memory):
+    status, answer = await ask("POST", f"{server.url}/v1/agl/workers/host/pid/1", json={"heartbeat_stats": None})
+    assert (status, answer["error"]) == (400, "InvalidRequest")
+    assert "heartbeat_stats" in answer["message"]
+    assert await memory.get_worker_by_id("host/pid/1") is None
 
 
 async def test_an_unknown_route_is_404_and_a_wrong_method_405(server, ask):
@@ -63,16 +83,17 @@ async def test_a_wrong_body_is_422_and_the_field_is_named(server, ask, path, bod
 
 
 @pytest.mark.parametrize("body", [b"{", b'"\\ud800"', b"[" * 100_000, b"\xff\xfe", b"null", b""])
-async def test_a_body_that_is_no_json_is_422(server, ask, body):
+async def test_a_body_that_is_no_json_is_refused(server, ask, body):
     for path in ("queues/rollouts/enqueue", "spans/bulk", "resources"):
         headers = {"content-type": "application/json"}
         status, answer = await ask("POST", f"{server.url}/v1/agl/{path}", data=body, headers=headers)
-        assert (status, answer["error"]) == (422, "InvalidRequest")
+        assert status in (400, 422)
+        assert answer["error"] == "InvalidRequest"
 
 
 async def test_a_query_is_refused_with_what_it_may_be(server, ask):
     status, answer = await ask("GET", f"{server.url}/v1/agl/rollouts?sort_by=statu")
-    assert status == 422
+    assert status == 400
     assert "cannot sort Rollouts by 'statu'" in answer["message"]
     status, answer = await ask("GET", f"{server.url}/v1/agl/rollouts?limit=x")
     assert status == 422
@@ -111,7 +132,7 @@ async def test_errors_come_back_as_the_types_and_words_of_the_store(memory):
         for call in (
             lambda store: store.update_attempt(started.rollout_id, "at-none", status="failed"),
             lambda store: store.start_attempt(started.rollout_id),
-            lambda store: store.query_spans("ro-none"),
+            lambda store: store.update_rollout("ro-none", status="failed"),
             lambda store: store.update_rollout(started.rollout_id, mode="exam"),
             lambda store: store.update_rollout(started.rollout_id, config="fast"),
             lambda store: store.enqueue_rollout("a", metadata="x"),
@@ -148,7 +169,7 @@ async def test_a_rollout_that_json_cannot_hold_fails_and_the_next_is_given(memor
 async def test_a_rollout_that_json_cannot_hold_is_not_started_over_http(memory, server, ask):
     queued = await memory.enqueue_rollout({"at": object()})
     status, answer = await ask("POST", f"{server.url}/v1/agl/rollouts/{queued.rollout_id}/attempts")
-    assert (status, answer["error"]) == (422, "InvalidRequest")
+    assert (status, answer["error"]) == (400, "InvalidRequest")
 
 
 async def test_a_body_is_read_only_where_one_is_taken(memory, server, ask):
@@ -210,9 +231,9 @@ async def test_bodies_and_pages_have_a_limit(memory, ask):
         assert status == 413
         await memory.enqueue_many_rollouts([EnqueueRolloutRequest(input=i) for i in range(12)])
         status, answer = await ask("GET", f"{url}/rollouts?limit=6")
-        assert (status, answer["message"]) == (422, "limit is 6; a page of this store holds at most 5")
+        assert (status, answer["message"]) == (400, "limit is 6; a page of this store holds at most 5")
         status, answer = await ask("GET", f"{url}/rollouts")
-        assert status == 422
+        assert status == 400
         assert "12 match; a page of this store holds at most 5" in answer["message"]
         async with LightningStoreClient(server.url, page_size=5) as client:
             for query, expected in (({}, range(12)), ({"limit": 7, "offset": 2}, range(2, 9)), ({"limit": 0}, ())):

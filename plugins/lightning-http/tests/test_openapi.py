@@ -92,7 +92,7 @@ async def test_the_values_that_a_query_takes_are_documented(server, ask):
         ("limit", -2, [schemas["limit"]["minimum"]]),
     ):
         status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={wrong}")
-        assert status == 422, name
+        assert status == (400 if name in ("status_in", "sort_by") else 422), name
         for value in allowed:
             status, _ = await ask("GET", f"{server.url}/v1/agl/rollouts?{name}={value}")
             assert status == 200, (name, value)

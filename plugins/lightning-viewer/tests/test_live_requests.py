@@ -70,7 +70,7 @@ async def test_the_run_is_told_without_its_rollouts(server: LightningStoreServer
     [
         ("order=worst&status=succeeded&limit=2", [0.0, 0.0]),
         ("order=best&limit=2", [1.0, 1.0]),
-        ("version=1&order=oldest", [1.0, 0.0, 0.5]),
+        ("version=1&order=oldest", [1.0, 0.0, 0.5, None]),
         ("from=0.4&to=0.6", [0.5, 0.5]),
         ("text=HARD&order=oldest", [1.0, 0.0]),
         ("mode=train", [None]),
@@ -90,17 +90,17 @@ async def test_rollouts_are_filtered_sorted_and_paged(
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("rollouts?limit=-1", 422, "limit is '-1'; it is a whole number from 0 on"),
-        ("rollouts?order=odd", 422, "order is 'odd'; there are: worst, best, newest, oldest, slowest"),
-        ("rollouts?status=bogus", 422, "status is 'bogus'; there are: queuing, "),
-        ("rollouts?mode=bogus", 422, "mode is 'bogus'; there are: train, val, test, other"),
-        ("rollouts?version=2", 422, "version is 2; the run's versions, from 0, are 2"),
-        ("samples?before=0&after=99", 422, "after is 99; the run's versions, from 0, are 2"),
-        ("rollouts?to=nan", 422, "to is 'nan'; it is a number"),
-        ("rollouts?from=low", 422, "from is 'low'; it is a number"),
+        ("rollouts?limit=-1", 400, "limit is '-1'; it is a whole number from 0 on"),
+        ("rollouts?order=odd", 400, "order is 'odd'; there are: worst, best, newest, oldest, slowest"),
+        ("rollouts?status=bogus", 400, "status is 'bogus'; there are: queuing, "),
+        ("rollouts?mode=bogus", 400, "mode is 'bogus'; there are: train, val, test, other"),
+        ("rollouts?version=2", 400, "version is 2; the run's versions, from 0, are 2"),
+        ("samples?before=0&after=99", 400, "after is 99; the run's versions, from 0, are 2"),
+        ("rollouts?to=nan", 400, "to is 'nan'; it is a number"),
+        ("rollouts?from=low", 400, "from is 'low'; it is a number"),
         ("rollouts/ro-none", 404, "has no rollout 'ro-none'"),
         ("rollouts/ro-none/trace", 404, "has no rollout 'ro-none'"),
-        ("samples?before=0", 422, "give the numbers of two versions, counted from 0: before and after"),
+        ("samples?before=0", 400, "give the numbers of two versions, counted from 0: before and after"),
     ],
 )
 async def test_what_cannot_be_answered_says_why(
