@@ -1,12 +1,17 @@
 """The store's interface: what algorithms, runners and tracers may ask of it."""
 
+import abc
 import functools
 import inspect
+import json
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
+from lightning_core.errors import InvalidRequest
+from lightning_core.store.older import adapt
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -93,17 +98,17 @@ class LightningStore(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = cls.__dict__.get("add_resources")
-        if own is not None and not _takes(own, "parent_id"):
-            cls.add_resources = _without_parent(own)  # type: ignore[method-assign]
+        for name in OPERATIONS & cls.__dict__.keys():
+            setattr(cls, name, adapt(cls.__dict__[name], getattr(LightningStore, name)))
 
     is_remote: ClassVar[bool] = False
     """Whether it is served by another process, whose runners may be alive when this process is not."""
 
     @property
-    @abstractmethod
     def run_id(self) -> str:
         """The run whose records this store shows; it neither sees nor touches those of another."""
+        run_id: str = self.__dict__.setdefault("_own_run_id", f"run-{secrets.token_hex(8)}")
+        return run_id
 
     def find_run_id(self) -> str:
         """Return `run_id`, and ask for it first where the store is somewhere else. That blocks the caller."""
@@ -113,14 +118,20 @@ class LightningStore(ABC):
         """Return the runs that are kept when this store is gone, oldest first; empty where that is not known."""
         return ()
 
-    @abstractmethod
     def for_run(self, run_id: str) -> "LightningStore":
-        """Return a view of the same data for another run. Closing the view leaves the data open."""
+        """Return a view of the same data for another run. Closing the view leaves the data open.
+
+        Raises:
+            InvalidRequest: When the store keeps one run only, as one without this method does.
+        """
+        if run_id != self.run_id:
+            raise InvalidRequest(f"{type(self).__name__} keeps run {self.run_id} only; got {run_id!r}")
+        return self
 
     @property
-    @abstractmethod
     def capabilities(self) -> LightningStoreCapabilities:
         """What this store can do."""
+        return {}
 
     @property
     def lease_seconds(self) -> float | None:
@@ -149,12 +160,11 @@ class LightningStore(ABC):
         """Return the key that came with the claim of an attempt and opens only that attempt; None without keys."""
         return None
 
-    @abstractmethod
     async def statistics(self) -> LightningStoreStatistics:
         """Return how much the store holds."""
+        return {"name": type(self).__name__}
 
-    @abstractmethod
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027  # not every store has something to close
         """Close the store. A caller that waits gets `StoreClosed`."""
 
     # Rollouts
@@ -387,7 +397,6 @@ class LightningStore(ABC):
             InvalidTransition: When the attempt has ended with another status.
         """
 
-    @abstractmethod
     async def report_fault(
         self, rollout_id: str, attempt_id: str, reason: str, *, request_id: str | None = None
     ) -> Attempt:
@@ -396,6 +405,8 @@ class LightningStore(ABC):
         The rollout is queued again without using up one of its attempts, at most three times. The attempt keeps the
         reason in its metadata, under `fault`. A second fault of the same attempt is one effect, and one of an attempt
         that was given up ends nothing but itself.
+
+        A store without this method fails the attempt, which its retry policy governs.
 
         Args:
             rollout_id: The rollout.
@@ -406,6 +417,10 @@ class LightningStore(ABC):
         Raises:
             InvalidTransition: When the attempt has ended by itself.
         """
+        metadata = {"fault": reason}
+        return await self.update_attempt(
+            rollout_id, attempt_id, status="failed", add_metadata=metadata, request_id=request_id
+        )
 
     async def report_dead_workers(self, reason: str) -> int:
         """Report a fault of every attempt that is being executed, because all workers are dead; see `report_fault`.
@@ -585,9 +600,10 @@ class LightningStore(ABC):
 
     # The saved state of algorithms
 
-    @abstractmethod
     async def save_state(self, name: str, state: Any, *, request_id: str | None = None) -> None:
         """Keep an algorithm's state under a name, in place of what was there.
+
+        A store without this method keeps it for as long as the store is there.
 
         Args:
             name: Whose state it is.
@@ -597,23 +613,29 @@ class LightningStore(ABC):
         Raises:
             InvalidRequest: When JSON cannot hold it. What was there stays.
         """
+        try:
+            text = json.dumps(state, allow_nan=False)
+        except (TypeError, ValueError) as exc:
+            raise InvalidRequest(f"the state of {name!r} cannot be saved as JSON: {exc}") from exc
+        self.__dict__.setdefault("_own_states", {})[name] = text
 
-    @abstractmethod
     async def load_state(self, name: str) -> Any:
         """Return the state that was saved last under this name, or None."""
+        text = self.__dict__.get("_own_states", {}).get(name)
+        return None if text is None else json.loads(text)
 
     # The run
 
-    @abstractmethod
     async def begin_run(self, *, request_id: str | None = None) -> None:
         """Let a run that had ended go on. A new run need not be begun."""
+        self.__dict__["_own_run_has_ended"] = False
 
-    @abstractmethod
     async def end_run(self, *, request_id: str | None = None) -> None:
         """Let every claim, also one that waits, raise `RunEnded` until the run begins again, whatever is queued.
 
         What was claimed before can still be reported on.
         """
+        self.__dict__["_own_run_has_ended"] = True
 
     # Deletion
 
@@ -635,18 +657,21 @@ class LightningStore(ABC):
         """Delete everything that belongs to this run, whatever its state. Waits for its rollouts end."""
 
 
-def _takes(method: Callable[..., Any], name: str) -> bool:
-    parameters = inspect.signature(method).parameters
-    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+def _needed(declared: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(declared)
+    async def call(self: LightningStore, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no method {declared.__name__}, which is needed here")
 
-
-def _without_parent(add_resources: Callable[..., Any]) -> Any:
-    """Return the method of a store that knows no parents of versions, as one that takes a parent and forgets it."""
-
-    @functools.wraps(add_resources)
-    async def call(
-        self: LightningStore, resources: NamedResources, *args: Any, parent_id: str | None = None, **kwargs: Any
-    ) -> Any:
-        return await add_resources(self, resources, *args, **kwargs)
-
+    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
     return call
+
+
+OPERATIONS: Final = frozenset(
+    name for name, method in vars(LightningStore).items() if inspect.iscoroutinefunction(method)
+)
+"""The names of all methods that are awaited."""
+
+# A type checker asks for all of them. At runtime a class that lacks some can be used for the rest, as in 0.3.
+for _name in LightningStore.__abstractmethods__:
+    setattr(LightningStore, _name, _needed(getattr(LightningStore, _name)))
+abc.update_abstractmethods(LightningStore)

@@ -6,7 +6,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
@@ -227,9 +227,12 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     async def query_spans(self, rollout_id: str, attempt_id: str | None, query: Query) -> PaginatedResult[Span]:
         self._check_open()
         record = await self._backend.get(self._run_id, rollout_id)
-        if record is None or (attempt_id == "latest" and record.latest is None):
+        own = None
+        if record is not None and attempt_id is not None:
+            with suppress(NotFound):
+                own = record.attempt(attempt_id).attempt_id
+        if record is None or (attempt_id is not None and own is None):
             return make_page([], query, 0)
-        own = record.latest.attempt_id if attempt_id == "latest" and record.latest else attempt_id
         spans, total = await self._backend.find_spans(self._run_id, rollout_id, own, query)
         return make_page(spans, query, total)
 

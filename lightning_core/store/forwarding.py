@@ -1,13 +1,12 @@
 """A store that hands every call to another one."""
 
 import functools
-import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from lightning_core.store.base import LightningStore, LightningStoreCapabilities
+from lightning_core.store.base import OPERATIONS, LightningStore, LightningStoreCapabilities
 
 if TYPE_CHECKING:
     # The methods are made below, in a loop. For a type checker, take them from where they are written out.
@@ -59,17 +58,8 @@ def _forward(name: str) -> Any:
     async def call(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
         return await self.call(getattr(self.target(), name), *args, **kwargs)
 
-    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
     return call
 
 
-# Besides the abstract ones, that of which a store may have a better one than the interface.
-_methods = [
-    *(name for name in ForwardingStore.__abstractmethods__ if name != "target"),
-    "report_dead_workers",
-    "kept_runs",
-]
-for _name in _methods:
-    if inspect.iscoroutinefunction(getattr(LightningStore, _name)):
-        setattr(ForwardingStore, _name, _forward(_name))
-ForwardingStore.__abstractmethods__ = frozenset({"target"})
+for _name in OPERATIONS:
+    setattr(ForwardingStore, _name, _forward(_name))

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
+from lightning_core.concurrency import EventLoopThread
 from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
 from lightning_core.store.forwarding import ForwardingStore
@@ -18,11 +19,14 @@ class LightningStoreThreaded(ForwardingStore):
     through, so that no call waits for itself. `for_run`, which waits for nothing, runs where it is called.
 
     The loop has to outlive the calls: once it is closed, and for what it cancels when it ends, callers get
-    `StoreClosed`. A loop that is only stopped never answers; close the store before.
+    `StoreClosed`. A loop that is only stopped never answers; close the store before. Where there is no loop, a store
+    that is not safe for any use runs in a thread of its own until `aclose`.
+
+    Calls of a store that is not `async_safe` run one after the other, but for those that wait.
 
     Args:
         store: The store.
-        loop: The event loop that the store belongs to; None for the running one.
+        loop: The event loop that the store belongs to; None for the running one, if any.
 
     Raises:
         InvalidRequest: When `store` is none.
@@ -31,24 +35,42 @@ class LightningStoreThreaded(ForwardingStore):
     def __init__(self, store: LightningStore, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
         if not isinstance(store, LightningStore):
             raise InvalidRequest(f"a LightningStore is to be used from other threads; got {type(store).__name__}")
-        self._store = store
-        self._loop = asyncio.get_running_loop() if loop is None else loop
+        self.store = store
+        self._turn = None if store.capabilities.get("async_safe") else asyncio.Lock()
+        self._thread: EventLoopThread | None = None
+        if loop is None:
+            with suppress(RuntimeError):  # none is running
+                loop = asyncio.get_running_loop()
+        if loop is None and (self._turn is not None or not store.capabilities.get("thread_safe")):
+            self._thread = EventLoopThread("store")
+            loop = self._thread.loop
+        self._loop = loop
 
     def target(self) -> LightningStore:
-        return self._store
+        return self.store
 
     def for_run(self, run_id: str) -> LightningStore:
-        return LightningStoreThreaded(self._store.for_run(run_id), loop=self._loop)
+        return LightningStoreThreaded(self.store.for_run(run_id), loop=self._loop)
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:
-        return {**self._store.capabilities, "thread_safe": True}
+        return {**self.store.capabilities, "thread_safe": True, "async_safe": True}
+
+    async def aclose(self) -> None:
+        try:
+            await self.call(self.store.aclose)
+        finally:
+            if self._thread is not None:
+                self._thread.stop()
 
     def keeping_deadlines(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
     async def call(self, method: Callable[..., Coroutine[Any, Any, Any]], *args: Any, **kwargs: Any) -> Any:
-        if asyncio.get_running_loop() is self._loop:
+        waits = method.__name__ == "wait_for_rollouts" or kwargs.get("wait_seconds", 0) != 0
+        if self._turn is not None and not waits:
+            method = _in_turn(self._turn, method)
+        if self._loop is None or asyncio.get_running_loop() is self._loop:
             return await method(*args, **kwargs)
         if not self._loop.is_running():
             raise self._without_loop()
@@ -71,3 +93,11 @@ class LightningStoreThreaded(ForwardingStore):
 
     def _without_loop(self) -> StoreClosed:
         return StoreClosed(f"the event loop of the store of run {self.run_id} does not run any more")
+
+
+def _in_turn(turn: asyncio.Lock, method: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        async with turn:
+            return await method(*args, **kwargs)
+
+    return call

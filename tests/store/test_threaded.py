@@ -13,7 +13,7 @@ import pytest
 from lightning_core.errors import InvalidRequest, StoreClosed
 from lightning_core.store import InMemoryLightningStore, LightningStore, LightningStoreThreaded, StoreFacade
 from lightning_core.store.backend import StoreBackend
-from lightning_core.store.base import LightningStoreCapabilities
+from lightning_core.store.base import OPERATIONS, LightningStoreCapabilities
 from lightning_core.store.memory import MemoryBackend
 from lightning_core.testing import FakeClock, StoreSuite
 from lightning_core.testing.store.base import soon
@@ -123,8 +123,7 @@ class TestLightningStoreThreaded(StoreSuite):
 
 
 async def test_every_call_of_the_interface_is_forwarded() -> None:
-    calls = {name for name in LightningStore.__abstractmethods__ if name not in ("run_id", "capabilities", "for_run")}
-    for name in calls:
+    for name in OPERATIONS:
         forwarded = getattr(LightningStoreThreaded, name)
         assert inspect.iscoroutinefunction(forwarded)
         assert inspect.signature(forwarded) == inspect.signature(getattr(LightningStore, name))

@@ -1,6 +1,5 @@
 """A store that is somewhere else."""
 
-import abc
 import asyncio
 import functools
 import json
@@ -484,11 +483,9 @@ def _method(operation: Operation) -> Any:
         del bound.arguments["self"]
         return await self._call(operation, bound.arguments)
 
-    call.__isabstractmethod__ = False  # type: ignore[attr-defined]  # `wraps` has copied the mark
     return call
 
 
 for _operation in OPERATIONS.values():
     if _operation.name not in LightningStoreClient.__dict__:
         setattr(LightningStoreClient, _operation.name, _method(_operation))
-abc.update_abstractmethods(LightningStoreClient)
