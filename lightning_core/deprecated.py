@@ -8,12 +8,15 @@ from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, Any] = MappingProxyType({})
 _ATTRIBUTE = "__deprecated_options__"
 
 
 def deprecated(
-    *, renamed: Mapping[str, str] = _NONE, without_effect: Mapping[str, str] = _NONE
+    *,
+    renamed: Mapping[str, str] = _NONE,
+    without_effect: Mapping[str, str] = _NONE,
+    converted: Mapping[str, tuple[str, Callable[[Any], Any]]] = _NONE,
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """Let a constructor take options that its signature does not have any more.
 
@@ -22,18 +25,20 @@ def deprecated(
     Args:
         renamed: Former name -> name. The value is passed on under the new name, unless that one is given, too.
         without_effect: Name -> why there is no effect, and what to do instead. What was given is an attribute.
+        converted: Former name -> name, and what makes its value of the former one.
     """
 
     def decorate(constructor: Callable[P, None]) -> Callable[P, None]:
         @functools.wraps(constructor)
         def construct(*args: Any, **options: Any) -> None:
             owner = type(args[0]).__name__
-            for old, new in renamed.items():
+            for old, (new, convert) in {**{old: (new, None) for old, new in renamed.items()}, **converted}.items():
                 value = options.pop(old, None)
                 if value is not None:
                     ignored = f", which is given too, so {old} is ignored" if options.get(new) is not None else ""
                     _warn(f"{owner}({old}=) is deprecated; use {new}={ignored}")
-                    options[new] = value if options.get(new) is None else options[new]
+                    if options.get(new) is None:
+                        options[new] = value if convert is None else convert(value)
             kept = {name: options.pop(name) for name in without_effect if name in options}
             for name, value in kept.items():
                 if value is not None:
@@ -43,7 +48,7 @@ def deprecated(
                 if not hasattr(args[0], name):
                     setattr(args[0], name, value)
 
-        setattr(construct, _ATTRIBUTE, frozenset({*renamed, *without_effect}))
+        setattr(construct, _ATTRIBUTE, frozenset({*renamed, *converted, *without_effect}))
         return construct
 
     return decorate

@@ -86,14 +86,14 @@ def _as_json(value: Any) -> Any:
     return repr(value)
 
 
-def show_warnings(context: click.Context, *, verbose: bool = False) -> None:
-    """Show warnings and errors that are logged, for as long as a command runs; all that is logged where wanted."""
+def show_warnings(context: click.Context, *, verbose: bool = False, level: str = "WARNING") -> None:
+    """Show what is logged from a level on, for as long as a command runs; all that is logged where wanted."""
     from lightning_core.logs import setup_logging  # late: who asks for help does not pay for it
     from lightning_core.logs.setup import reset_logging
     from lightning_core.secrets import remember_environment
 
     remember_environment()
-    setup_logging("DEBUG" if verbose else "WARNING", console=False, extra_handlers=[_Stderr()])
+    setup_logging("DEBUG" if verbose else level, console=False, extra_handlers=[_Stderr()])
     context.call_on_close(reset_logging)
 
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import InvalidRequest, NotFound, StoreClosed, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.arguments import as_ids, as_int, as_timeout, make_request, make_requests
@@ -33,7 +34,7 @@ from lightning_core.types import (
 from lightning_core.types.span import plain_attributes
 from lightning_http import wire
 from lightning_http.connection import Answer, Connection
-from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, REQUEST_HEADER, RUN_HEADER, TRACES_PATH
+from lightning_http.messages import MAX_CLAIMED, MAX_ENQUEUED, PREFIX, REQUEST_HEADER, RUN_HEADER, TRACES_PATH
 from lightning_http.operations import OPERATIONS, Operation
 
 if TYPE_CHECKING:
@@ -125,6 +126,14 @@ class LightningStoreClient(_Complete):
 
     is_remote = True
 
+    @deprecated(
+        renamed={"server_address": "url", "request_timeout": "request_seconds"},
+        converted={"retry_delays": ("retry_seconds", sum)},
+        without_effect={
+            "health_retry_delays": "a request is repeated itself, for retry_seconds=",
+            "connection_timeout": "request_seconds= limits the connection, too",
+        },
+    )
     def __init__(
         self,
         url: str,
@@ -169,6 +178,16 @@ class LightningStoreClient(_Complete):
     def url(self) -> str:
         """Where the server is."""
         return self._connection.url
+
+    @property
+    def server_address_root(self) -> str:
+        """The same as `url`, as agentlightning 0.3 calls it."""
+        return self.url
+
+    @property
+    def server_address(self) -> str:
+        """Where the routes of the REST API begin, such as `http://127.0.0.1:4747/v1/agl`."""
+        return self.url + PREFIX
 
     def otlp_traces_endpoint(self) -> str:
         """Return where OpenTelemetry's exporters send spans."""
@@ -246,6 +265,10 @@ class LightningStoreClient(_Complete):
             for view in views:
                 view._close_view()
             await self._connection.aclose()
+
+    async def close(self) -> None:
+        """The same as `aclose`, as agentlightning 0.3 calls it."""
+        await self.aclose()
 
     def _close_view(self) -> None:
         self._closed = True

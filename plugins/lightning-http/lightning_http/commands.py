@@ -11,9 +11,7 @@ from click.core import ParameterSource
 
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreError
-
-DEFAULT_PORT = 4747
-"""The port of agentlightning 0.3's store."""
+from lightning_http.messages import DEFAULT_PORT
 
 
 @click.group(invoke_without_command=True)
@@ -45,6 +43,20 @@ DEFAULT_PORT = 4747
 @click.option(
     "--drain-seconds", default=10.0, show_default=True, help="How long running attempts may go on after SIGTERM."
 )
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+    default="WARNING",
+    show_default=True,
+    help="The least level of the logs to show.",
+)
+@click.option("--n-workers", type=click.IntRange(min=1), help="Without effect: one process serves.")
+@click.option(
+    "--tracker",
+    multiple=True,
+    type=click.Choice(["prometheus", "console"]),
+    help="Without effect: GET /metrics always counts requests and records for Prometheus.",
+)
 @click.pass_context
 def store(
     context: click.Context,
@@ -60,6 +72,9 @@ def store(
     runner_key: str | None,
     cors_origin: tuple[str, ...],
     drain_seconds: float,
+    log_level: str,
+    n_workers: int | None,
+    tracker: tuple[str, ...],
 ) -> None:
     """Serve a store over HTTP until SIGTERM or Ctrl-C.
 
@@ -108,7 +123,11 @@ def store(
     else:
         named["uri"] = uri
     options = _options(settings) | {name: value for name, value in named.items() if value is not None}
-    show_warnings(context)
+    show_warnings(context, level=log_level)
+    if n_workers is not None and n_workers > 1:
+        click.echo("--n-workers has no effect: one process serves; several can serve one database", err=True)
+    if tracker:
+        click.echo("--tracker has no effect: GET /metrics counts requests and records for Prometheus", err=True)
 
     async def serve() -> None:
         try:

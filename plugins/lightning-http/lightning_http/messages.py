@@ -17,6 +17,9 @@ from lightning_core.errors import (
 PREFIX: Final = "/v1/agl"
 """Where the store's routes are, as in agentlightning 0.3."""
 
+DEFAULT_PORT: Final = 4747
+"""The port of agentlightning 0.3's store."""
+
 TRACES_PATH: Final = "/v1/traces"
 """Where OpenTelemetry's exporters send spans."""
 

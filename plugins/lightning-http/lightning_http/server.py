@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from starlette.middleware.cors import CORSMiddleware
 
 from lightning_core.concurrency import EventLoopThread, loop_factory
+from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
@@ -22,7 +23,7 @@ from lightning_http.client import LightningStoreClient
 from lightning_http.gate import Gate
 from lightning_http.listener import Listener, bind
 from lightning_http.loopback import is_loopback
-from lightning_http.messages import RUNNER_KEY_VARIABLE, TRACES_PATH
+from lightning_http.messages import DEFAULT_PORT, RUNNER_KEY_VARIABLE, TRACES_PATH
 from lightning_http.service import Limits, Service
 
 logger = logging.getLogger(__name__)
@@ -102,11 +103,15 @@ class LightningStoreServer(ForwardingStore):
 
     Args:
         store: What is served. It is not closed by the server.
-        host: The address to listen on. One that other machines can reach demands a key.
-        port: The port; 0 lets the system choose one.
+        host: The address to listen on; None for 127.0.0.1. One that other machines can reach demands a key.
+        port: The port; 0 lets the system choose one, None is 4747.
         key: What the algorithm says to do everything; None for the variable `AGL_KEY`, `""` for none.
         runner_key: What runners may say instead; None for the variable `AGL_RUNNER_KEY`.
-        cors_allow_origins: The web pages that may ask, by their origins; none by default.
+        cors_allow_origins: The web pages that may ask, by their origins; none by default. Those that are named, not
+            `*`, may send cookies and keys.
+        launch_mode: Where `start` runs it: `asyncio` in the event loop that calls it, `thread` or `mp` in a thread of
+            its own.
+        launcher_args: In place of `host`, `port` and `launch_mode`: an object that has them.
         limits: How much one request may ask for.
         attempt_key_seconds: How long the key that comes with a claim is good.
         drain_seconds: How long `run_forever` waits for running attempts when it is told to stop.
@@ -115,19 +120,33 @@ class LightningStoreServer(ForwardingStore):
         ConfigError: When the host demands a key and there is none, or a key cannot be one.
     """
 
+    @deprecated(
+        without_effect={
+            "n_workers": "one process serves; several servers can share one database",
+            "tracker": "GET /metrics counts requests and records for Prometheus",
+        },
+    )
     def __init__(
         self,
         store: LightningStore,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        host: str | None = "127.0.0.1",
+        port: int | None = 0,
+        cors_allow_origins: Sequence[str] | None = None,
+        launch_mode: Literal["asyncio", "thread", "mp"] = "asyncio",
         *,
+        launcher_args: Any = None,
         key: str | None = None,
         runner_key: str | None = None,
-        cors_allow_origins: Sequence[str] = (),
         limits: Limits | None = None,
         attempt_key_seconds: float = 86_400.0,
         drain_seconds: float = 10.0,
     ) -> None:
+        if launcher_args is not None:
+            host, port, launch_mode = launcher_args.host, launcher_args.port or 0, launcher_args.launch_mode
+        if launch_mode not in ("asyncio", "thread", "mp"):
+            raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'asyncio' or 'thread'")
+        host = "127.0.0.1" if host is None else host
+        origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else [*(cors_allow_origins or ())]
         self.store = store
         self._key = (os.environ.get(KEY_VARIABLE) if key is None else key) or None
         runners = (os.environ.get(RUNNER_KEY_VARIABLE) if runner_key is None else runner_key) or None
@@ -139,9 +158,10 @@ class LightningStoreServer(ForwardingStore):
         self._runner_key = runners
         self._keys = Keys(self._key, runner_key=runners, attempt_seconds=attempt_key_seconds)
         self._host = host
-        self._port = port
+        self._port = DEFAULT_PORT if port is None else port
+        self._launch_mode = launch_mode
         self._limits = Limits() if limits is None else limits
-        self._origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins)
+        self._origins = origins
         self._drain_seconds = drain_seconds
         self._owner = os.getpid()
         self._elsewhere: LightningStoreClient | None = None
@@ -193,7 +213,7 @@ class LightningStoreServer(ForwardingStore):
     # From start to stop
 
     async def start(self) -> None:
-        """Listen, in this event loop; return when requests are answered.
+        """Listen, in this event loop or in a thread; return when requests are answered.
 
         Raises:
             ConfigError: When the port cannot be had.
@@ -201,7 +221,10 @@ class LightningStoreServer(ForwardingStore):
         """
         if self._listener is not None or self._thread is not None:
             raise StoreError(f"this server runs already, at {self.url}")
-        await self._start()
+        if self._launch_mode == "asyncio":
+            await self._start()
+        else:
+            await asyncio.to_thread(self.__enter__)
 
     async def _start(self) -> None:
         local_only = self._key is None
@@ -209,7 +232,14 @@ class LightningStoreServer(ForwardingStore):
         bound = bind(self._host, self._port)
         gate: Any = Gate(service, application())
         if self._origins:
-            gate = CORSMiddleware(gate, allow_origins=self._origins, allow_methods=["*"], allow_headers=["*"])
+            gate = CORSMiddleware(
+                gate,
+                allow_origins=self._origins,
+                allow_methods=["*"],
+                allow_headers=["*"],
+                expose_headers=["*"],
+                allow_credentials="*" not in self._origins,
+            )
         listener = Listener(gate, bound, self._limits)
         port = bound.getsockname()[1]
         try:
@@ -221,6 +251,9 @@ class LightningStoreServer(ForwardingStore):
 
     async def stop(self) -> None:
         """Answer the requests under way, end waits, and stop. The store stays open. Idempotent."""
+        if self._thread is not None:
+            await asyncio.to_thread(self.__exit__, None, None, None)
+            return
         listener, self._listener = self._listener, None
         if listener is None or self._service is None:
             return
@@ -234,7 +267,7 @@ class LightningStoreServer(ForwardingStore):
         Args:
             hurry: Set it to wait no longer.
         """
-        if self._service is not None and self._listener is not None:
+        if self._service is not None and self._listener is not None and self._thread is None:
             await drain(self._service, seconds=self._drain_seconds, hurry=hurry or asyncio.Event())
         await self.stop()
 
@@ -244,7 +277,7 @@ class LightningStoreServer(ForwardingStore):
         Call it in the main thread. A server that does not run yet is started.
         """
         if self._listener is None:
-            await self.start()
+            await self._start()
         told, hurry = asyncio.Event(), asyncio.Event()
 
         def on_signal() -> None:
@@ -267,8 +300,6 @@ class LightningStoreServer(ForwardingStore):
         """Stop the server, and close the store."""
         if os.getpid() == self._owner:
             await self.stop()
-            if self._thread is not None:
-                await asyncio.to_thread(self.__exit__, None, None, None)
         await self.target().aclose()
 
     async def __aenter__(self) -> Self:
