@@ -156,6 +156,14 @@ class LightningStore(ABC):
         """
         return None
 
+    def otlp_traces_endpoint(self) -> str:
+        """Return where OpenTelemetry's exporters send spans.
+
+        Raises:
+            NotImplementedError: When the store is not served over HTTP.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is not served over HTTP; a LightningStoreServer serves it")
+
     def attempt_key(self, attempt_id: str) -> str | None:
         """Return the key that came with the claim of an attempt and opens only that attempt; None without keys."""
         return None

@@ -47,6 +47,9 @@ class ForwardingStore(_Complete):
     def watch(self, listener: Callable[[str], None]) -> Callable[[], None] | None:
         return self.target().watch(listener)
 
+    def otlp_traces_endpoint(self) -> str:
+        return self.target().otlp_traces_endpoint()
+
     def attempt_key(self, attempt_id: str) -> str | None:
         return self.target().attempt_key(attempt_id)
 

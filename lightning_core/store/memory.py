@@ -488,6 +488,7 @@ class InMemoryLightningStore(StoreFacade):
         without_effect={
             "thread_safe": "it can always be used from any thread",
             "scan_debounce_seconds": "deadlines are looked at when they come",
+            "tracker": "GET /metrics of a store's server counts requests and records for Prometheus",
             **dict.fromkeys(
                 ("eviction_memory_threshold", "safe_memory_threshold", "span_size_estimator"),
                 "nothing is evicted, max_rollouts= and max_spans= set limits",

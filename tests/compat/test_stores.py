@@ -200,6 +200,8 @@ async def test_what_came_after_0_3_has_a_default() -> None:
     with pytest.raises(InvalidRequest, match=f"Written keeps run {store.run_id} only; got 'other'"):
         store.for_run("other")
     assert (await store.statistics())["name"] == "Written"
+    with pytest.raises(NotImplementedError, match="Written is not served over HTTP"):
+        store.otlp_traces_endpoint()
     assert await store.load_state("mine") is None
     await store.save_state("mine", {"step": 1})
     assert await store.load_state("mine") == {"step": 1}

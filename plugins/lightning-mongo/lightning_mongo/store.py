@@ -42,7 +42,10 @@ class MongoLightningStore(StoreFacade):
 
     @deprecated(
         renamed={"mongo_uri": "uri", "database_name": "database", "mongo_client_kwargs": "client_options"},
-        without_effect={"scan_debounce_seconds": "deadlines are looked at when they come"},
+        without_effect={
+            "scan_debounce_seconds": "deadlines are looked at when they come",
+            "tracker": "GET /metrics of a store's server counts requests and records for Prometheus",
+        },
     )
     def __init__(
         self,

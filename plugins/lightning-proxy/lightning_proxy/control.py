@@ -9,6 +9,7 @@ from lightning_http.connection_limits import ConnectionLimits, Seconds
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.errors import ProxyError
+from lightning_core.store import LightningStore
 from lightning_proxy.limiter import Drained
 from lightning_proxy.models import ModelOptions
 from lightning_proxy.owner import Owner
@@ -54,6 +55,14 @@ class ProxyControl(ABC):
             ConfigError: When an entry is wrong; then nothing changes.
             RegistryError: When a backend cannot be had; then nothing changes.
         """
+
+    async def set_store(self, store: LightningStore) -> None:
+        """Record calls in another store from now on.
+
+        Raises:
+            ProxyError: When it cannot, or has calls that the present store does not have yet.
+        """
+        raise ProxyError("the workers of this proxy keep their store; stop it before it gets another one")
 
     @abstractmethod
     async def bind(self, value: str, owner: Owner) -> None:

@@ -198,13 +198,14 @@ class LLMProxy(AddressedProxy):
         return list(dict.fromkeys(str(entry.get("model_name")) for entry in self.model_list))
 
     def set_store(self, store: LightningStore) -> None:
-        """Record calls in another store, from the next start on.
+        """Record calls in another store from now on; agents then need its attempts' keys.
 
         Raises:
-            ProxyError: When it runs.
+            ProxyError: When it runs with several workers, or has calls that the present store does not have yet.
         """
         if self._running is not None and store is not self.store:
-            raise ProxyError("the proxy runs; stop it before it gets another store")
+            other = self._reachable(store)
+            self._running.ask_now(lambda proxy: proxy.set_store(other))
         self.store = store
 
     # From start to stop
@@ -222,14 +223,17 @@ class LLMProxy(AddressedProxy):
     async def _start(self) -> None:
         if self.store is None and not self._settings.allow_unattributed:
             raise ConfigError("the proxy has no store to record calls in; give it store=, or allow_unattributed=True")
-        store = self.store
-        if store is not None and self._in_thread and not store.capabilities.get("thread_safe"):
-            store = LightningStoreThreaded(store)
+        store = None if self.store is None else self._reachable(self.store)
         if store is not None:
             await store.statistics()  # one that cannot be reached is known now, and its run from now on
         running = RunningProxy(lambda: self._make(store), in_thread=self._in_thread)
         self._port = await running.start(self.host, self._port)
         self._running = running
+
+    def _reachable(self, store: LightningStore) -> LightningStore:
+        if self._in_thread and not store.capabilities.get("thread_safe"):
+            return LightningStoreThreaded(store)
+        return store
 
     async def stop(self) -> None:
         """Let calls end, bring what they recorded to the store, and stop. Does nothing when it does not run."""

@@ -103,6 +103,11 @@ class Outbox:
         """How many spans the store does not have yet."""
         return self._unsent_spans
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is under way, or one is recorded that the store does not have yet."""
+        return any(each.calling or each.unsent for each in self._attempts.values())
+
     def require_room(self) -> None:
         """Check that another call's span can be kept.
 

@@ -12,6 +12,7 @@ from lightning_http.listener import Listener, bind
 from starlette.middleware.cors import CORSMiddleware
 
 from lightning_core.budget import Budget
+from lightning_core.errors import ProxyError
 from lightning_core.registry import Registry
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock
@@ -211,6 +212,12 @@ class ProxyService(ProxyServer):
 
     async def budget_beyond(self, refusals: int, seconds: float) -> dict[str, Any] | None:
         return await self._refusals.beyond(refusals, seconds)
+
+    async def set_store(self, store: LightningStore) -> None:
+        if self.outbox.is_busy:
+            raise ProxyError("calls are on their way to the present store; flush them before it gets another one")
+        self._store, self.engine.run_id = store, store.run_id
+        self._views.clear()
 
     def _view(self, run_id: str | None) -> LightningStore:
         assert self._store is not None  # calls of an attempt are served only where there is a store

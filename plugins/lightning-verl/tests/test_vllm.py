@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
@@ -148,3 +149,17 @@ def test_the_command_says_what_went_wrong_in_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(vllm, ["m", "--port", str(taken.getsockname()[1]), "--max-model-len", "9"])
     assert result.exit_code == 1
     assert result.output.startswith("Error: cannot listen on 127.0.0.1:")
+
+
+@pytest.mark.parametrize("said", [["m"], ["serve", "m"]])
+def test_serve_may_be_said_before_the_model(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def refuse(model: str, **options: Any) -> None:
+        asked.append((model, options["arguments"]))
+        raise SystemExit(3)
+
+    monkeypatch.setattr("lightning_verl.vllm.server.VLLMServer", refuse)
+    result = CliRunner().invoke(vllm, [*said, "--port", "0", "--max-model-len", "9"])
+    assert result.exit_code == 3
+    assert asked == [("m", ("--max-model-len", "9"))]

@@ -261,7 +261,9 @@ async def test_a_change_is_taken_in_without_reading_the_rest(monkeypatch: pytest
     await end(store, 1.0)
     aggregates = await read_aggregates(store)
     assert len(aggregates) == 5
-    await store.add_resources({"main": PromptTemplate(template="second")})
+    second = await store.add_resources({"main": PromptTemplate(template="second")})
+    for waiting in await store.query_rollouts(status_in=["queuing"]):
+        await store.update_rollout(waiting.rollout_id, resources_id=second.resources_id)
     changed, gone = await end(store, 0.25), await end(store, 0.5)
     await store.delete_rollouts([gone])
     await update_aggregates(store, aggregates, [changed, gone])

@@ -20,6 +20,8 @@ def vllm(
 ) -> None:
     """Serve MODEL with vLLM, as training needs it, until Ctrl-C. Further ARGUMENTS are vLLM's own.
 
+    `agl vllm serve MODEL`, as in agentlightning 0.3, is the same.
+
     \b
     Example:
       agl vllm Qwen/Qwen3-4B --port 8000 --max-model-len 8192
@@ -29,6 +31,9 @@ def vllm(
 
     from lightning_verl.vllm.server import VLLMFailed, VLLMServer
 
+    if model == "serve" and arguments:
+        model, *rest = arguments
+        arguments = tuple(rest)
     server = VLLMServer(model, host=host, port=port, python=python, start_seconds=start_seconds, arguments=arguments)
     try:
         asyncio.run(_serve(server))
