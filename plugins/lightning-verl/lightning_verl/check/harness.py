@@ -138,7 +138,9 @@ def _held(process: psutil.Process) -> int:
 
 def _has_mark(process: psutil.Process, mark: str) -> bool:
     try:
-        return bool(process.environ().get(MARK, "").startswith(mark) and process.status() != psutil.STATUS_ZOMBIE)
+        # Ray's processes write their titles over a part of this, after which psutil reads no further.
+        environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+        return f"{MARK}={mark}".encode() in environment and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, OSError):
         return False
 
