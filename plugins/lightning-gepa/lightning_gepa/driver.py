@@ -10,7 +10,7 @@ from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 from gepa.strategies.proposal_sampling import IndependentSampling
 
 from lightning_gepa.portal import Portal
-from lightning_gepa.search import Components, Records, Sample, Search, records_of
+from lightning_gepa.search import Components, Records, Sample, Search
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ class Adapter:
     def make_reflective_dataset(
         self, candidate: Components, eval_batch: EvaluationBatch, components_to_update: list[int]
     ) -> Records:
-        """Return what the model that rewrites prompts is shown."""
-        return records_of(eval_batch, components_to_update)
+        """Return what the model that rewrites prompts is shown, of the same runs for each prompt."""
+        return dict.fromkeys(components_to_update, eval_batch.trajectories)
 
 
 class Reflection:
@@ -124,12 +124,18 @@ class Callbacks:
         if event["is_best_program"]:
             self._search.best = self._search.find(event["candidate"])
         if not self._search.step:
-            self._tell(None)
+            self._report(None)
 
     def on_iteration_end(self, event: Any) -> None:
         """Report an iteration that has come to its end; gepa also calls this for one that has not."""
         if not self._portal.has_stopped:
-            self._tell(event["iteration"])
+            self._report(event["iteration"])
+
+    def _report(self, step: int | None) -> None:
+        async def tell() -> None:  # gepa only logs what a callback raises
+            self._tell(step)
+
+        self._portal.call(tell)
 
 
 class Log:

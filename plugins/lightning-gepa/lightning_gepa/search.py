@@ -219,7 +219,9 @@ class Search:
         return EvaluationBatch(
             outputs=[None] * len(samples),
             scores=[shift + (self.options.failure_score if reward is None else reward) for reward in rewards],
-            trajectories=[Experiment.from_outcome(each, self.adapter) for each in outcomes] if is_train else None,
+            trajectories=[record_of(Experiment.from_outcome(each, self.adapter)) for each in outcomes]
+            if is_train
+            else None,
         )
 
     async def _ask(self, text: str, records: Sequence[Mapping[str, Any]], name: str, number: int) -> Answer:
@@ -299,9 +301,3 @@ def request_for(text: str, records: Sequence[Mapping[str, Any]], shown: ShownPro
         {"current_instruction_doc": text, "dataset_with_feedback": records, "prompt_template": template}
     )
     return request
-
-
-def records_of(batch: EvaluationBatch, numbers: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
-    """Return what is shown of the runs of a batch, for each component that is to be rewritten."""
-    records = [record_of(run) for run in batch.trajectories or ()]
-    return dict.fromkeys(numbers, records)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from gepa_toys import CURRENT, FIRST, TRAIN, VAL, Client, ToyRun, quality
+from lightning_gepa import GEPA
 
-from lightning_core import PromptTemplate
+from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.emitter import emit_message
 from lightning_core.errors import AlgorithmError, Fault, InvalidInput, NoRewards
 from lightning_core.types import AttemptedRollout
@@ -321,3 +322,16 @@ def test_the_toys_read_the_text_of_a_request() -> None:
     assert found is not None
     assert found[1] == "Say {x}"
     assert len(TRAIN) == 12
+
+
+async def test_a_report_that_cannot_be_taken_ends_the_run() -> None:
+    run = ToyRun()
+
+    class Refusing(GEPA):
+        def report(self, *args: Any, **options: Any) -> None:
+            raise OSError("the disk is full")
+
+    client: Any = run.client
+    trainer = Trainer(algorithm=Refusing(client), initial_resources=run.resources)
+    with pytest.raises(OSError, match="the disk is full"):
+        await trainer.fit_async(rollout(lambda task, prompt_template: 0.5), TRAIN, val_dataset=VAL)
