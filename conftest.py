@@ -59,7 +59,7 @@ def _note_process(event: str, args: tuple[Any, ...]) -> None:
 sys.addaudithook(_note_process)
 
 
-LONGEST = "plugins/lightning-verl/tests/e2e/test_in_one_ray.py"
+LONGEST = "plugins/lightning-verl/tests/e2e/test_trainings.py"
 """Begins first, so that two processes end together."""
 
 

@@ -5,7 +5,7 @@ import random
 import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_proxy import LLMProxy
 from lightning_proxy.control import CallsLost
@@ -19,7 +19,6 @@ from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedR
 from lightning_verl.config import TraceAggregator
 from lightning_verl.learning import (
     EndedRollout,
-    LearnedRow,
     LearningOptions,
     Lesson,
     Level,
@@ -39,15 +38,6 @@ T = TypeVar("T")
 
 _SET_UP_SECONDS = 300.0
 _NO_LIMIT = 2**63
-
-
-class _Recorded(NamedTuple):
-    """A rollout that has ended, and its record."""
-
-    rollout: Rollout
-    spans: Sequence[Span] = ()
-    lost: str | None = None
-    """Why the record is not whole; None where it is."""
 
 
 class AgentModeDaemon:
@@ -108,9 +98,6 @@ class AgentModeDaemon:
             raise ConfigError(f"mode is {mode!r} and store is {store!r}; it works in mode 'v1', with a store")
         if reward_fillna_value is not None and not math.isfinite(reward_fillna_value):
             raise ConfigError(f"reward_fillna_value is {reward_fillna_value!r}; give a finite number, or None")
-        for name, number in (("train_rollout_n", train_rollout_n), ("mini_batch_size", mini_batch_size)):
-            if number < 1:
-                raise ConfigError(f"{name} is {number!r}; it has to be 1 or more")
         check_options("trace_aggregator", trace_aggregator or {}, TraceAggregator)
         self._trace_aggregator = dict(trace_aggregator or {})
         self.store = store
@@ -127,7 +114,8 @@ class AgentModeDaemon:
         self._is_own = llm_proxy is None
         self._groups: list[list[Rollout]] = []
         self._sources: list[str | None] = []
-        self._ended: list[list[_Recorded]] | None = None
+        self._ended: list[list[tuple[Rollout, Sequence[Span] | str]]] | None = None
+        """With the record of each, or why that is not whole."""
         self._thread = EventLoopThread("AgentModeDaemon")
 
     def start(self) -> None:
@@ -216,13 +204,14 @@ class AgentModeDaemon:
             name: torch.tensor(values, dtype=types.get(name, torch.int64), device=device)
             for name, values in padded.items()
         }
+        rollouts = [self._groups[number][row.session] for number, row in rows]
+        told = {
+            "data_id_list": [rollout.input["data_id"] for rollout in rollouts],
+            "rollout_id_list": [rollout.rollout_id for rollout in rollouts],
+            "turn_index_list": [row.index for _, row in rows],
+        }
         batch = DataProto.from_dict(
-            tensors=tensors,
-            non_tensors={
-                "data_id_list": np.array([self._rollout(*row).input["data_id"] for row in rows], dtype=object),
-                "rollout_id_list": np.array([self._rollout(*row).rollout_id for row in rows], dtype=object),
-                "turn_index_list": np.array([row.index for _, row in rows], dtype=object),
-            },
+            tensors=tensors, non_tensors={name: np.array(values, dtype=object) for name, values in told.items()}
         )
         return batch, training_metrics(lessons, options=options, n_dropped_remainder=n_left_out)
 
@@ -261,54 +250,49 @@ class AgentModeDaemon:
         times = self.train_rollout_n if is_train else 1
         columns = list(data)
         tasks = [dict(zip(columns, values, strict=True)) for values in zip(*data.values(), strict=True)]
-        requests = []
-        for task in tasks:
-            data_id = str(uuid.uuid4())
-            requests += [
-                EnqueueRolloutRequest(
-                    input={**task, "data_id": data_id},
-                    mode="train" if is_train else "val",
-                    resources_id=resources_id,
-                    config=RolloutConfig(
-                        timeout_seconds=self.llm_timeout_seconds, unresponsive_seconds=self.llm_timeout_seconds
-                    ),
-                    metadata={"data_id": data_id, "is_train": is_train},
-                )
-            ] * times
+        config = RolloutConfig(timeout_seconds=self.llm_timeout_seconds, unresponsive_seconds=self.llm_timeout_seconds)
+        requests = [
+            EnqueueRolloutRequest(
+                input={**task, "data_id": data_id},
+                mode="train" if is_train else "val",
+                resources_id=resources_id,
+                config=config,
+                metadata={"data_id": data_id, "is_train": is_train},
+            )
+            for task in tasks
+            for data_id in [str(uuid.uuid4())] * times
+        ]
         rollouts = await self.store.enqueue_many_rollouts(requests)
         self._groups = [list(rollouts[start : start + times]) for start in range(0, len(rollouts), times)]
         self._sources = [task.get("data_source") for task in tasks]
 
-    async def _wait(self) -> list[list[_Recorded]]:
+    async def _wait(self) -> list[list[tuple[Rollout, Sequence[Span] | str]]]:
         groups = []
         for group in self._groups:
             ended = await self.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in group])
-            groups.append([await self._record_of(rollout) for rollout in ended])
+            groups.append([(rollout, await self._record_of(rollout)) for rollout in ended])
         return groups
 
-    async def _record_of(self, rollout: Rollout) -> _Recorded:
+    async def _record_of(self, rollout: Rollout) -> Sequence[Span] | str:
         if isinstance(rollout, AttemptedRollout) and self.llm_proxy.is_running():
             try:
                 await self.llm_proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
             except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
-                return _Recorded(rollout, lost=str(exc))
-        return _Recorded(rollout, await self.store.query_spans(rollout.rollout_id, "latest"))
+                return str(exc)
+        return await self.store.query_spans(rollout.rollout_id, "latest")
 
     def _read(self, options: LearningOptions) -> list[list[EndedRollout]]:
         if self._ended is None:
             raise AlgorithmError("the rollouts have not ended; call run_until_all_finished")
         return [
             [
-                read_rollout(each.rollout, each.spans, options=options, adapter=self.adapter)
-                if each.lost is None
-                else as_fault(each.rollout.rollout_id, each.lost)
-                for each in group
+                as_fault(rollout.rollout_id, record)
+                if isinstance(record, str)
+                else read_rollout(rollout, record, options=options, adapter=self.adapter)
+                for rollout, record in group
             ]
             for group in self._ended
         ]
-
-    def _rollout(self, group: int, row: LearnedRow) -> Rollout:
-        return self._groups[group][row.session]
 
     def _call(self, coroutine: Coroutine[Any, Any, T], *, seconds: float | None = None) -> T:
         return self._thread.submit(coroutine).result(seconds)

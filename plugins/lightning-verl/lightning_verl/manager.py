@@ -20,7 +20,6 @@ from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import (
     EndedRollout,
-    FailureWatch,
     LearningOptions,
     Lesson,
     as_fault,
@@ -107,7 +106,6 @@ class RolloutManager:
         self._adapter = adapter
         self._fruitless = _Fruitless(batch_size, is_sync=is_sync)
         self._lessons: dict[str, Lesson] = {}
-        self._failures = FailureWatch()
         self._running: set[asyncio.Task[None]] = set()
         self._unfinished: set[str] = set()
 
@@ -289,8 +287,6 @@ class RolloutManager:
         self._lessons[group.uid] = lesson
         if lesson.dropped is not None:
             logger.info("lightning_verl.group_dropped step=%d task=%d: %s", step, group.task, lesson.dropped)
-        if (warning := self._failures.see([lesson])) is not None:
-            logger.warning("lightning_verl.failures_depend_on_task %s", warning)
         self._fruitless.take(lesson, step=step)
         if any(row.versions is None for row in lesson.rows):
             raise AlgorithmError(

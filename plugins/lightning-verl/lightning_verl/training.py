@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from lightning_verl.learning import LearningOptions
 from lightning_verl.longest import let_servers_go_as_far, longest_conversation
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
-from lightning_verl.quiet import quiet_thread
 from lightning_verl.serving import Policy, Serving
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,12 @@ _SEED = 1
 """Where shuffling begins, unless the config says: a run that is taken up again goes through the tasks as before."""
 
 _PLATFORM = "VERL_PLATFORM"
+_VARIABLES = {
+    "VERL_LOGGING_LEVEL": "WARNING",
+    "TQ_LOGGING_LEVEL": "ERROR",
+    "RAY_USAGE_STATS_ENABLED": "0",  # no report of Ray's use to its makers
+}
+"""Read by verl, TransferQueue and Ray when they are imported; set unless somebody has."""
 _END_SECONDS = 1.0
 """How long the thread may take to end when the run is interrupted; what is left then ends with the process."""
 
@@ -115,23 +121,22 @@ class Training:
 
     def _work(self) -> None:
         config = self._plan.verl
-        with quiet_thread():
-            _choose_platform(str(config.trainer.device))
-            from lightning_verl.cluster import ray_cluster
-            from lightning_verl.tools import check_form
-            from lightning_verl.verl_internals import check_with_verl
+        _choose_platform(str(config.trainer.device))
+        from lightning_verl.cluster import ray_cluster
+        from lightning_verl.tools import check_form
+        from lightning_verl.verl_internals import check_with_verl
 
-            check_form(config.actor_rollout_ref.rollout.multi_turn.format)
-            self._complete(config)
-            let_servers_go_as_far(config, self._row)
-            check_with_verl(config)
-            OmegaConf.resolve(config)
-            with ray_cluster(config):
-                try:
-                    self._train(config)
-                finally:
-                    self._serving.close()
-                    self._kill_workers(is_last=True)
+        check_form(config.actor_rollout_ref.rollout.multi_turn.format)
+        self._complete(config)
+        let_servers_go_as_far(config, self._row)
+        check_with_verl(config)
+        OmegaConf.resolve(config)
+        with ray_cluster(config):
+            try:
+                self._train(config)
+            finally:
+                self._serving.close()
+                self._kill_workers(is_last=True)
 
     def _train(self, config: DictConfig) -> None:
         from lightning_verl.verl_internals import TransferQueueRows, make_trainer_class, own_queue
@@ -167,7 +172,7 @@ class Training:
             config.transfer_queue.enable = True
             config.data.train_files = str(self._plan.n_train)
             config.data.val_files = str(self._plan.n_val or 1)  # verl makes a loader, which is not read from then
-            config.data.custom_cls = {"path": "pkg://lightning_verl.tasks", "name": "TaskNumbers"}
+            config.data.custom_cls = {"path": "pkg://lightning_verl.verl_internals", "name": "TaskNumbers"}
             config.data.dataloader_num_workers = 0  # numbers need no process to read them
             if config.data.seed is None:
                 config.data.seed = _SEED
@@ -185,7 +190,7 @@ class Training:
         from lightning_verl.hf.generator import end_tokens
         from lightning_verl.tools import VerlToolParser, reasoning_marks, warn_of_other_form
 
-        model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+        model, rollout = (config.actor_rollout_ref.model, config.actor_rollout_ref.rollout)
         train = {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
         val = {name: rollout.val_kwargs[name] for name in train}
         if not rollout.val_kwargs.do_sample:
@@ -238,9 +243,12 @@ def _choose_platform(device: str) -> None:
     Raises:
         ConfigError: When verl was imported already, for another platform.
     """
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
     if device == "cpu":
         os.environ[_PLATFORM] = "cpu"
     already = "verl" in sys.modules
+    warnings.filterwarnings("ignore", module=r"(verl|torchdata)\b")  # of engines that are not installed
     from verl.utils.device import get_device_name
 
     if (found := get_device_name()) != device:

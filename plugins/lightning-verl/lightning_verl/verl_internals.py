@@ -1,20 +1,19 @@
 """Everything that knows verl's private parts and TransferQueue. Read against verl 0.9.1 and TransferQueue 0.1.11.
 
 verl promises nothing of what is used here, so another version of it means reading this module again, and only it: what
-it finds by name in its workers (`cpu`, `hf`) registers itself through verl's registries. In order: the queue and its
-rows, which groups verl leaves out, forms of tool calls, and verl's trainer with rollouts from the store and advantages
-for whole rollouts.
+it finds by name in its workers (`cpu`, `hf`) registers itself through verl's registries. In order: the tasks, the queue
+and its rows, which groups verl leaves out, forms of tool calls, and verl's trainer with rollouts from the store and
+advantages for whole rollouts.
 """
 
 import asyncio
 import copy
-import logging
 import math
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,11 +24,12 @@ import transfer_queue as tq
 from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
+from torch.utils.data import Dataset
 from transfer_queue import interface
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
-from verl.trainer.ppo.v1 import get_trainer_cls
+from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
@@ -53,13 +53,10 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-logger = logging.getLogger(__name__)
-
-_END_SECONDS = 10.0
-_LOOK_SECONDS = 0.05
-
 _DRAIN_SECONDS = 30.0
 """How long calls may go on that nobody's rollout waits for, before the servers sleep."""
+
+trainer_base.tqdm = partial(trainer_base.tqdm, disable=True)  # the run shows its own progress
 
 _POLL_SECONDS = 2.0
 """How often verl looks for groups that have ended, where it is not notified."""
@@ -98,73 +95,51 @@ def check_with_verl(config: DictConfig) -> None:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
 
 
-def check_queue() -> None:
-    """Refuse a cluster in which somebody uses TransferQueue.
-
-    Two trainings would take each other's rows, and the first to end would close it for both.
-
-    Raises:
-        ConfigError: When somebody does.
-    """
-    if _controller() is not None:
-        raise _taken()
-
-
 @contextmanager
 def own_queue(config: DictConfig) -> Iterator[None]:
-    """Have a queue during the block that this process has made.
-
-    Of processes that begin at the same moment one makes it, and the others are refused.
+    """Have a queue during the block that this process has made: trainings would take each other's rows from one.
 
     Args:
         config: verl's `transfer_queue`.
 
     Raises:
-        ConfigError: When another process has made one.
+        ConfigError: When another process in the cluster has made one.
     """
-    controller = None
     try:
         # Only its creator learns where it listens; all others have joined it.
         if OmegaConf.select(tq.init(config), "controller.zmq_info") is None:
-            raise _taken()
-        controller = _controller()
+            interface._TQ_CONTROLLER = None  # `close` would end it for those whose it is
+            raise ConfigError(
+                "another training runs in this cluster of Ray (its TransferQueue is there), and each would take the "
+                "rows of the other; wait for its end, or give this one a Ray of its own"
+            )
         yield
     finally:
-        if controller is None:
-            interface._TQ_CONTROLLER = None  # `close` would end it for those whose it is
         tq.close()
-        if controller is not None and ray.is_initialized():
-            _wait_for_end(controller)
 
 
-def _wait_for_end(controller: object) -> None:
-    if not wait_until(lambda: _controller() != controller, timeout_seconds=_END_SECONDS):
-        logger.warning("lightning_verl.queue_not_closed")
+class TaskNumbers(Dataset[dict[str, Any]]):  # type: ignore[misc]
+    """The dataset that verl shuffles and goes through, as its `data.custom_cls`: the numbers of the tasks, from 0.
 
+    The samples stay where the rollouts are enqueued, so they can be of any type, and verl tokenizes none of them.
 
-def _controller() -> object:
-    """Return what is told apart of the actor that every user in the cluster finds; None where there is none."""
-    try:
-        return ray.get_actor("TransferQueueController", namespace="transfer_queue")._actor_id
-    except ValueError:
-        return None
+    Args:
+        data_files: How many there are, in decimal: verl's config has no better place for it.
+        max_samples: The most to take, from the first on; -1 for all.
+        _: What else verl gives: the tokenizer, the processor, the config.
+    """
 
+    def __init__(self, data_files: Any, max_samples: int = -1, **_: Any) -> None:
+        count = int(data_files)
+        self._count = count if max_samples < 0 else min(count, max_samples)
 
-def _taken() -> ConfigError:
-    return ConfigError(
-        "another training runs in this cluster of Ray (its TransferQueue is there), and each would take the rows "
-        "of the other; wait for its end, or give this one a Ray of its own"
-    )
+    def __len__(self) -> int:
+        return self._count
 
-
-def wait_until(is_so: Callable[[], bool], *, timeout_seconds: float) -> bool:
-    """Return whether it has come true in time."""
-    deadline = time.monotonic() + timeout_seconds
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_SECONDS)
-    return True
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return {"raw_prompt": f"task {number}", "index": number}
 
 
 class TransferQueueRows:
@@ -249,7 +224,7 @@ def filter_by_lessons(buffer: Any) -> None:
     by_rows = buffer._dapo_filtered_keys
 
     def by_lessons(partition_id: str) -> "tuple[set[str], Counter[float]]":
-        known, finished = buffer._dapo_classification_cache[partition_id], buffer.finished_keys[partition_id]
+        known, finished = (buffer._dapo_classification_cache[partition_id], buffer.finished_keys[partition_id])
         for key, tag in buffer.partitions[partition_id].items():
             uid = key.split("_", 1)[0]
             if ONLY_REWARD in tag and uid in finished:
@@ -580,7 +555,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         metrics.update(_difference_of_logprobs(rows, masks))
         if self._options.advantage == "row" and self._options.loss == "verl":
             return batch
-        advantages, returns = rows.numbers("advantages") or [], rows.numbers("returns") or []
+        advantages, returns = (rows.numbers("advantages") or [], rows.numbers("returns") or [])
         if self._options.advantage == "rollout":
             advantages, returns = result.advantages, result.returns
         fields = {"returns": returns}

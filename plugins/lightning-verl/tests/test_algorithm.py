@@ -166,7 +166,7 @@ def test_a_class_that_runs_no_rollouts_is_refused(model: str) -> None:
 
 
 def test_the_docs_show_the_classes_that_a_training_is_tested_with() -> None:
-    """The training is "adapters" of `e2e/test_in_one_ray.py`."""
+    """The training is "adapters" of `e2e/test_trainings.py`."""
     here = Path(__file__).parent
     page = (here.parents[2] / "docs" / "verl.md").read_text().replace("import VERL, ", "import ")
     assert (here / "e2e" / "own_classes.py").read_text().strip() in page

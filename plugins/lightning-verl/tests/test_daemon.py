@@ -199,7 +199,6 @@ def test_it_needs_a_store() -> None:
             "Did you mean 'trajectory_max_prompt_length'?",
         ),
         ({"reward_fillna_value": float("nan")}, "reward_fillna_value is nan; give a finite number, or None"),
-        ({"mini_batch_size": 0}, "mini_batch_size is 0; it has to be 1 or more"),
     ],
 )
 def test_what_it_cannot_work_with_is_refused(wrong: dict[str, Any], told: str) -> None:

@@ -16,7 +16,7 @@ from lightning_core.errors import ConfigError
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
     from lightning_verl.cluster import ray_cluster
-    from lightning_verl.verl_internals import TransferQueueRows, check_queue, filter_by_lessons, own_queue
+    from lightning_verl.verl_internals import TaskNumbers, TransferQueueRows, filter_by_lessons, own_queue
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,10 +36,8 @@ def cluster() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def queue(cluster: None) -> Iterator[None]:
-    check_queue()
     with own_queue(QUEUE):
         yield
-    check_queue()
 
 
 def row(session: int, score: float, index: int = 0) -> LearnedRow:
@@ -103,23 +101,27 @@ def test_groups_are_left_out_by_their_rewards_and_not_by_those_of_rows_also_from
 
 @ray.remote(num_cpus=0)
 def begin_another() -> None:
-    """Begin as one does who had looked a moment before there was a queue."""
     with own_queue(QUEUE):
         raise AssertionError("it took the queue of another training for its own")
 
 
-def test_a_second_training_is_refused_also_at_the_same_moment_and_the_first_keeps_its_queue(queue: None) -> None:
+def test_a_second_training_in_a_cluster_is_refused_and_the_first_keeps_its_queue(queue: None) -> None:
     tq.kv_put(key="mine", partition_id="first", tag={"step": 1})
-    with pytest.raises(ConfigError, match="another training runs in this cluster of Ray"):
-        check_queue()
     with pytest.raises(ConfigError, match="another training runs in this cluster of Ray"):
         ray.get(begin_another.remote())
     assert tq.kv_list("first")["first"]["mine"] == {"step": 1}
 
 
-def test_a_ray_that_runs_for_something_else_is_refused(cluster: None) -> None:
-    refused = pytest.raises(
-        ConfigError, match="this process has started Ray already, whose workers lack what verl needs"
-    )
+def test_a_ray_that_this_process_has_started_is_refused(cluster: None) -> None:
+    refused = pytest.raises(ConfigError, match="this process has started Ray already, for another training or someth")
     with refused, ray_cluster(OmegaConf.create({})):
         pass
+
+
+def test_verl_goes_through_as_many_tasks_as_it_is_told() -> None:
+    tasks = TaskNumbers("3", tokenizer=None, processor=None, config=None)
+    assert [task["index"] for task in tasks] == [0, 1, 2]
+    assert len(TaskNumbers("3", max_samples=2)) == 2
+    assert len(TaskNumbers("3", max_samples=9)) == 3
+    with pytest.raises(IndexError):
+        tasks[3]

@@ -33,7 +33,7 @@ from lightning_verl.config.layers import (
 )
 from lightning_verl.config.own import PREFIX, Own, read_own
 from lightning_verl.config.saving import has_lora, servable_folder
-from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU
+from lightning_verl.cpu.options import ON_CPU, SEPARATE_ON_CPU, count_workers
 from lightning_verl.learning import OWN_ESTIMATORS, LearningOptions, weights_go_in
 from lightning_verl.requirements import count_gpus
 
@@ -42,16 +42,6 @@ logger = logging.getLogger(__name__)
 _HF = "hf_model"
 _SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
-_PATHS = (
-    "actor_rollout_ref.model.path",
-    "actor_rollout_ref.model.tokenizer_path",
-    "actor_rollout_ref.model.lora_adapter_path",
-    "critic.model.path",
-    "critic.model.tokenizer_path",
-    "trainer.default_local_dir",
-)
-"""Which may begin with a `~`, that neither verl nor transformers understands."""
-
 _KEPT = 2
 """How many checkpoints are kept, of those that are written by time. With one, verl removes the last good one before the
 next is complete."""
@@ -169,11 +159,8 @@ def _set(config: DictConfig, given: Given) -> Iterator[str]:
 
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
     """Set the options that follow from the rest, unless they are set, and write paths out."""
-    for path in _PATHS:
-        section, _, name = path.rpartition(".")
-        inside = OmegaConf.select(config, section)
-        if not OmegaConf.is_interpolation(inside, name) and str(inside[name]).startswith("~"):
-            inside[name] = os.path.expanduser(inside[name])
+    for section, name in ((config.actor_rollout_ref.model, "path"), (config.trainer, "default_local_dir")):
+        section[name] = os.path.expanduser(section[name])  # neither verl nor transformers understands a `~`
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
     is_separate = trainer.v1.trainer_mode == "separate_async"  # which says what it generates on, and trains on the rest
     if trainer.device != "cpu" and not is_separate and given.get("trainer.n_gpus_per_node") is None:
@@ -187,15 +174,8 @@ def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
         updates = updates_per_step(config)
         if updates > 1 or data.train_batch_size % actor.ppo_mini_batch_size:
             actor.ppo_mini_batch_size = max(1, data.train_batch_size // updates)
-    if trainer.device == "cpu" and given.get("ray_kwargs.ray_init.num_cpus") is None:
-        config.ray_kwargs.ray_init.num_cpus += 3 * (trainer.n_gpus_per_node - 1)  # what verl asks for, for each worker
-    if trainer.v1.trainer_mode == "separate_async" and trainer.device == "cpu":
-        rollout = config.actor_rollout_ref.rollout
-        generating = rollout.nnodes * rollout.n_gpus_per_node
-        if given.get("ray_kwargs.ray_init.num_gpus") is None:
-            config.ray_kwargs.ray_init.num_gpus = trainer.nnodes * trainer.n_gpus_per_node + generating
-        if given.get("ray_kwargs.ray_init.num_cpus") is None:
-            config.ray_kwargs.ray_init.num_cpus += 2 * (generating - 1)
+    if trainer.device == "cpu":
+        count_workers(config, given)
     if given.get("trainer.total_epochs") is None and trainer.total_training_steps is not None:
         trainer.total_epochs = trainer.total_training_steps  # each has a step at least
     if given.get(_SAVE_FREQ) is None:
@@ -211,7 +191,7 @@ def _let_loss_correct(config: DictConfig, given: Given) -> None:
 
     verl's newer trainer neither chooses it, nor tells it how to correct.
     """
-    loss, correction = config.actor_rollout_ref.actor.policy_loss, config.algorithm.rollout_correction
+    loss, correction = (config.actor_rollout_ref.actor.policy_loss, config.algorithm.rollout_correction)
     if correction.bypass_mode and given.get(POLICY_LOSS) is None:
         loss.loss_mode = "bypass_mode"
     if loss.loss_mode == "bypass_mode":

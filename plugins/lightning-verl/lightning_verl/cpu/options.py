@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from omegaconf import DictConfig
+
+from lightning_verl.config.given import Given
 from lightning_verl.config.layers import ENGINES, MODELS, WITHOUT_FLASH_ATTN
 
 ON_CPU: dict[str, Any] = {
@@ -31,3 +34,15 @@ SEPARATE_ON_CPU: dict[str, Any] = {
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module": "lightning_verl.cpu.channel",
 }
 """What the mode `separate_async` needs besides: a generating process of its own, and a way for weights to it."""
+
+
+def count_workers(config: DictConfig, given: Given) -> None:
+    """Have Ray pretend as many GPUs and cores as verl asks for, unless they are set: three cores for each worker."""
+    trainer, rollout, ray = (config.trainer, config.actor_rollout_ref.rollout, config.ray_kwargs.ray_init)
+    training, generating = trainer.nnodes * trainer.n_gpus_per_node, 0
+    if trainer.v1.trainer_mode == "separate_async":
+        generating = rollout.nnodes * rollout.n_gpus_per_node
+    if not given.has("ray_kwargs.ray_init.num_gpus"):
+        ray.num_gpus = training + generating
+    if not given.has("ray_kwargs.ray_init.num_cpus"):
+        ray.num_cpus += 3 * (training - 1) + 2 * generating

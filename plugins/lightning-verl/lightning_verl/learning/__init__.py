@@ -1,7 +1,6 @@
 """What is learned from rollouts: rows, credit, groups, advantages, metrics. Python and numpy; no torch, ray or verl."""
 
 from lightning_verl.learning.advantages import gae, grpo_advantages, rloo_advantages, whitened
-from lightning_verl.learning.failures import FailureWatch, failures_depend_on_group
 from lightning_verl.learning.groups import LearnedRow, Lesson, learn_from_group
 from lightning_verl.learning.metrics import training_metrics, validation_metrics
 from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
@@ -30,7 +29,6 @@ __all__ = [
     "Credit",
     "End",
     "EndedRollout",
-    "FailureWatch",
     "LearnedRow",
     "LearningOptions",
     "Lesson",
@@ -42,7 +40,6 @@ __all__ = [
     "as_fault",
     "as_trajectory_adapter",
     "combined",
-    "failures_depend_on_group",
     "gae",
     "get_left_padded_ids_and_attention_mask",
     "get_right_padded_ids_and_attention_mask",
