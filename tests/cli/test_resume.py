@@ -332,6 +332,7 @@ def test_no_secret_is_kept_and_one_that_was_set_has_to_be_set_again(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path: Path) -> None:
     pytest.importorskip("lightning_apo", reason="the quickstart improves a prompt with it")
     make_folder(tmp_path, BASELINE)
