@@ -35,16 +35,19 @@ def adapt(own: Callable[..., Any], declared: Callable[..., Any]) -> Callable[...
     @functools.wraps(own)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         later = {name: kwargs.pop(name) for name in missing & kwargs.keys()}
-        wait_seconds, added = later.pop("wait_seconds", 0.0), later.pop("add_metadata", defaults.get("add_metadata"))
+        unset = defaults.get("add_metadata")
+        wait_seconds, added = later.pop("wait_seconds", 0.0), later.pop("add_metadata", unset)
         for name, value in later.items():
             if name not in _HARMLESS and value is not defaults[name]:
                 raise InvalidRequest(
                     f"{type(self).__name__}.{own.__name__} takes no {name}, which is {value!r}; add that parameter"
                 )
-        if added is not defaults.get("add_metadata"):
+        if added is not unset:
             given = inspect.signature(own).bind(self, *args, **kwargs).arguments
-            there = await _metadata_of(self, given["rollout_id"], given["attempt_id"])
-            kwargs["metadata"] = {**(given.get("metadata") or there), **added}
+            metadata = given.get("metadata", unset)
+            if metadata is unset:
+                metadata = await _metadata_of(self, given["rollout_id"], given["attempt_id"])
+            kwargs["metadata"] = {**(metadata or {}), **added}
         if "wait_seconds" not in missing:
             return await own(self, *args, **kwargs)
         until = None if wait_seconds is None else time.monotonic() + wait_seconds

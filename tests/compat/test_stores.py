@@ -22,6 +22,8 @@ from lightning_core.types import (
     Worker,
 )
 
+lightning_http = pytest.importorskip("lightning_http")
+
 
 class Written(LightningStore):
     """Has the methods of 0.3 with their parameters, and nothing else."""
@@ -236,6 +238,20 @@ async def test_added_metadata_keep_what_is_there_and_a_fault_is_a_failure() -> N
     assert (await store.update_attempt(*own, add_metadata={"b": 2})).metadata == {"a": 1, "b": 2}
     failed = await store.report_fault(*own, "the proxy died")
     assert (failed.status, failed.metadata) == ("failed", {"a": 1, "b": 2, "fault": "the proxy died"})
+
+
+async def test_added_metadata_reach_such_a_store_through_a_server() -> None:
+    async with (
+        lightning_http.LightningStoreServer(Written()) as server,
+        lightning_http.LightningStoreClient(server.url) as client,
+    ):
+        started = await client.start_rollout("a")
+        own = started.rollout_id, started.attempt.attempt_id
+        await client.update_attempt(*own, metadata={"a": 1})
+        added = await client.update_attempt(*own, add_metadata={"b": 2})
+        assert added.metadata == {"a": 1, "b": 2}
+        replaced = await client.update_attempt(*own, metadata={"c": 3}, add_metadata={"b": 2})
+        assert replaced.metadata == {"c": 3, "b": 2}
 
 
 async def test_what_a_store_cannot_leave_out_is_refused_by_name() -> None:
