@@ -1,6 +1,5 @@
 """`agl eval`: how good an agent is, with given prompts, on a dataset."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,9 +139,8 @@ def evaluation_of(
 
 def _read(given: str, root: Path) -> "NamedResources":
     """Return the resources that are named, without models behind a proxy: that proxy was another run's."""
-    from lightning_core.cli.one_task import check_resources
-    from lightning_core.config.files import read_yaml
-    from lightning_core.errors import ConfigError, RunFolderError
+    from lightning_core.cli.one_task import read_resources
+    from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run
     from lightning_core.runs.recording import read_best
     from lightning_core.types import PromptTemplate, ProxyLLM
@@ -154,13 +152,4 @@ def _read(given: str, root: Path) -> "NamedResources":
         if not prompts:
             raise RunFolderError(f"run {folder.run_id} has no prompts among its best resources; name another run")
         return prompts
-    try:
-        text = Path(given).read_text(encoding="utf-8")
-        # YAML reads JSON's escapes of a character beyond 16 bits as two.
-        found = json.loads(text) if given.endswith(".json") else read_yaml(text)[0]
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"--resources {given}: {exc}") from exc
-    if isinstance(found, dict) and isinstance(found.get("best_resources"), dict):  # a result that a command wrote
-        found = found["best_resources"]
-    resources = check_resources(found)
-    return {name: each for name, each in resources.items() if not isinstance(each, ProxyLLM)}
+    return {name: each for name, each in read_resources(f"@{given}").items() if not isinstance(each, ProxyLLM)}

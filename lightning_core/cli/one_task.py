@@ -120,26 +120,23 @@ def read_task(given: str) -> Any:
 
 
 def read_resources(given: str) -> NamedResources:
-    """Return the resources that are given as JSON or YAML, or as `@file` of either.
+    """Return the resources that are given as JSON or YAML, or as `@file` of either; of a result, the best ones.
 
     Raises:
         ConfigError: When they are not what resources are; says where.
     """
+    text = _text_of("--resources", given)
     try:
-        found = read_yaml(_text_of("--resources", given))[0]
-    except YamlFault as exc:
-        raise ConfigError(f"--resources: {exc}") from exc
-    return check_resources(found)
-
-
-def check_resources(given: object) -> NamedResources:
-    """Return the resources that a value of the option `--resources` says.
-
-    Raises:
-        ConfigError: When they are not what resources are; says where.
-    """
+        found = json.loads(text)  # YAML reads JSON's escapes of a character beyond 16 bits as two
+    except (ValueError, RecursionError):
+        try:
+            found = read_yaml(text)[0]
+        except YamlFault as exc:
+            raise ConfigError(f"--resources: {exc}") from exc
+    if isinstance(found, dict) and isinstance(found.get("best_resources"), dict):  # a result that a command wrote
+        found = found["best_resources"]
     try:
-        resources = TypeAdapter(NamedResources).validate_python(given)
+        resources = TypeAdapter(NamedResources).validate_python(found)
     except ValidationError as exc:
         first = exc.errors(include_input=False, include_url=False)[0]  # the input may hold a key
         place = ".".join(map(str, first["loc"])) or "all of it"

@@ -12,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lightning_core.cli import agl
+from lightning_core.cli.one_task import read_resources
 from lightning_core.cli.run import run as command
+from lightning_core.types import PromptTemplate
 
 AGENT = """
 from lightning_core import emit_message, rollout
@@ -177,6 +179,15 @@ def test_failure_is_1_for_programs_too(run: Run) -> None:
 def test_mode_decides_what_the_rollout_is_for(run: Run) -> None:
     result = run("run_agent:solve", "--task", "1", "--mode", "val", "--json")
     assert json.loads(result.stdout)["mode"] == "val"
+
+
+def test_resources_of_json_may_have_escaped_characters(folder: Path) -> None:
+    written = json.dumps({"greeting": {"resource_type": "prompt_template", "template": "Hello \N{ROCKET}"}})
+    (folder / "best.json").write_text(written)
+    for given in (written, "@best.json"):
+        greeting = read_resources(given)["greeting"]
+        assert isinstance(greeting, PromptTemplate)
+        assert greeting.template == "Hello \N{ROCKET}"
 
 
 @pytest.mark.parametrize(
