@@ -122,6 +122,8 @@ def evaluation_of(
     from lightning_core.config.files import read_config
     from lightning_core.config.overrides import override
     from lightning_core.errors import ConfigError
+    from lightning_core.registry import did_you_mean
+    from lightning_core.types import PromptTemplate
 
     values = override(read_config(config), overrides).values
     named = {kind: values.get(f"{kind}_dataset") for kind in ([dataset] if dataset else _KINDS)}
@@ -132,9 +134,22 @@ def evaluation_of(
             "in --set test_dataset=test.jsonl"
         )
     given = {} if resources is None else _read(resources, runs_root(runs_dir))
+    prompts = _prompts_in(values.get("initial_resources"))
+    for name, each in given.items():
+        if prompts and name not in prompts and isinstance(each, PromptTemplate):
+            raise ConfigError(
+                f"--resources: {config} has no prompt {name!r}, so that it would change nothing; its prompts: "
+                f"{', '.join(prompts)}{did_you_mean(name, prompts)}"
+            )
     return {"train_dataset": None, "val_dataset": source, "test_dataset": None} | {
         f"initial_resources.{name}": each.model_dump(mode="json", exclude_none=True) for name, each in given.items()
     }
+
+
+def _prompts_in(resources: object) -> list[str]:
+    """Return the names of the prompts that a config has. Whether its resources are any is checked later."""
+    named = resources.items() if isinstance(resources, dict) else ()
+    return [name for name, each in named if isinstance(each, dict) and each.get("resource_type") == "prompt_template"]
 
 
 def _read(given: str, root: Path) -> "NamedResources":

@@ -118,10 +118,15 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
         ),
         (["--resources", "run-none"], "no run 'run-none'"),
         (["--resources", "evaluated_agent.py"], "--resources"),
+        (
+            ["--resources", "misspelt.yaml"],
+            "config.yaml has no prompt 'main_promt', so that it would change nothing; its prompts: main_prompt. Did",
+        ),
         (["--repeat", "0"], "'--repeat': 0 is not in the range x>=1"),
     ],
 )
 def test_what_cannot_be_is_one_error(agl_eval: Agl, runs_dir: Path, arguments: list[str], words: str) -> None:
+    Path("misspelt.yaml").write_text("main_promt: {resource_type: prompt_template, template: 'knows: two'}")
     ended = agl_eval(*arguments)
     assert ended.exit_code in (1, 2)
     assert words in ended.stderr
