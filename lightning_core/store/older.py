@@ -35,19 +35,21 @@ def adapt(own: Callable[..., Any], declared: Callable[..., Any]) -> Callable[...
     @functools.wraps(own)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         later = {name: kwargs.pop(name) for name in missing & kwargs.keys()}
-        unset = defaults.get("add_metadata")
-        wait_seconds, added = later.pop("wait_seconds", 0.0), later.pop("add_metadata", unset)
+        unset: Any = defaults.get("add_metadata")
+        wait_seconds = later.pop("wait_seconds", 0.0)
+        added = later.pop("add_metadata", unset) if "metadata" in theirs else unset
         for name, value in later.items():
             if name not in _HARMLESS and value is not defaults[name]:
                 raise InvalidRequest(
                     f"{type(self).__name__}.{own.__name__} takes no {name}, which is {value!r}; add that parameter"
                 )
         if added is not unset:
-            given = inspect.signature(own).bind(self, *args, **kwargs).arguments
-            metadata = given.get("metadata", unset)
+            given = inspect.signature(own).bind(self, *args, **kwargs)
+            metadata = given.arguments.get("metadata", unset)
             if metadata is unset:
-                metadata = await _metadata_of(self, given["rollout_id"], given["attempt_id"])
-            kwargs["metadata"] = {**(metadata or {}), **added}
+                metadata = await _metadata_of(self, given.arguments["rollout_id"], given.arguments["attempt_id"])
+            given.arguments["metadata"] = {**(metadata or {}), **added}
+            args, kwargs = given.args[1:], given.kwargs
         if "wait_seconds" not in missing:
             return await own(self, *args, **kwargs)
         until = None if wait_seconds is None else time.monotonic() + wait_seconds

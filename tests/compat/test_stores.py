@@ -22,7 +22,7 @@ from lightning_core.types import (
     Worker,
 )
 
-lightning_http = pytest.importorskip("lightning_http")
+pytest.importorskip("lightning_http")  # the strategy "cs"
 
 
 class Written(LightningStore):
@@ -172,20 +172,22 @@ class Written(LightningStore):
         return await self.kept.update_worker(worker_id, heartbeat_stats)
 
 
-def test_a_run_goes_through_a_store_of_0_3() -> None:
+@agl.rollout
+async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
+    assert prompt_template.template == "p"
+    if task == 1:
+        raise ValueError("hard")
+    return task / 4
+
+
+@pytest.mark.parametrize("strategy", ["shm", "cs"])
+def test_a_run_goes_through_a_store_of_0_3(strategy: str) -> None:
     store = Written()
-
-    @agl.rollout
-    async def agent(task: int, prompt_template: agl.PromptTemplate) -> float:
-        assert prompt_template.template == "p"
-        if task == 1:
-            raise ValueError("hard")
-        return task / 4
-
     trainer: Any = agl.Trainer(
         algorithm="baseline",
         store=store,
         n_runners=2,
+        strategy=strategy,
         initial_resources={"prompt": agl.PromptTemplate(template="p", engine="f-string")},
     )
     result = trainer.fit(agent, train_dataset=[0, 1, 2])
@@ -240,18 +242,15 @@ async def test_added_metadata_keep_what_is_there_and_a_fault_is_a_failure() -> N
     assert (failed.status, failed.metadata) == ("failed", {"a": 1, "b": 2, "fault": "the proxy died"})
 
 
-async def test_added_metadata_reach_such_a_store_through_a_server() -> None:
-    async with (
-        lightning_http.LightningStoreServer(Written()) as server,
-        lightning_http.LightningStoreClient(server.url) as client,
-    ):
-        started = await client.start_rollout("a")
-        own = started.rollout_id, started.attempt.attempt_id
-        await client.update_attempt(*own, metadata={"a": 1})
-        added = await client.update_attempt(*own, add_metadata={"b": 2})
-        assert added.metadata == {"a": 1, "b": 2}
-        replaced = await client.update_attempt(*own, metadata={"c": 3}, add_metadata={"b": 2})
-        assert replaced.metadata == {"c": 3, "b": 2}
+async def test_added_metadata_may_follow_arguments_given_by_position() -> None:
+    store = Written()
+    started = await store.start_rollout("a")
+    own = started.rollout_id, started.attempt.attempt_id
+    await store.update_attempt(*own, metadata={"a": 1})
+    added = await store.update_attempt(*own, "running", "w-1", UNSET, UNSET, add_metadata={"b": 2})
+    assert (added.status, added.worker_id, added.metadata) == ("running", "w-1", {"a": 1, "b": 2})
+    replaced = await store.update_attempt(*own, metadata={"c": 3}, add_metadata={"d": 4})
+    assert replaced.metadata == {"c": 3, "d": 4}
 
 
 async def test_what_a_store_cannot_leave_out_is_refused_by_name() -> None:
