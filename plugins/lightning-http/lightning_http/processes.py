@@ -85,7 +85,8 @@ class ProcessesStrategy(ExecutionStrategy):
             `runner`s, for a store that is served at `server_host` and `server_port`. None for `AGL_CURRENT_ROLE`, or
             else `both`.
         server_host: The address of the store. One that other machines can reach needs a key, in the variable
-            `AGL_KEY`. None for `AGL_SERVER_HOST`, or else `127.0.0.1`.
+            `AGL_KEY`; on any other, the role `algorithm` wants no key without that. None for `AGL_SERVER_HOST`, or
+            else `127.0.0.1`.
         server_port: Its port; 0 lets the system choose, or, for only runners, is 4747. None for `AGL_SERVER_PORT`, or
             else 0.
         n_runners: How many processes.
@@ -278,14 +279,18 @@ class ProcessesStrategy(ExecutionStrategy):
                 f"server_host {self.server_host} can be reached from other machines, so the store needs a key: set "
                 f"{KEY_VARIABLE} here, and {RUNNER_KEY_VARIABLE} for the key of runners, or serve on 127.0.0.1"
             )
+        # Of the proxy's key, where there is one: what comes with a claim has to open model calls.
+        key = given or getattr(runner, "key", None)
+        if not (key or runner_key) and self.role == "algorithm":
+            key = runner_key = ""  # runners that are started elsewhere on this machine could not know a key made here
+        else:
+            key, runner_key = key or secrets.token_urlsafe(32), runner_key or secrets.token_urlsafe(32)
         observed = ObservedStore(store, observer)
-        runner_key = runner_key or secrets.token_urlsafe(32)
         server = http.LightningStoreServer(
             observed,
             self.server_host,
             self.server_port,
-            # Of the proxy's key, where there is one: what comes with a claim has to open model calls.
-            key=given or getattr(runner, "key", None) or secrets.token_urlsafe(32),
+            key=key,
             runner_key=runner_key,
         )
         async with server:

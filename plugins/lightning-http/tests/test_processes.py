@@ -307,10 +307,13 @@ def port() -> int:
         return found
 
 
-async def test_runners_elsewhere_work_for_an_algorithm_and_end_with_it(port: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("key", ["for-all", ""])
+async def test_runners_elsewhere_work_for_an_algorithm_and_end_with_it(
+    port: int, monkeypatch: pytest.MonkeyPatch, key: str
+):
     import process_agents
 
-    monkeypatch.setenv("AGL_KEY", "for-all")
+    monkeypatch.setenv("AGL_KEY", key)
     rewards: list[float] = []
     served = asyncio.Event()
 
