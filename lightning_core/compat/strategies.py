@@ -2,12 +2,14 @@
 
 import asyncio
 import inspect
+import multiprocessing
 import os
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 from lightning_core.concurrency import in_daemon_thread
+from lightning_core.errors import ExecutionError
 from lightning_core.execution.base import ExecutionStrategy
 from lightning_core.execution.local import end_tasks, signal_run_end
 from lightning_core.store import LightningStore
@@ -29,6 +31,7 @@ async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, 
         store: What both sides share.
 
     Raises:
+        ExecutionError: When a plain `execute` called neither side.
         Exception: What the strategy raised.
     """
     if inspect.iscoroutinefunction(strategy.execute):
@@ -41,6 +44,11 @@ async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, 
         pending = await in_daemon_thread(plain, name="strategy")
         if inspect.isawaitable(pending):
             await pending
+        if not sides.begun.value:
+            raise ExecutionError(
+                f"{type(strategy).__name__}.execute called neither the algorithm nor a runner; if it calls "
+                "super().execute(...), return what that returns, which is a coroutine"
+            )
     except BaseException as exc:
         await end_tasks(sides.tasks, raised=exc)
         await signal_run_end(store, raised=exc)
@@ -54,6 +62,8 @@ class _Sides:
         self._process_id = os.getpid()
         self._loop = asyncio.get_running_loop()
         self.tasks: list[asyncio.Task[Any]] = []
+        self.begun = multiprocessing.RawValue("b", 0)
+        """Whether a side was called, here or in a process that was forked."""
 
     def called_here(self, side: _Side) -> _Side:
         """Return a side of the run that may be awaited in any event loop."""
@@ -64,6 +74,7 @@ class _Sides:
             await task
 
         async def call(*arguments: Any) -> None:
+            self.begun.value = 1
             if os.getpid() != self._process_id:
                 await side(*arguments)
             else:

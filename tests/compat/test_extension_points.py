@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 
 import lightning_core as agl
+from lightning_core.errors import ExecutionError
 
 
 class PrivateTracer(agl.Tracer):
@@ -108,6 +109,23 @@ class ThreadStrategy(agl.ExecutionStrategy):
 def test_a_strategy_that_is_no_coroutine_runs_both_sides() -> None:
     trainer = agl.Trainer(algorithm="baseline", strategy=ThreadStrategy(), tracer=agl.OtelTracer())
     result = trainer.fit(emitting, ["a", "b"])
+    assert result.metrics["train_reward"] == 0.5
+
+
+class Forgetful(agl.SharedMemoryExecutionStrategy):
+    def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:  # type: ignore[override]
+        super().execute(algorithm, runner, store).close()
+
+
+class Returning(agl.SharedMemoryExecutionStrategy):
+    def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> Any:
+        return super().execute(algorithm, runner, store)
+
+
+def test_a_strategy_that_drops_the_coroutine_of_ours_is_told_to_return_it() -> None:
+    with pytest.raises(ExecutionError, match=r"Forgetful.execute called neither .*super\(\)\.execute.* return"):
+        agl.Trainer(algorithm="baseline", strategy=Forgetful()).fit(emitting, ["a"])
+    result = agl.Trainer(algorithm="baseline", strategy=Returning(), tracer=agl.OtelTracer()).fit(emitting, ["a"])
     assert result.metrics["train_reward"] == 0.5
 
 
