@@ -25,9 +25,11 @@ _PROC = Path("/proc")
 
 def worker_variables() -> dict[str, str]:
     """Return what the environment of this process's workers has to have, for `end_leftovers` to know them."""
-    mark = _mark_of(os.getpid())
-    # Ray and vLLM write titles of processes, which would overwrite their environments as others see them.
-    return {} if mark is None else {VARIABLE: mark, "SPT_NOENV": "1"}
+    try:
+        # Ray and vLLM write titles of processes, which would overwrite their environments as others see them.
+        return {VARIABLE: _mark_of(os.getpid()), "SPT_NOENV": "1"}
+    except OSError:  # not Linux
+        return {}
 
 
 def end_leftovers() -> list[int]:
@@ -88,21 +90,31 @@ def _is_orphan(pid: int) -> bool:
     marks = [each.decode(errors="replace").partition("=")[2] for each in variables if each.startswith(_NAME)]
     here, _, process = (marks[0] if marks else "").rpartition("/")
     trainer = process.partition("-")[0]
-    return here == _machine() and trainer.isdecimal() and _mark_of(int(trainer)) != marks[0]
+    return here == _machine() and trainer.isdecimal() and not _runs(int(trainer), marks[0])
+
+
+def _runs(pid: int, mark: str) -> bool:
+    """Whether a process with that mark may still run: what of another user's cannot be seen counts as running."""
+    try:
+        return _mark_of(pid) == mark
+    except OSError:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
 
 
 _NAME = f"{VARIABLE}=".encode()
 
 
-def _mark_of(pid: int) -> str | None:
-    """Return `MACHINE/PID-START` of a process; None when it runs no more, or the machine does not tell."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] == "Z":  # it has ended, and its parent did not look
-            return None
-        return f"{_machine()}/{pid}-{fields[19]}"  # field 22: when it began, in ticks since the machine did
-    except OSError:
-        return None
+def _mark_of(pid: int) -> str:
+    """Return `MACHINE/PID-START` of a process, empty for one that has ended and that its parent did not look at."""
+    fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    # field 22: when it began, in ticks since the machine did
+    return "" if fields[0] == "Z" else f"{_machine()}/{pid}-{fields[19]}"
 
 
 def _machine() -> str:

@@ -102,6 +102,23 @@ def test_what_is_not_ours_beyond_doubt_stays(told: str) -> None:
             other.kill()
 
 
+@pytest.mark.parametrize("refusal", [PermissionError, FileNotFoundError], ids=["refused", "hidden"])
+def test_a_training_that_the_system_does_not_show_counts_as_living(
+    refusal: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with training() as (trainer, used):
+        hidden, read_text = Path(f"/proc/{trainer.pid}/stat"), Path.read_text
+
+        def read(path: Path) -> str:
+            if path == hidden:
+                raise refusal(str(path))
+            return read_text(path)
+
+        monkeypatch.setattr(Path, "read_text", read)
+        end_leftovers()
+        assert not has_ended(used, seconds=1)
+
+
 def test_a_part_of_a_training_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with training() as (killed, _):
         killed.kill()
