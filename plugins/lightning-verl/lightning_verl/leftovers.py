@@ -146,7 +146,7 @@ def check_gpu_memory(share: float, *, n_gpus: int) -> None:
         if int(free) >= share * int(total):
             continue
         holders = [row[1:] for row in _asked(smi, "compute-apps=gpu_uuid,pid,name,used_memory") if row[0] == uuid]
-        named = ", ".join(f"{pid} {name} ({used} MiB)" for pid, name, used in holders)
+        named = ", ".join(f"{pid} {', '.join(name)} ({used} MiB)" for pid, *name, used in holders)
         raise ConfigError(
             f"GPU {index} has {free} of {total} MiB free, and the generating servers take {share:g} of it "
             "(actor_rollout_ref.rollout.gpu_memory_utilization). It is held by "

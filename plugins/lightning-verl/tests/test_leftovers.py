@@ -152,6 +152,9 @@ def test_a_gpu_that_is_full_names_what_holds_it(driver: Path, monkeypatch: pytes
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(ConfigError, match="GPU 1 has"):
         check_gpu_memory(0.5, n_gpus=1)
+    (driver / "apps").write_text("GPU-b, 4711, python train.py --a 1, 2, 61000\n")
+    with pytest.raises(ConfigError, match=r"held by 4711 python train\.py --a 1, 2 \(61000 MiB\);"):
+        check_gpu_memory(0.5, n_gpus=1)
     (driver / "apps").write_text("")
     with pytest.raises(ConfigError, match="processes that this machine does not show"):
         check_gpu_memory(0.5, n_gpus=1)
