@@ -120,6 +120,11 @@ def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
             f"{PREFIX}.advantage is 'row' with grpo, of which verl compares only the last row of each rollout: "
             f"{PREFIX}.credit={own.credit} would have no effect; leave {PREFIX}.advantage out"
         )
+    if own.mask_truncated and (own.advantage == "row" or name not in OWN_ESTIMATORS):
+        yield (
+            f"{PREFIX}.mask_truncated leaves rows out, and {name!r} compares rows, so that their rewards would be "
+            f"missing; use {PREFIX}.advantage=rollout with {', '.join(OWN_ESTIMATORS)}"
+        )
     if config.algorithm.use_kl_in_reward and name in ("grpo", "rloo") and own.advantage != "row":
         yield (
             f"algorithm.use_kl_in_reward changes rewards after {name} has compared them; set "

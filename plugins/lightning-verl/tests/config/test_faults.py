@@ -63,6 +63,11 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
     ("config", "message"),
     [
         (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "set it to row"),
+        (["algorithm.adv_estimator=opo", "agentlightning.mask_truncated=true"], "'opo' compares rows, so that"),
+        (
+            ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.mask_truncated=true"],
+            "agentlightning.mask_truncated leaves rows out",
+        ),
         (["algorithm.use_kl_in_reward=true", "algorithm.adv_estimator=grpo"], "actor.use_kl_loss=true instead"),
         (["agentlightning.call_discount=0.5"], "has an effect with agentlightning.credit=discounted only"),
         (
