@@ -1,5 +1,6 @@
 """`agl export RUN --to model`: the model that a run has trained, as a folder of its own."""
 
+import re
 import shutil
 import sys
 from contextlib import redirect_stdout
@@ -46,9 +47,8 @@ def _saved(run: RunFolder) -> Path:
     best = (read_best(run.best_file) or {}).get(RESOURCE)
     if not isinstance(best, LLM):
         raise RunFolderError(f"run {run.run_id} has not saved a model")
-    named = Path(best.model)
-    inside = named.parts[named.parts.index("checkpoints") :] if "checkpoints" in named.parts else ()
-    for folder in (run.path.joinpath(*inside) if inside else named, named):
+    inside = re.split(r"(?:^|/)checkpoints/", best.model)[-1]
+    for folder in (run.path / "checkpoints" / inside, Path(best.model)):
         if folder.is_dir():
             return folder
     raise RunFolderError(

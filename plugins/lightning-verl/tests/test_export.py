@@ -28,7 +28,7 @@ def name_best(run: RunFolder, folder: str) -> None:
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_a_model_is_copied_with_all_that_belongs_to_it(run: RunFolder, tmp_path: Path, is_moved: bool) -> None:
     saved = make_tiny_model(run.path / SAVED / "huggingface")
-    name_best(run, f"/elsewhere/{run.run_id}/{SAVED}/huggingface" if is_moved else str(saved))
+    name_best(run, f"/checkpoints/runs/{run.run_id}/{SAVED}/huggingface" if is_moved else str(saved))
     assert export_model(run, tmp_path / "out") == "a model in Hugging Face's form"
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written >= {"config.json", "model.safetensors", "generation_config.json", "chat_template.jinja"}
