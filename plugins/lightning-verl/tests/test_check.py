@@ -1,11 +1,14 @@
 """The check that anybody can run. Its trainings are run by hand, see docs/verl.md."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
-from lightning_verl.check.harness import Stage, run
+import pytest
+from lightning_verl.check.harness import MARK, Stage, end, processes, run
 
 START = "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
 KEEP = "from pathlib import Path; Path('pid').write_text(str(child.pid))"
@@ -30,6 +33,28 @@ def test_a_stage_past_its_limit_is_ended_with_all_that_it_has_started(tmp_path: 
     assert ended.said.startswith("expected an end within 10 s; got none, so it was ended; log: ")
     assert ended.memory_bytes > 2**20
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = f"{os.getpid()}-stuck"
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark}) as stuck, monkeypatch.context() as patched:
+        patched.setattr(psutil.Process, "kill", lambda _: None)
+        try:
+            with pytest.raises(RuntimeError, match=rf"^{stuck.pid} sleep 600 was killed, and does not end"):
+                end(mark, seconds=0.1)
+        finally:
+            stuck.kill()
+
+
+def test_a_command_that_is_told_to_end_ends_its_stage(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lightning_verl.check", "--device", "cpu", "--folder", str(tmp_path)]
+    with subprocess.Popen(command) as process:
+        deadline = time.monotonic() + 60
+        while not processes(f"{process.pid}-") and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 143
+        assert processes(f"{process.pid}-") == []
 
 
 def test_the_command_has_a_line_for_each_stage_and_its_status_tells(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command: runs the stages one after another, a line each; the exit status tells whether all have passed."""
 
 import argparse
+import signal
 import sys
 import tempfile
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ _FIRST = {"versions": 300.0, "model": 300.0}
 
 def main() -> int:
     """Run what the command line names."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a stage is ended on the way out
     parser = argparse.ArgumentParser(prog="python -m lightning_verl.check", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if has_accelerator() else "cpu")
     parser.add_argument("--only", help="the stages to run, with commas: versions,model,hf-grpo")

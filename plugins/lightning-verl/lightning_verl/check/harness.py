@@ -107,15 +107,21 @@ def left_of(mark: str, seconds: float = _END_SECONDS) -> list[str]:
         time.sleep(0.2)
 
 
-def end(mark: str) -> None:
-    """Kill all that has a mark."""
+def end(mark: str, seconds: float = _END_SECONDS) -> None:
+    """Kill all that has a mark.
+
+    Raises:
+        RuntimeError: When something does not end in time, such as a process that waits for a GPU's driver.
+    """
     while found := processes(mark):  # one may have started another meanwhile
         for each in found:
             try:
                 each.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(found, timeout=_END_SECONDS)
+        _, alive = psutil.wait_procs(found, timeout=seconds)
+        if left := [f"{each.pid} {_name(each)}" for each in alive if _has_mark(each, mark)]:
+            raise RuntimeError(f"{', '.join(left)} was killed, and does not end")
 
 
 def memory(device: str, mark: str) -> int:
