@@ -78,7 +78,8 @@ class Run:
         if self._recording is not None:
             origin = describe_origin() if trainer.origin is None else trainer.origin
             named = str(origin.config.get("algorithm", {}).get("name", self._name))
-            self._name = named.rpartition(":")[2]  # of a path the class
+            # agl eval and its like name a class of the core by its path
+            self._name = named.rpartition(":")[2] if named.startswith("lightning_core.") else named
             self._recording.begin(
                 algorithm=self._name, store=self._store, origin=origin, initial=trainer.initial_resources
             )
