@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_core.errors import AgentTimeout, InvalidTransition, NoRewards
+from lightning_core.errors import AgentTimeout, InvalidTransition, NoRewards, NotFound
 from lightning_core.rewards import final_reward_in, find_final_reward, sound_final_reward
 from lightning_core.store import LightningStore
 from lightning_core.types import (
@@ -170,8 +170,20 @@ async def _cancel(store: LightningStore, rollout_id: str) -> Rollout:
     try:
         return await store.update_rollout(rollout_id, status="cancelled")
     except InvalidTransition:  # it ended just now
-        (ended,) = await store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=0)
+        (ended,) = await wait_for_all(store, [rollout_id])
         return ended
+
+
+async def wait_for_all(store: LightningStore, rollout_ids: Sequence[str]) -> Sequence[Rollout]:
+    """Return rollouts when all of them have ended.
+
+    Raises:
+        NotFound: When the store has one of them no more.
+    """
+    ended = await store.wait_for_rollouts(rollout_ids=rollout_ids)
+    if gone := set(rollout_ids) - {rollout.rollout_id for rollout in ended}:
+        raise NotFound(f"run {store.run_id} has no rollout {', '.join(sorted(gone))}; was it deleted meanwhile?")
+    return ended
 
 
 @asynccontextmanager

@@ -7,8 +7,9 @@ import pytest
 
 from lightning_core.agent import rollout
 from lightning_core.algorithm import Batch, RolloutOutcome, describe_failure, require_rewards, run_batch
+from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.emitter import emit_message, emit_reward
-from lightning_core.errors import Fault, NoRewards
+from lightning_core.errors import Fault, NoRewards, NotFound
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.testing import FakeClock
 from lightning_core.types import Attempt, AttemptedRollout, PromptTemplate, Rollout, RolloutConfig, Span
@@ -290,3 +291,14 @@ def test_step_without_any_reward_stops_with_the_first_cause() -> None:
 def test_step_without_any_rollout_stops_as_well() -> None:
     with pytest.raises(NoRewards, match="step 1: there was nothing to run; give a dataset that is not empty"):
         require_rewards([Batch([])], step="step 1")
+
+
+async def test_a_rollout_that_was_deleted_while_it_is_waited_for_is_named(store: InMemoryLightningStore) -> None:
+    kept, deleted = [await store.enqueue_rollout(each) for each in "ab"]
+    waiting = asyncio.create_task(wait_for_all(store, [kept.rollout_id, deleted.rollout_id]))
+    for each in (kept, deleted):
+        await store.update_rollout(each.rollout_id, status="cancelled")
+    await store.delete_rollouts([deleted.rollout_id])
+    with pytest.raises(NotFound, match=f"has no rollout {deleted.rollout_id}"):
+        await waiting
+    assert [each.rollout_id for each in await wait_for_all(store, [kept.rollout_id])] == [kept.rollout_id]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from lightning_proxy import LLMProxy
 from lightning_proxy.control import CallsLost
 
+from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.concurrency import EventLoopThread
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
@@ -269,7 +270,7 @@ class AgentModeDaemon:
     async def _wait(self) -> list[list[tuple[Rollout, Sequence[Span] | str]]]:
         groups = []
         for group in self._groups:
-            ended = await self.store.wait_for_rollouts(rollout_ids=[rollout.rollout_id for rollout in group])
+            ended = await wait_for_all(self.store, [rollout.rollout_id for rollout in group])
             groups.append([(rollout, await self._record_of(rollout)) for rollout in ended])
         return groups
 

@@ -7,6 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.errors import AlgorithmError, InvalidTransition, NoRewards
 from lightning_core.store import LightningStore
 from lightning_core.types import (
@@ -306,7 +307,7 @@ class RolloutManager:
         ids = [rollout.rollout_id for rollout in rollouts]
         self._unfinished.update(ids)
         ended: list[EndedRollout] = []
-        for rollout in await self._store.wait_for_rollouts(rollout_ids=ids):
+        for rollout in await wait_for_all(self._store, ids):
             if isinstance(rollout, AttemptedRollout):
                 lost = await self._serving.flush(rollout.rollout_id, rollout.attempt.attempt_id)
                 if lost is not None:

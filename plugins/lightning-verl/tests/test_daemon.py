@@ -1,5 +1,6 @@
 """agentlightning 0.3's daemon: batches of rollouts for a loop that is written by hand."""
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +12,8 @@ from lightning_verl import AgentModeDaemon
 
 from lightning_core import LLM, Trainer, rollout
 from lightning_core.algorithm import Algorithm
-from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
-from lightning_core.store import InMemoryLightningStore
+from lightning_core.errors import AlgorithmError, ConfigError, NotFound, StoreUnavailable
+from lightning_core.store import InMemoryLightningStore, LightningStore
 
 
 class ByHand(Algorithm):
@@ -98,6 +99,22 @@ async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_batch_goes_on(e
         assert metrics["val/reward"] == 2.5
 
     await run(loop)
+
+
+async def test_a_rollout_that_was_deleted_is_missed() -> None:
+    def loop(daemon: AgentModeDaemon, address: list[str]) -> None:
+        daemon.set_up_data_and_server({"question": ["a", "b"], "reward": [1, 2]}, address, is_train=False)
+        daemon.run_until_all_finished()
+        asyncio.run(_delete_one(daemon.store))
+        with pytest.raises(NotFound, match="has no rollout"):
+            daemon.run_until_all_finished()
+
+    await run(loop)
+
+
+async def _delete_one(store: LightningStore) -> None:
+    (ended, *_) = await store.query_rollouts()
+    await store.delete_rollouts([ended.rollout_id])
 
 
 @pytest.mark.slow  # verl takes half a minute to import
