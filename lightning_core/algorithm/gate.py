@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
@@ -83,9 +84,13 @@ class GateResult(BaseModel):
     of: int
     """How many could have been: those of the dataset that the baseline has, too."""
     lost: int
-    """Samples that a fault kept from a comparison."""
+    """Samples that a fault kept from a comparison, in this run."""
+    lost_before: int
+    """Samples of the dataset that a fault kept from the baseline."""
     not_in_dataset: int
     """Samples of the baseline that the dataset does not have."""
+    not_in_baseline: int
+    """Samples of the dataset that the baseline does not have."""
     flaky: list[str]
     """Samples whose repeated rollouts differ, before or after."""
     regressions: list[Regression]
@@ -102,7 +107,7 @@ class GateResult(BaseModel):
         lines = [
             f"### Gate: {self.outcome}",
             "",
-            f"{words[self.outcome]} Compared with {self.baseline} on {self.n} of {self.of} samples.{end}",
+            f"{words[self.outcome]} Compared with {_quoted(self.baseline)} on {self.n} of {self.of} samples.{end}",
             "",
             "| | before | after | change |",
             "|---|---|---|---|",
@@ -111,8 +116,12 @@ class GateResult(BaseModel):
         lines += [each.row(name) for name, each in self._others() if each is not None]
         if self.lost:
             lines += ["", f"{self.lost} samples were lost to faults."]
+        if self.lost_before:
+            lines += ["", f"{self.lost_before} samples were lost to faults in the baseline."]
         if self.not_in_dataset:
             lines += ["", f"{self.not_in_dataset} samples of the baseline are not in the dataset."]
+        if self.not_in_baseline:
+            lines += ["", f"{self.not_in_baseline} samples of the dataset are not in the baseline."]
         if self.regressions:
             lines += ["", "Dropped the most:", ""]
             lines += [
@@ -135,6 +144,7 @@ class Gate(Evaluate):
     The samples that both have are run in a random order. After each part of them the mean difference gets bounds that
     hold at every look (see `anytime_bounds`). The gate ends as soon as they lie above `-max_drop`, or below it. A
     rollout in which the agent failed, or that has no reward, counts with the lowest reward; a fault does not count.
+    While so many samples are lost to faults that their drop could be as large as the margin, the gate does not pass.
 
     Args:
         baseline: The file of the evaluation.
@@ -142,7 +152,7 @@ class Gate(Evaluate):
         repeat: How often each sample is run.
         low: The lowest reward that there can be.
         high: The highest one.
-        seed: Of the order of the samples.
+        seed: Of the order of the samples; None for another order in each run.
     """
 
     def __init__(
@@ -153,7 +163,7 @@ class Gate(Evaluate):
         repeat: PositiveInt = 1,
         low: float = 0.0,
         high: float = 1.0,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         super().__init__(repeat=repeat)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
@@ -180,13 +190,16 @@ class Gate(Evaluate):
         before = {sample.key: sample for sample in baseline.samples}
         dataset = train_dataset if val_dataset is None else val_dataset
         given = {key_of(sample): sample for sample in ([] if dataset is None else samples_of(dataset))}
-        order = [key for key in given if key in before]
+        both = [key for key in given if key in before]
+        order = [key for key in both if self._value(before[key]) is not None]
         if not order:
+            reason = "none of them has a rollout without a fault" if both else "evaluate the same dataset"
             raise InvalidInput(
-                f"the dataset has none of the {len(before)} samples of the baseline {self.baseline}; "
-                "evaluate the same dataset"
+                f"the dataset has {len(both) or 'none'} of the {len(before)} samples of the baseline {self.baseline}; "
+                f"{reason}"
             )
-        random.Random(self.seed).shuffle(order)
+        # The id stays the same when the run goes on.
+        random.Random(self.get_store().run_id if self.seed is None else self.seed).shuffle(order)
         step = max(_MIN_LOOK, math.ceil(len(order) / _LOOKS))
         found: list[SampleTrials] = []
         bounds = (self.low - self.high, self.high - self.low)
@@ -197,12 +210,28 @@ class Gate(Evaluate):
                 found += await self.try_samples(part, repeat=self.repeat, key=key, part=start)
                 require_reward(found, step="the gate")
                 bounds = self._look([(before[each.key], each) for each in found], bounds)
-                outcome = self._outcome(bounds)
+                outcome = self._outcome(bounds, found)
                 if outcome != "undecided":
                     break
         self.keep(found)
         pairs = [(before[each.key], each) for each in found]
-        self.result = self._result(outcome, pairs, bounds, baseline=baseline, of=len(order))
+        self.result = GateResult(
+            outcome=outcome,
+            max_drop=self.max_drop,
+            baseline=baseline.run_id,
+            run_id=self.get_store().run_id,
+            reward=self._reward(pairs, bounds),
+            seconds=_change(pairs, "seconds"),
+            cost_usd=_change(pairs, "cost_usd"),
+            n=len(self._values(pairs)),
+            of=len(order),
+            lost=self._lost(found),
+            lost_before=len(both) - len(order),
+            not_in_dataset=len(before) - len(both),
+            not_in_baseline=len(given) - len(both),
+            flaky=[second.task for first, second in pairs if first.is_flaky or second.is_flaky][:_MAX_NAMED],
+            regressions=self._regressions(pairs),
+        )
         self.report(
             {
                 **summarise(found, repeat=self.repeat, pass_at=self.pass_at),
@@ -220,8 +249,15 @@ class Gate(Evaluate):
         low, high = anytime_bounds(differences, low=-span, high=span)
         return max(low, known[0]), min(high, known[1])
 
-    def _outcome(self, bounds: tuple[float, float]) -> Outcome:
-        return "passed" if bounds[0] > -self.max_drop else "worse" if bounds[1] < -self.max_drop else "undecided"
+    def _outcome(self, bounds: tuple[float, float], found: Sequence[SampleTrials]) -> Outcome:
+        if bounds[1] < -self.max_drop:
+            return "worse"
+        # What makes a fault, as a prompt that is too long, may be the change itself.
+        can_hide_a_drop = self._lost(found) * (self.high - self.low) >= self.max_drop * len(found)
+        return "passed" if bounds[0] > -self.max_drop and not can_hide_a_drop else "undecided"
+
+    def _lost(self, found: Iterable[SampleTrials]) -> int:
+        return sum(self._value(each) is None for each in found)
 
     def _values(self, pairs: Iterable[tuple[SampleTrials, SampleTrials]]) -> list[tuple[float, float]]:
         both = [(self._value(first), self._value(second)) for first, second in pairs]
@@ -234,37 +270,13 @@ class Gate(Evaluate):
             if not self.low <= reward <= self.high:
                 raise InvalidInput(
                     f"a reward of {sample.task!r} is {reward:g}, which is not from {self.low:g} to {self.high:g}; "
-                    "say what rewards there can be, with the gate's low and high"
+                    "say what rewards there can be, with --range LOW HIGH, or from Python with low and high"
                 )
         return sum(rewards) / len(rewards) if rewards else None
 
-    def _result(
-        self,
-        outcome: Outcome,
-        pairs: Sequence[tuple[SampleTrials, SampleTrials]],
-        bounds: tuple[float, float],
-        *,
-        baseline: Evaluation,
-        of: int,
-    ) -> GateResult:
-        values = self._values(pairs)
-        n = len(values)
-        means = [sum(column) / n for column in zip(*values, strict=True)] if n else [math.nan, math.nan]
-        return GateResult(
-            outcome=outcome,
-            max_drop=self.max_drop,
-            baseline=baseline.run_id,
-            run_id=self.get_store().run_id,
-            reward=Change(before=means[0], after=means[1], low=bounds[0], high=bounds[1]),
-            seconds=_change(pairs, "seconds"),
-            cost_usd=_change(pairs, "cost_usd"),
-            n=n,
-            of=of,
-            lost=len(pairs) - n,
-            not_in_dataset=len({sample.key for sample in baseline.samples}) - of,
-            flaky=[second.task for first, second in pairs if first.is_flaky or second.is_flaky][:_MAX_NAMED],
-            regressions=self._regressions(pairs),
-        )
+    def _reward(self, pairs: Sequence[tuple[SampleTrials, SampleTrials]], bounds: tuple[float, float]) -> Change:
+        before, after = (fmean(column) for column in zip(*self._values(pairs), strict=True))
+        return Change(before=before, after=after, low=bounds[0], high=bounds[1])
 
     def _regressions(self, pairs: Iterable[tuple[SampleTrials, SampleTrials]]) -> list[Regression]:
         dropped = []

@@ -94,6 +94,47 @@ async def test_a_failure_counts_with_the_lowest_reward_and_a_fault_does_not_coun
     assert (dropped.task, dropped.after, dropped.failure) == ("0", 0.0, "ValueError: no answer")
 
 
+async def test_what_faults_could_hide_does_not_pass(baseline: Callable[..., Path]) -> None:
+    def score(task: int) -> float:
+        if task % 2:
+            raise Fault("the prompt is too long")
+        return 1.0
+
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.1, seed=0)
+    assert (found.outcome, found.n, found.lost) == ("undecided", MANY // 2, MANY // 2)
+    assert found.reward.low is not None
+    assert found.reward.low > -0.1
+    assert "150 samples were lost to faults." in found.markdown()
+
+
+async def test_samples_that_the_baseline_lost_are_not_run(baseline: Callable[..., Path]) -> None:
+    path = baseline({each: [1.0] if each % 2 else [] for each in range(20)})
+    found = await gated(path, lambda task: float(task % 2), range(20))
+    assert (found.n, found.of, found.lost, found.lost_before) == (10, 10, 0, 10)
+    assert "10 samples were lost to faults in the baseline." in found.markdown()
+    with pytest.raises(
+        InvalidInput, match=r"the dataset has 3 of the 3 samples .*; none of them has a rollout without"
+    ):
+        await gated(baseline({each: [] for each in range(3)}), lambda task: 1.0, range(3))
+
+
+async def test_each_run_has_its_own_order(baseline: Callable[..., Path]) -> None:
+    path = baseline({each: [1.0] for each in SAMPLES})
+
+    async def ran(**options: Any) -> set[int]:
+        seen: set[int] = set()
+
+        def score(task: int) -> float:
+            seen.add(task)
+            return 1.0
+
+        assert (await gated(path, score, **options)).outcome == "passed"
+        return seen
+
+    assert await ran() != await ran()
+    assert await ran(seed=1) == await ran(seed=1)
+
+
 async def test_flaky_samples_are_named(baseline: Callable[..., Path]) -> None:
     few = SAMPLES[:10]
     path = baseline({each: [1.0, float(each != 3)] for each in few})
@@ -111,7 +152,8 @@ async def test_flaky_samples_are_named(baseline: Callable[..., Path]) -> None:
 async def test_only_samples_of_both_are_compared(baseline: Callable[..., Path]) -> None:
     path = baseline({each: [1.0] for each in range(12)})
     found = await gated(path, lambda task: 1.0, range(4, 20))
-    assert (found.of, found.not_in_dataset) == (8, 4)
+    assert (found.of, found.not_in_dataset, found.not_in_baseline) == (8, 4, 8)
+    assert "8 samples of the dataset are not in the baseline." in found.markdown()
     with pytest.raises(InvalidInput, match="the dataset has none of the 12 samples of the baseline"):
         await gated(path, lambda task: 1.0, ["other"])
 
