@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lightning_core.cli.evaluate import evaluation_of, evaluation_options
 from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option
+
+if TYPE_CHECKING:
+    from lightning_core.algorithm.gate import Gate
 
 UNDECIDED = 4
 """The exit status where the samples do not tell."""
@@ -75,7 +79,7 @@ def gate(
     from lightning_core.algorithm.evaluation import FILE, Evaluation
     from lightning_core.algorithm.gate import Gate
     from lightning_core.cli.job import check_output, class_path, run_changed
-    from lightning_core.errors import ConfigError, LightningError
+    from lightning_core.errors import ConfigError
     from lightning_core.runs.folder import find_run
 
     for path in (markdown, output):
@@ -97,7 +101,26 @@ def gate(
     job = run_changed(
         context, config, changes, overrides=overrides, verbose=verbose, as_json=as_json, output=None, runs_dir=runs_dir
     )
-    found = getattr(job.trainer.algorithm, "result", None)
+    assert isinstance(job.trainer.algorithm, Gate)
+    end_gate(context, job.trainer.algorithm, as_json=as_json, markdown=markdown, output=output)
+
+
+def end_gate(
+    context: click.Context,
+    algorithm: "Gate",
+    *,
+    as_json: bool,
+    markdown: Path | None = None,
+    output: Path | None = None,
+) -> None:
+    """Show what a gate has found, write it down, and end the command with the exit status of that.
+
+    Raises:
+        LightningError: When it has found nothing, or that cannot be written.
+    """
+    from lightning_core.errors import LightningError
+
+    found = algorithm.result
     if found is None:
         raise LightningError("the gate ended without an outcome")
     record = found.model_dump(mode="json")

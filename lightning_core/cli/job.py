@@ -130,8 +130,8 @@ def run_job(
     as_json: bool,
     output: Path | None,
     resume: str,
-) -> None:
-    """Run a job, and end the command as its result says.
+) -> Job:
+    """Run a job, and return it; the command ends here where the run does not succeed.
 
     Args:
         context: Of the command.
@@ -170,6 +170,7 @@ def run_job(
         context.exit(BUDGET)
     if result.status == "failed":
         context.exit(1)
+    return job
 
 
 def run_changed(
@@ -199,17 +200,14 @@ def run_changed(
     check_output(output)
     root = runs_root(runs_dir)
     assignments = [*overrides, *(f"{key}={_as_yaml(value)}" for key, value in changes.items())]
-    loaded: list[Job] = []
 
     def load(display: Display) -> Job:
         job = load_job(config, progress=display, overrides=assignments, run_dir=root)
         job.trainer.origin = job_origin(config, job, assignments)
-        loaded.append(job)
         return job
 
     resume = with_runs_dir("agl resume", runs_dir)
-    run_job(context, load, verbose=verbose, as_json=as_json, output=output, resume=resume)
-    return loaded[0]
+    return run_job(context, load, verbose=verbose, as_json=as_json, output=output, resume=resume)
 
 
 def _as_yaml(value: Any) -> str:

@@ -1,11 +1,14 @@
 """`agl judge`: how well the grader of a config agrees with people."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, verbose_option
+
+if TYPE_CHECKING:
+    from lightning_core.algorithm.labels import LabelAgreement
 
 MAX_SHOWN = 10
 """How many disagreements are shown."""
@@ -71,7 +74,7 @@ def judge(
     )
     algorithm = job.trainer.algorithm
     if not as_json and isinstance(algorithm, LabelAgreement):
-        _show(algorithm)
+        show_agreement(algorithm)
 
 
 def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[str, Any]:
@@ -99,7 +102,8 @@ def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[
     }
 
 
-def _show(found: Any) -> None:
+def show_agreement(found: "LabelAgreement") -> None:
+    """Print how well a grader agrees with the labels, and where it does not."""
     from lightning_core.cli.console import plain_console
     from lightning_core.display.texts import shortened
 

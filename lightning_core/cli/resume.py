@@ -51,7 +51,7 @@ def resume(
 
     Rollouts that have ended are not run again, and the algorithm continues from its last saved step. RUN is an id, the
     beginning of one, or the path of its folder. Of a run that succeeded the result is shown, and nothing is done. The
-    exit status is that of agl train.
+    exit status is that of agl train, or of agl gate when the run is one of it.
 
     \b
     Example:
@@ -59,7 +59,11 @@ def resume(
       agl resume 3f2a --force
     """
     # Imported here, so that listing the commands stays fast.
+    from lightning_core.algorithm.gate import Gate
+    from lightning_core.algorithm.labels import LabelAgreement
+    from lightning_core.cli.gate import end_gate
     from lightning_core.cli.job import all_overrides, check_output, run_job
+    from lightning_core.cli.judge import show_agreement
     from lightning_core.config.overrides import check_overrides
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run, in_use
@@ -90,9 +94,13 @@ def resume(
     def load(display: "Display") -> "Job":
         return _load(folder, manifest, Path(config_file), every, display, force=force)
 
-    run_job(
+    job = run_job(
         context, load, verbose=verbose, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir)
     )
+    if isinstance(job.trainer.algorithm, Gate):
+        end_gate(context, job.trainer.algorithm, as_json=as_json)
+    if isinstance(job.trainer.algorithm, LabelAgreement) and not as_json:
+        show_agreement(job.trainer.algorithm)
 
 
 def _load(

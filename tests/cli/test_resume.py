@@ -356,3 +356,30 @@ async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path:
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert outcome_of(killed) == outcome_of(whole)
     await check_work(killed, whole, ended)
+
+
+def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path) -> None:
+    make_folder(tmp_path, BASELINE)
+    assert run_agl(tmp_path, "eval", "config.yaml").returncode == 0
+    (tmp_path / "runs").rename(tmp_path / "before")
+    [evaluation] = (tmp_path / "before").glob("*/evaluation.json")
+    killed = run_agl(tmp_path, "gate", "config.yaml", "--baseline", str(evaluation), kill="rollout_end:3")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
+    assert resumed.returncode == 4, resumed.stderr
+    assert "### Gate: undecided" in resumed.stdout
+    assert "on 5 of 5 samples." in resumed.stdout
+
+
+def test_a_comparison_with_labels_that_goes_on_shows_the_agreement(tmp_path: Path) -> None:
+    make_folder(tmp_path, BASELINE)
+    (tmp_path / "graders.py").write_text("def polite(result):\n    return float('please' in result)\n")
+    labels = [{"task": "Ask.", "result": each, "label": 1} for each in ("a, please", "b, please", "c", "d, please")]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
+    grader = ["--set", "reward=graders.py:polite"]
+    killed = run_agl(tmp_path, "judge", "config.yaml", "labels.jsonl", *grader, kill="rollout_end:2")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "agreement with the labels: 0.75" in resumed.stdout
+    assert "label 1, judged 0: Ask." in resumed.stdout
