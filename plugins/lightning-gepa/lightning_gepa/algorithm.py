@@ -86,7 +86,8 @@ class GEPA(Algorithm):
         max_merge_invocations: How often, at most.
         perfect_score: The highest reward that there is; None for no such. A prompt whose rewards on a minibatch are
             perfect is not rewritten, and the search ends when the best is perfect on the whole validation set.
-        failure_score: What a rollout counts for that fails, or gives no reward.
+        failure_score: What a rollout that fails, or gives no reward, counts for. At most the lowest reward that
+            there is.
         seed: Makes gepa's choices repeatable, and goes along with each request to the model.
         prompt_names: Which prompts of the initial resources to improve; None for all of them.
         base_url: The endpoint of the model, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.

@@ -209,12 +209,7 @@ class Search:
             missing = [index for _, index in samples if index not in candidate.rewards]
             candidate.rewards.update(zip(missing, [outcome.reward for outcome in outcomes], strict=True))
             rewards = candidate.on(index for _, index in samples)
-        highest, perfect = max((each for each in rewards if each is not None), default=0.0), self.options.perfect_score
-        if perfect is not None and highest > perfect and not self.best:
-            raise AlgorithmError(
-                f"a reward is {highest:g}, and perfect_score is {perfect:g}: gepa improves no prompt where all rewards "
-                "are perfect. Set perfect_score to the highest reward that there is, or to none"
-            )
+        self._check_range([reward for reward in rewards if reward is not None])
         shift = 1e-9 if self.options.use_merge else 0.0  # gepa 0.1.4 cannot merge where an ancestor's mean is 0
         return EvaluationBatch(
             outputs=[None] * len(samples),
@@ -223,6 +218,19 @@ class Search:
             if is_train
             else None,
         )
+
+    def _check_range(self, rewards: Sequence[float]) -> None:
+        perfect, failed = self.options.perfect_score, self.options.failure_score
+        if perfect is not None and (highest := max(rewards, default=perfect)) > perfect:
+            raise AlgorithmError(
+                f"a reward is {highest:g}, and perfect_score is {perfect:g}: gepa improves no prompt where all rewards "
+                "are perfect. Set perfect_score to the highest reward that there is, or to none"
+            )
+        if (lowest := min(rewards, default=failed)) < failed:
+            raise AlgorithmError(
+                f"a reward is {lowest:g}, and failure_score is {failed:g}: a prompt with which the agent fails "
+                "would be better. Set failure_score to the lowest reward that there is, or to a lower number"
+            )
 
     async def _ask(self, text: str, records: Sequence[Mapping[str, Any]], name: str, number: int) -> Answer:
         """Ask for a new text, or return what was answered before the run was resumed; an empty one where there is none.
@@ -256,7 +264,7 @@ class Search:
             self.counts["lost_proposals"] += 1
             return None
         text: str = Signature.output_extractor(answer.strip())["new_instruction"]
-        if text == parent:
+        if text.strip() == parent.strip():  # gepa has stripped the answer
             self.counts["duplicates"] += 1
             return None
         if reason := why_broken(text, self._prompt(name, parent)):
@@ -297,7 +305,8 @@ def request_for(text: str, records: Sequence[Mapping[str, Any]], shown: ShownPro
             "keep every such placeholder, written just so, and use no others."
         )
     template = f"{Signature.default_prompt_template}\n\n{rule}"
+    mark = "<curr_param>"  # filled in last: gepa would fill in what looks like a mark in the text, too
     request: str = Signature.prompt_renderer(
-        {"current_instruction_doc": text, "dataset_with_feedback": records, "prompt_template": template}
+        {"current_instruction_doc": mark, "dataset_with_feedback": records, "prompt_template": template}
     )
-    return request
+    return request.replace(mark, text, 1)

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from gepa_toys import CURRENT, FIRST, TRAIN, VAL, Client, ToyRun, quality
+from gepa_toys import CURRENT, FIRST, TRAIN, VAL, Client, ToyRun, quality, succeed_where_easy
 from lightning_gepa import GEPA
 
 from lightning_core import PromptTemplate, Trainer, rollout
@@ -257,6 +258,40 @@ async def test_rewards_above_the_perfect_one_are_refused_and_can_be_allowed() ->
         await ToyRun(reward=lambda template, task: 7.0).fit()
     result = await ToyRun(reward=lambda template, task: 7.0).fit(perfect_score=None)
     assert result.metrics["val_reward"] == 7.0
+
+
+async def test_a_reward_above_the_perfect_one_is_refused_at_any_time() -> None:
+    run = ToyRun(reward=lambda template, task: 0.5 if template == FIRST else 2.0)
+    with pytest.raises(AlgorithmError, match="a reward is 2, and perfect_score is 1"):
+        await run.fit()
+
+
+async def test_a_failure_is_never_better_than_a_reward() -> None:
+    def reward(template: str, task: Mapping[str, Any]) -> float:
+        if "Be polite." in template:
+            raise ValueError("no answer")
+        return -1 + 0.5 * succeed_where_easy(template, task)
+
+    with pytest.raises(AlgorithmError, match=r"a reward is -1, and failure_score is 0: .* Set failure_score to"):
+        await ToyRun(reward=reward).fit(perfect_score=0.0)
+    result = await ToyRun(reward=reward).fit(perfect_score=0.0, failure_score=-1.0)
+    assert "Be polite." not in result.best_resources["main"].template
+
+
+async def test_an_answer_without_the_last_line_end_is_the_same_prompt() -> None:
+    def answer(request: str, seed: int) -> str:
+        return f"```\n{FIRST}\n```"
+
+    run = ToyRun(Client(answer), resources={"main": PromptTemplate(template=FIRST + "\n")})
+    result = await run.fit(max_metric_calls=20)
+    assert (result.metrics["candidates"], result.metrics["duplicates"]) == (1, result.metrics["reflection_calls"])
+
+
+async def test_a_prompt_may_have_what_gepa_fills_in() -> None:
+    marked = "Read <side_info> and <curr_param>.\n\n{question}"
+    run = ToyRun(resources={"main": PromptTemplate(template=marked)})
+    await run.fit(max_metric_calls=20)
+    assert f"```\n{marked}\n```" in run.client.requests[0]
 
 
 async def test_a_search_ends_when_the_best_is_perfect() -> None:
