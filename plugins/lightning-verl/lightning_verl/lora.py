@@ -9,12 +9,7 @@ from torch.distributed.tensor import DTensor, Shard
 from lightning_core.errors import AlgorithmError
 
 _META = "lora_train_meta.json"
-"""verl writes it into the checkpoints of adapters, and of nothing else."""
-
-
-def has_adapter(checkpoint: Path) -> bool:
-    """Whether what FSDP has saved in a folder is a training of an adapter."""
-    return (checkpoint / _META).exists()
+"""What verl's first worker writes into the checkpoint of an adapter."""
 
 
 def write_adapter(checkpoint: Path, folder: Path, *, base: str, start: str | None = None) -> None:
@@ -29,6 +24,11 @@ def write_adapter(checkpoint: Path, folder: Path, *, base: str, start: str | Non
     Raises:
         AlgorithmError: When a part is missing.
     """
+    if not (checkpoint / _META).exists():
+        raise AlgorithmError(
+            f"the checkpoint {checkpoint} has no {_META} on this machine, and the adapter cannot be written; set "
+            "trainer.default_local_dir to a folder that all nodes share"
+        )
     from peft import LoraConfig, PeftConfig
     from safetensors.torch import save_file
     from verl.utils.fs import copy_to_local

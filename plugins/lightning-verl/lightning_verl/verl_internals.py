@@ -39,10 +39,10 @@ from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
-from lightning_verl.config.saving import ADAPTER
+from lightning_verl.config.saving import ADAPTER, servable_folder
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning import LearnedRow, LearningOptions, Lesson, MiniBatches, make_mini_batches, step_advantages
-from lightning_verl.lora import has_adapter, write_adapter
+from lightning_verl.lora import write_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.serving import Serving
@@ -403,7 +403,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         with self._schedule.saving():
             super()._save_checkpoint()
             actor = Path(trainer.default_local_dir, f"global_step_{self.global_steps}", "actor")
-            if has_adapter(actor):
+            if servable_folder(self.config) == f"actor/{ADAPTER}":
                 write_adapter(actor, actor / ADAPTER, base=str(model.path), start=model.lora_adapter_path)
         self._saved_step = self.global_steps
         self._bridge.call(self._outcome.save(self.global_steps))

@@ -126,6 +126,12 @@ def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("global*"))
 
 
+async def test_an_adapter_that_another_machine_has_saved_is_an_error(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, **{"actor_rollout_ref.model.lora_rank": 8})
+    with pytest.raises(AlgorithmError, match=r"has no lora_train_meta\.json on this machine, .* all nodes share"):
+        await saved(trainer, 1)
+
+
 async def test_a_save_removes_what_a_kill_has_left_of_later_ones_and_not_itself(tmp_path: Path) -> None:
     await saved(trainer_in(tmp_path), 8)
     for step in (10, 11):
