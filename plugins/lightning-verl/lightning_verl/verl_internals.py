@@ -27,13 +27,14 @@ from tensordict import TensorDict
 from torch.utils.data import Dataset
 from transfer_queue import interface
 from verl.experimental.agent_loop.tool_parser import ToolParser
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to_tensordict
+from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
@@ -41,6 +42,7 @@ from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.config.saving import ADAPTER, servable_folder
 from lightning_verl.ending import Ending, Enough
+from lightning_verl.hf import NAME
 from lightning_verl.learning import LearnedRow, LearningOptions, Lesson, MiniBatches, make_mini_batches, step_advantages
 from lightning_verl.lora import write_adapter
 from lightning_verl.manager import RolloutManager
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from verl.trainer.ppo.v1.trainer_base import PPOTrainer as _Base
 else:
     _Base = object
+
+_OWN = "lightning_verl."
 
 _DRAIN_SECONDS = 30.0
 """How long calls may go on that nobody's rollout waits for, before the servers sleep."""
@@ -91,6 +95,12 @@ def check_with_verl(config: DictConfig) -> None:
             config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
         )
         get_adv_estimator_fn(config.algorithm.adv_estimator)
+        get_trainer_cls(config.trainer.v1.trainer_mode)
+        model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+        if str(model.external_lib or _OWN).startswith(_OWN):  # another library may register more, in the workers
+            get_policy_loss_fn(config.actor_rollout_ref.actor.policy_loss.loss_mode)
+            if rollout.name not in (engines := {*RolloutReplicaRegistry._registry, NAME}):
+                raise ValueError(f"actor_rollout_ref.rollout.name is {rollout.name!r}; there are: {sorted(engines)}")
     except (AssertionError, ValueError, InstantiationException) as exc:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
 

@@ -38,8 +38,12 @@ CASES = [
     ("rloo", ["agentlightning.device=cpu", "actor_rollout_ref.model.lora_rank=8"]),
     ("grpo", ["trainer.n_gpus_per_node=3", "actor_rollout_ref.actor.use_dynamic_bsz=false"]),
     ("grpo", ["algorithm.adv_estimator=grppo", "agentlightning.advantage=row"]),
+    ("grpo", ["actor_rollout_ref.rollout.name=vllmm"]),
+    ("grpo", ["trainer.v1.trainer_mode=asnyc"]),
+    ("grpo", ["actor_rollout_ref.actor.policy_loss.loss_mode=gpso"]),
+    ("grpo", ["actor_rollout_ref.rollout.name=hf", "agentlightning.device=cuda"]),
 ]
-NEEDS = ["critic False reference True", "critic True reference False", "critic False reference False"]
+NEEDS = ["critic False reference True", "critic True reference False", *["critic False reference False"] * 2]
 
 
 @pytest.mark.slow
@@ -50,6 +54,7 @@ def test_verl_takes_what_we_make(model):
     assert done.returncode == 0, done.stderr[-2000:]
     told = [line for line in done.stdout.splitlines() if line.startswith(("made", "critic", "refused"))]
     made = ["made FSDPActorConfig", "made RolloutConfig", "made AlgoConfig"]
-    taken, refused = told[: 4 * len(NEEDS)], told[4 * len(NEEDS) :]
+    n_taken = 4 * (len(NEEDS) - 1)
+    taken, refused = told[:n_taken] + told[-4:], told[n_taken:-4]
     assert taken == [line for needs in NEEDS for line in (*made, needs)]
-    assert [line.startswith("refused verl refuses its configuration: ") for line in refused] == [True] * 2
+    assert [line.startswith("refused verl refuses its configuration: ") for line in refused] == [True] * 5
