@@ -1,9 +1,10 @@
-"""Everything that knows verl's private parts and TransferQueue. Read against verl 0.9.1 and TransferQueue 0.1.11.
+"""What knows verl's trainer from inside, and TransferQueue. Read against verl 0.9.1 and TransferQueue 0.1.11.
 
-verl promises nothing of what is used here, so another version of it means reading this module again, and only it: what
-it finds by name in its workers (`cpu`, `hf`) registers itself through verl's registries. In order: the tasks, the queue
-and its rows, which groups verl leaves out, forms of tool calls, and verl's trainer with rollouts from the store and
-advantages for whole rollouts.
+verl promises nothing of what is used here, so another version of it means reading this module again. Also to be read:
+the forms of its checkpoints in `lora`, `checkpoints`, `export` and `config/saving`, what its servers answer in
+`engine` and `tools`, its pools in `cluster`, and what its workers find by name in `cpu`, `hf` and `vllm`. In order:
+the tasks, the queue and its rows, which groups verl leaves out, forms of tool calls, and its trainer with rollouts
+from the store and advantages for whole rollouts.
 """
 
 import asyncio
