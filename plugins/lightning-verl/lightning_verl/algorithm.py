@@ -1,6 +1,7 @@
 """The algorithm `verl`, and the presets of it."""
 
 import asyncio
+import copy
 import hashlib
 import logging
 import numbers
@@ -315,5 +316,8 @@ def _others(resources: NamedResources | None) -> NamedResources:
 
 def _digest(settings: Settings) -> str:
     """Tell configs apart in a few characters: another one is other work."""
-    text = OmegaConf.to_yaml(settings.verl, sort_keys=True) + repr(settings.learning)
+    config = copy.deepcopy(settings.verl)
+    for key in settings.of_machine:
+        OmegaConf.update(config, key, None, force_add=True)
+    text = OmegaConf.to_yaml(config, sort_keys=True) + repr(settings.learning)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_verl import GRPO, PPO, RLOO, VERL
 from lightning_verl.algorithm import checkpoint_folder, work_of
 from lightning_verl.bridge import Bridge
-from lightning_verl.config import load_settings
+from lightning_verl.config import load_settings, settings
 from lightning_verl.requirements import has_accelerator
 from lightning_verl.serving import Policy
 from lightning_verl.training import Training
@@ -74,6 +74,20 @@ def test_a_training_is_gone_on_with_by_the_same_config_unless_that_is_switched_o
     assert work() != work("actor_rollout_ref.rollout.n=8")
     disabled = "trainer.resume_mode=disable"
     assert work(disabled) != work(disabled)
+
+
+def test_a_training_is_gone_on_with_on_a_machine_that_has_other_gpus_or_libraries(monkeypatch) -> None:
+    def work(*config: str) -> dict[str, object]:
+        return work_of(load_settings(config, preset="grpo"), n_train=8, n_val=0)
+
+    monkeypatch.setattr("lightning_verl.config.settings.count_gpus", lambda: 1)
+    one = work()
+    monkeypatch.setattr("lightning_verl.config.settings.count_gpus", lambda: 2)
+    assert work() == one
+    assert work("trainer.n_gpus_per_node=1") != work("trainer.n_gpus_per_node=2"), "what the user says"
+    has = settings.find_spec
+    monkeypatch.setattr(settings, "find_spec", lambda name: has("os" if name == "flash_attn" else name))
+    assert work() == one
 
 
 @pytest.fixture

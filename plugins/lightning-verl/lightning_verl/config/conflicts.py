@@ -9,8 +9,10 @@ Everything else is left to verl, which knows its keys and asserts its sizes. The
 5. The loss by rollout is a mean over rows; what takes another mean cannot be it.
 6. Without the actor's own probabilities, only verl's loss `bypass_mode` corrects, and `ppo_clip` not by weights.
 7. Calls over HTTP cannot go on with new weights, and say the options of the chat template themselves.
-8. With LoRA, servers apart from the trainer get whole weights, with the adapter merged into them.
-9. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half.
+8. An adapter's rank stands where the engine reads it. With LoRA, servers apart from the trainer get whole weights, with
+   the adapter merged into them.
+9. A run goes on from the newest checkpoint of its own, which therefore is neither removed nor written half, and has
+   what is trained.
 10. Groups are left out by their rewards; the agents' model is changed in its own `config.json` where verl cannot.
 """
 
@@ -38,7 +40,12 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 TOOL_FORMAT = f"{_ROLLOUT}.multi_turn.format"
 """How a model writes calls of tools: the one option of verl's turns that has an effect here."""
 
+_OLDER = "verl's newer trainer, which runs here, does not look at it"
+
 _WITHOUT_EFFECT = {
+    "algorithm.filter_groups.max_num_gen_batches": "set max_inflight_gen_batches beside it",
+    "algorithm.pf_ppo": _OLDER,
+    "algorithm.use_pf_ppo": _OLDER,
     "custom_reward_function": _AGENT,
     "reward": _AGENT,
     "reward_model": _AGENT,
@@ -51,10 +58,46 @@ _WITHOUT_EFFECT = {
     "data.val_files": _DATASETS,
     "data.val_max_samples": _DATASETS,
     "data.tokenizer": "set actor_rollout_ref.model.tokenizer_path",
+    "trainer.resume_from_path": "a run goes on from the newest checkpoint of its own",
     f"{_ROLLOUT}.agent.default_agent_loop": _RUNNERS,
     f"{_ROLLOUT}.agent.agent_loop_config_path": _RUNNERS,
+    f"{_ROLLOUT}.do_sample": f"what is learned from is drawn at {_ROLLOUT}.temperature",
 }
 """By key, or what keys are under, why it is not used."""
+
+_UNUSED = (
+    "data.audio_key",
+    "data.dataloader_num_workers",
+    "data.filter_overlong_prompts",
+    "data.filter_overlong_prompts_workers",
+    "data.image_key",
+    "data.image_patch_size",
+    "data.mm_processor_kwargs",
+    "data.prompt_key",
+    "data.return_full_prompt",
+    "data.return_multi_modal_inputs",
+    "data.return_raw_chat",
+    "data.return_raw_input_ids",
+    "data.reward_fn_key",
+    "data.truncation",
+    "data.trust_remote_code",
+    "data.use_shm",
+    "data.val_batch_size",
+    "data.validation_shuffle",
+    "data.video_key",
+    "skip",
+    "trainer.balance_batch",
+    "trainer.esi_redundant_time",
+    "trainer.log_val_generations",
+    "trainer.ray_wait_register_center_timeout",
+    "trainer.use_v1",
+    "trainer.validation_data_dir",
+    f"{_ROLLOUT}.agent.num_workers",
+    f"{_ROLLOUT}.moe_load_balance_metrics_interval",
+    f"{_ROLLOUT}.over_sample_rate",
+    f"{_ROLLOUT}.trace",
+)
+"""Keys, or what keys are under, that have no effect here, of which nobody learns something else."""
 
 _WITHOUT_DATA = ("remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline")
 
@@ -68,15 +111,16 @@ _REFUSED = {
 """By key, why it cannot be true."""
 
 
-def faults_of_conflicts(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
+def faults_of_conflicts(config: DictConfig, given: Given, own: Own, *, packaged: DictConfig) -> Iterator[str]:
     """Give what contradicts itself.
 
     Args:
         config: verl's, whole.
         given: What the user set of it.
         own: Our own keys.
+        packaged: verl's defaults: who says the same has said nothing.
     """
-    yield from _without_effect(given)
+    yield from _without_effect(given, packaged)
     yield from _estimator(config, own)
     yield from _loss(config, given, own)
     yield from _mode(config, own)
@@ -99,11 +143,30 @@ def is_loss_by_rollout(given: Given, own: Own) -> bool:
     return own.loss == "rollout" or (own.loss is None and given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS))
 
 
-def _without_effect(given: Given) -> Iterator[str]:
-    for key, value in given.values.items():
-        why = next((why for name, why in _WITHOUT_EFFECT.items() if f"{key}.".startswith(f"{name}.")), None)
-        if why is not None and key != TOOL_FORMAT and value not in (None, "", False):
+def unused_options(given: Given, *, packaged: DictConfig) -> list[str]:
+    """Return which options have no effect here, and do no harm.
+
+    Args:
+        given: What the user set.
+        packaged: verl's defaults, as for `faults_of_conflicts`.
+    """
+    return [key for key in given.values if _is_under(key, _UNUSED) and _says_something(given, key, packaged)]
+
+
+def _without_effect(given: Given, packaged: DictConfig) -> Iterator[str]:
+    for key in given.values:
+        why = next((why for name, why in _WITHOUT_EFFECT.items() if _is_under(key, (name,))), None)
+        if why is not None and key != TOOL_FORMAT and _says_something(given, key, packaged):
             yield f"{key} has no effect: {why}; leave it out"
+
+
+def _is_under(key: str, names: tuple[str, ...]) -> bool:
+    return f"{key}.".startswith(tuple(f"{name}." for name in names))
+
+
+def _says_something(given: Given, key: str, packaged: DictConfig) -> bool:
+    value, default = given.get(key), OmegaConf.select(packaged, key, throw_on_resolution_failure=False)
+    return value not in (None, "", default) and (value is not False or default is True)
 
 
 def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
@@ -139,6 +202,14 @@ def _estimator(config: DictConfig, own: Own) -> Iterator[str]:
             f"{PREFIX}.overlong_buffer lowers the reward of a whole rollout, and {PREFIX}.credit is {own.credit!r}; "
             f"set it to final, or {PREFIX}.mask_truncated instead"
         )
+    rows = own.trace_aggregator
+    is_default = rows.level == "trajectory" and "trajectory_max_response_length" not in rows.model_fields_set
+    if own.overlong_buffer and is_default and config.data.max_response_length < rows.trajectory_max_response_length:
+        yield (
+            f"{PREFIX}.overlong_buffer is {own.overlong_buffer}, and counts from the limit of a whole trajectory, "
+            f"which is {rows.trajectory_max_response_length} and not data.max_response_length; set "
+            f"{PREFIX}.trace_aggregator.trajectory_max_response_length, too"
+        )
     if own.overlong_penalty != 1.0 and not own.overlong_buffer:
         yield f"{PREFIX}.overlong_penalty has an effect with {PREFIX}.overlong_buffer only; set that, too"
 
@@ -158,14 +229,29 @@ def _mode(config: DictConfig, own: Own) -> Iterator[str]:
 
 
 def _adapters(config: DictConfig, given: Given) -> Iterator[str]:
-    """What would leave the servers of the mode `separate_async` with the weights that the run began with."""
-    if config.trainer.v1.trainer_mode != "separate_async" or not has_lora(config):
+    """An adapter that would not be trained or kept, or that servers apart from the trainer would not get."""
+    actor, model = config.actor_rollout_ref.actor, config.actor_rollout_ref.model
+    read, other = ("lora.rank", "lora_rank") if actor.strategy == "megatron" else ("lora_rank", "lora.rank")
+    if OmegaConf.select(model, other) > 0 and OmegaConf.select(model, read) <= 0:
+        yield (
+            f"actor_rollout_ref.model.{other} is {OmegaConf.select(model, other)}, which the engine {actor.strategy!r} "
+            f"does not read: it would train the whole model; set actor_rollout_ref.model.{read}"
+        )
+    if model.lora_adapter_path and str(actor.strategy).startswith("fsdp") and model.lora_rank <= 0:
+        yield (
+            f"actor_rollout_ref.model.lora_adapter_path is {model.lora_adapter_path!r}, which verl reads with "
+            "actor_rollout_ref.model.lora_rank only; set that to the rank of the adapter"
+        )
+    is_separate = config.trainer.v1.trainer_mode == "separate_async"
+    if not has_lora(config) or not (is_separate or config.actor_rollout_ref.rollout.name == "hf"):
         return
     if given.get("actor_rollout_ref.model.lora.merge") is False:
         yield (
-            "actor_rollout_ref.model.lora.merge is false; with separate_async verl sends whole weights, without the "
-            "adapter unless it is merged into them; leave it out"
+            "actor_rollout_ref.model.lora.merge is false; with separate_async and with rollout.name=hf whole weights "
+            "are sent, without the adapter unless it is merged into them; leave it out"
         )
+    if not is_separate:
+        return
     backend = str(config.actor_rollout_ref.rollout.checkpoint_engine.backend)
     if backend.startswith("delta"):
         yield (
@@ -181,6 +267,14 @@ def _checkpoints(config: DictConfig, given: Given, own: Own) -> Iterator[str]:
             f"trainer.resume_mode is {mode!r}, and a run goes on from the newest checkpoint of its own (auto), or not "
             "(disable); to begin with what another one has learned, set actor_rollout_ref.model.path to the folder "
             "actor/huggingface of its checkpoint"
+        )
+    actor = config.actor_rollout_ref.actor
+    is_without = str(actor.strategy).startswith("fsdp") and "model" not in actor.checkpoint.save_contents
+    if is_without and config.trainer.save_freq > 0 and (mode == "auto" or has_lora(config)):
+        yield (
+            f"actor_rollout_ref.actor.checkpoint.save_contents is {list(actor.checkpoint.save_contents)}, of which no "
+            "run can go on and no adapter is written; add model"
+            + ("" if has_lora(config) else ", or set trainer.resume_mode=disable")
         )
     if frequency is not None and "checkpoint_minutes" in own.model_fields_set:
         yield (

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from lightning_core.errors import ConfigError
 from lightning_verl.config.context import fault_of_positions
 from lightning_verl.config.settings import Settings
@@ -49,6 +51,20 @@ def _sizes(settings: Settings) -> Iterator[str]:
         yield (
             f"actor_rollout_ref.rollout.n is {rollout.n}; {settings.learning.estimator} compares the rollouts of one "
             "task, so it has to be 2 or more"
+        )
+    batch = settings.verl.data.train_batch_size
+    for name in ("actor_rollout_ref.actor", *(("critic",) if settings.learning.estimator == "gae" else ())):
+        size = OmegaConf.select(settings.verl, f"{name}.ppo_mini_batch_size")
+        if batch % size:
+            yield (
+                f"data.train_batch_size is {batch}, which is not a multiple of {name}.ppo_mini_batch_size, {size}; set "
+                "it to a divisor, or leave it out"
+            )
+    if settings.learning.overlong_buffer > settings.learning.max_response_length:
+        yield (
+            f"agentlightning.overlong_buffer is {settings.learning.overlong_buffer}, more than the "
+            f"{settings.learning.max_response_length} tokens of the longest response, so that every one would lose "
+            "reward; set it to less"
         )
     longest = settings.learning.max_prompt_length + settings.learning.max_response_length
     room = actor.ppo_max_token_len_per_gpu * actor.get("ulysses_sequence_parallel_size", 1)

@@ -22,6 +22,7 @@ from lightning_verl.config.conflicts import (
     ROLLOUT_LOSS,
     faults_of_conflicts,
     is_loss_by_rollout,
+    unused_options,
 )
 from lightning_verl.config.given import Given, Source
 from lightning_verl.config.layers import (
@@ -42,9 +43,24 @@ logger = logging.getLogger(__name__)
 _HF = "hf_model"
 _SAVED = "actor_rollout_ref.actor.checkpoint.save_contents"
 _SAVE_FREQ = "trainer.save_freq"
+_N_GPUS = "trainer.n_gpus_per_node"
 _KEPT = 2
 """How many checkpoints are kept, of those that are written by time. With one, verl removes the last good one before the
 next is complete."""
+
+_COUNTS = (
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "critic.ppo_mini_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "data.train_batch_size",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+)
+"""What a run is reckoned with, before verl looks at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,9 @@ class Settings:
     """How it is learned."""
     checkpoint_seconds: float | None
     """How long after a checkpoint the next one is written; None where `trainer.save_freq` says it in steps."""
+
+    of_machine: tuple[str, ...] = ()
+    """The keys of verl's that the machine has answered, and not the user: another answer is no other training."""
 
     @property
     def device(self) -> str | None:
@@ -117,7 +136,14 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _lay(config, SEPARATE_ON_CPU)
     try:
         _refuse(_set(config, given))
-        _refuse(faults_of_conflicts(config, given, own))
+        strategy = config.actor_rollout_ref.actor.strategy
+        if engine == "dp" and strategy not in ("fsdp", "fsdp2"):
+            raise ConfigError(
+                f"actor_rollout_ref.actor.strategy is {strategy!r}; it has to be fsdp or fsdp2. Another engine is "
+                "chosen by model_engine, such as model_engine=megatron"
+            )
+        packaged = _composed(_folder(), str(engine))
+        _refuse(faults_of_conflicts(config, given, own, packaged=packaged))
         _let_loss_correct(config, given)
         learning = _learning(config, given, own)
         if learning.loss == "rollout":
@@ -125,6 +151,8 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _complete(config, given, engine=str(engine))
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
+    if unused := unused_options(given, packaged=packaged):
+        logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(unused))
     if config.trainer.save_freq > 0 and servable_folder(config) is None:
         logger.warning(
             "lightning_verl.checkpoints_not_servable vLLM loads nothing that is saved; agl export RUN --to model makes "
@@ -132,18 +160,25 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
             _SAVED,
         )
     by_time = given.get(_SAVE_FREQ) is None
-    return Settings(config, own, learning, own.checkpoint_minutes * 60 if by_time else None)
+    of_machine = tuple(key for key in (_N_GPUS, *WITHOUT_FLASH_ATTN) if not given.has(key))
+    return Settings(config, own, learning, own.checkpoint_minutes * 60 if by_time else None, of_machine)
 
 
 def _set(config: DictConfig, given: Given) -> Iterator[str]:
     """Set what was given, and give what verl has no key for, or a number, a truth value or a mapping."""
     for name, value in given.values.items():
         before = OmegaConf.select(config, name, throw_on_resolution_failure=False)
-        is_text = isinstance(value, str) and "${" not in value and not name.endswith("_threshold")  # 0.5_2.0 is two
-        if (isinstance(before, int | float) and is_text) or (
-            isinstance(before, DictConfig) and not isinstance(value, dict | None)
+        is_reference = isinstance(value, str) and "${" in value
+        is_two = name.endswith("_threshold")  # as 0.5_2.0
+        is_no_number = isinstance(value, str | list) and not is_reference and not is_two
+        is_said = not is_reference and (value is not None or before is not None)
+        if name in _COUNTS and is_said and (type(value) is not int or value < 1):
+            yield f"{name} is {value!r}; it has to be a whole number, 1 or more"
+            continue
+        if (isinstance(before, int | float) and is_no_number) or (
+            isinstance(before, DictConfig) and not isinstance(value, dict) and (before or value is not None)
         ):
-            kind = "truth value" if isinstance(before, bool) else "number" if is_text else "mapping"
+            kind = "truth value" if isinstance(before, bool) else "number" if is_no_number else "mapping"
             yield f"{name} is {value!r}; it has to be a {kind}"
             continue
         try:
@@ -160,10 +195,10 @@ def _set(config: DictConfig, given: Given) -> Iterator[str]:
 def _complete(config: DictConfig, given: Given, *, engine: str) -> None:
     """Set the options that follow from the rest, unless they are set, and write paths out."""
     for section, name in ((config.actor_rollout_ref.model, "path"), (config.trainer, "default_local_dir")):
-        section[name] = os.path.expanduser(section[name])  # neither verl nor transformers understands a `~`
+        section[name] = os.path.expanduser(str(section[name]))  # neither verl nor transformers understands a `~`
     actor, data, trainer = config.actor_rollout_ref.actor, config.data, config.trainer
     is_separate = trainer.v1.trainer_mode == "separate_async"  # which says what it generates on, and trains on the rest
-    if trainer.device != "cpu" and not is_separate and given.get("trainer.n_gpus_per_node") is None:
+    if trainer.device != "cpu" and not is_separate and given.get(_N_GPUS) is None:
         trainer.n_gpus_per_node = count_gpus() or trainer.n_gpus_per_node
     if has_lora(config) and (
         config.actor_rollout_ref.rollout.name == "hf"  # our server takes whole weights
@@ -207,10 +242,16 @@ def _learning(config: DictConfig, given: Given, own: Own) -> LearningOptions:
     estimator = str(config.algorithm.adv_estimator)
     rows = own.trace_aggregator
     is_trajectory = rows.level == "trajectory"
+    limits = {}
+    for side in ("prompt", "response"):  # `data` says how long one call may be, of which a trajectory has some
+        limit, said = f"trajectory_max_{side}_length", int(config.data[f"max_{side}_length"])
+        of_trajectory = getattr(rows, limit)
+        if is_trajectory and limit not in rows.model_fields_set:
+            of_trajectory = max(of_trajectory, said)
+        limits[f"max_{side}_length"] = of_trajectory if is_trajectory else said
     bypass = bool(config.algorithm.rollout_correction.bypass_mode)
     return LearningOptions(
-        max_prompt_length=rows.trajectory_max_prompt_length if is_trajectory else config.data.max_prompt_length,
-        max_response_length=rows.trajectory_max_response_length if is_trajectory else config.data.max_response_length,
+        **limits,
         level=rows.level,
         credit=own.credit,
         call_discount=own.call_discount,

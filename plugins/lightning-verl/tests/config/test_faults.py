@@ -17,9 +17,18 @@ from lightning_core.errors import ConfigError
         ({"xyz": 1}, ". A key that verl does not list is written with a plus, as '+xyz'"),
         ({"agentlightning": {"devic": "cpu"}}, "agentlightning has no option 'devic'; it takes: device, backend"),
         ({"agentlightning.trace_aggregator.levl": "x"}, "trace_aggregator.levl"),
-        ({"actor_rollout_ref.rollout.n": "four"}, "actor_rollout_ref.rollout.n is 'four'; it has to be a number"),
+        ({"actor_rollout_ref.rollout.n": "four"}, "actor_rollout_ref.rollout.n is 'four'; it has to be a whole number"),
         ({"trainer.val_before_train": "no"}, "trainer.val_before_train is 'no'; it has to be a truth value"),
         ({"trainer": 3}, "trainer is 3; it has to be a mapping"),
+        ({"trainer": None}, "trainer is None; it has to be a mapping"),
+        ({"actor_rollout_ref.rollout.n": 2.5}, "rollout.n is 2.5; it has to be a whole number, 1 or more"),
+        ({"actor_rollout_ref.rollout.n": True}, "rollout.n is True; it has to be a whole number, 1 or more"),
+        ({"actor_rollout_ref.rollout.n": [4]}, "rollout.n is [4]; it has to be a whole number, 1 or more"),
+        ({"data.train_batch_size": None}, "data.train_batch_size is None; it has to be a whole number, 1 or more"),
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 0}, "ppo_mini_batch_size is 0; it has to be a whole number"),
+        ({"trainer.total_training_steps": "3"}, "total_training_steps is '3'; it has to be a whole number"),
+        ({"actor_rollout_ref.rollout.temperature": [1]}, "rollout.temperature is [1]; it has to be a number"),
+        ({"actor_rollout_ref.actor.strategy": "megatron"}, "Another engine is chosen by model_engine"),
         ({"agentlightning": 3}, "agentlightning is 3; it has to be a mapping"),
         ({"agentlightning.credit": "all"}, "it has to be 'final', 'per_call' or 'discounted'"),
         ({"agentlightning.on_failure": float("nan")}, "it has to be 'drop' or a finite number"),
@@ -38,7 +47,7 @@ def test_all_wrong_keys_are_said_at_once():
     with pytest.raises(ConfigError) as caught:
         load_settings({"data": {"train_batch_size": "x", "shufle": True}})
     assert str(caught.value).splitlines()[1:] == [
-        "  data.train_batch_size is 'x'; it has to be a number",
+        "  data.train_batch_size is 'x'; it has to be a whole number, 1 or more",
         "  unknown key 'data.shufle'. Did you mean 'shuffle'? A key that verl does not list is written with a plus, "
         "as '+data.shufle'",
     ]
@@ -141,6 +150,43 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         (["data.custom_cls.path=mine.py"], "data.custom_cls.path has no effect: samples are those of the dataset"),
         (["reward.custom_reward_function.path=x.py"], "has no effect: the agent gives the reward, and"),
         (["reward.reward_model.enable=true"], "the agent gives the reward"),
+        (
+            ["actor_rollout_ref.model.lora_adapter_path=/an/adapter"],
+            "lora_adapter_path is '/an/adapter', which verl reads with actor_rollout_ref.model.lora_rank only",
+        ),
+        (
+            [
+                "actor_rollout_ref.model.lora_rank=8",
+                "actor_rollout_ref.model.lora.merge=false",
+                "actor_rollout_ref.rollout.name=hf",
+            ],
+            "lora.merge is false; with separate_async and with rollout.name=hf whole weights are sent",
+        ),
+        (["algorithm.use_pf_ppo=true"], "verl's newer trainer, which runs here, does not look at it"),
+        (["algorithm.filter_groups.max_num_gen_batches=3"], "set max_inflight_gen_batches beside it"),
+        (["actor_rollout_ref.rollout.do_sample=false"], "what is learned from is drawn at actor_rollout_ref.rollout."),
+        (["trainer.resume_from_path=/ckpt/global_step_3"], "resume_from_path has no effect: a run goes on from"),
+        (["actor_rollout_ref.model.lora.rank=8"], "it would train the whole model; set actor_rollout_ref.model.lora_"),
+        (
+            {"model_engine": "megatron", "actor_rollout_ref.model.lora_rank": 8},
+            "the engine 'megatron' does not read: it would train the whole model; set actor_rollout_ref.model.lora.",
+        ),
+        (
+            ["actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]"],
+            "is ['hf_model'], of which no run can go on and no adapter is written; add model, or set trainer.resume_mo",
+        ),
+        (
+            [
+                "actor_rollout_ref.model.lora_rank=8",
+                "trainer.resume_mode=disable",
+                "actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]",
+            ],
+            "no adapter is written; add model",
+        ),
+        (
+            ["agentlightning.overlong_buffer=256", "agentlightning.trace_aggregator.level=trajectory"],
+            "counts from the limit of a whole trajectory, which is 8192 and not data.max_response_length; set ",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused(config, message):
@@ -182,6 +228,20 @@ def test_what_somebody_else_does_here_says_who(assignment, why):
     key = assignment.partition("=")[0].removeprefix("+")
     assert f"{key} has no effect: " in str(caught.value)
     assert why in str(caught.value)
+
+
+def test_options_that_have_no_effect_and_do_no_harm_are_named(caplog):
+    load_settings(["data.filter_overlong_prompts=true", "data.val_batch_size=8", "trainer.balance_batch=false"])
+    assert (
+        "options_without_effect data.filter_overlong_prompts, data.val_batch_size, trainer.balance_batch; leave"
+        in caplog.text
+    )
+
+
+def test_nothing_is_said_of_what_verl_has_anyway(caplog):
+    load_settings({"data.return_raw_chat": True, "data.truncation": "error", "reward_model.enable": False})
+    load_settings(["actor_rollout_ref.rollout.do_sample=true", "data.filter_overlong_prompts=false"])
+    assert not caplog.messages
 
 
 def test_groups_may_be_left_out_by_their_rewards():

@@ -47,6 +47,16 @@ def test_fewer_samples_than_a_batch_are_refused(model):
             {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 2000},
             "has room for 2000 tokens, and a row may have 2112 (prompt and response); set it to 2112 or more",
         ),
+        (
+            {"actor_rollout_ref.actor.ppo_mini_batch_size": 3},
+            "data.train_batch_size is 8, which is not a multiple of actor_rollout_ref.actor.ppo_mini_batch_size, 3",
+        ),
+        ({"actor_rollout_ref.actor.ppo_mini_batch_size": 16}, "is not a multiple of"),
+        (
+            {"algorithm.adv_estimator": "gae", "critic.ppo_mini_batch_size": 16},
+            "is not a multiple of critic.ppo_mini_batch_size, 16",
+        ),
+        ({"agentlightning.overlong_buffer": 65}, "overlong_buffer is 65, more than the 64 tokens of the longest resp"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(model, more, message):

@@ -180,6 +180,17 @@ def test_a_preset_is_set_before_what_is_given(preset, estimator, n, min_rewards)
     assert changed.verl.actor_rollout_ref.rollout.n == 7
 
 
+@pytest.mark.parametrize(
+    ("own", "lengths"), [({}, (16384, 20000)), ({"trajectory_max_prompt_length": 100}, (100, 20000))]
+)
+def test_a_trajectory_has_room_for_the_longest_call_unless_its_length_is_set(own, lengths):
+    told = {"data": {"max_prompt_length": 16384, "max_response_length": 20000}, "agentlightning.trace_aggregator": own}
+    learning = load_settings(told, preset="grpo").learning
+    assert (learning.max_prompt_length, learning.max_response_length) == lengths
+    plain = load_settings(preset="grpo").learning
+    assert (plain.max_prompt_length, plain.max_response_length) == (2048, 8192)
+
+
 def test_an_unknown_preset_names_the_nearest():
     with pytest.raises(ConfigError, match=r"no preset 'grop'; there are: grpo, rloo, ppo\. Did you mean 'grpo'\?"):
         load_settings(preset="grop")
