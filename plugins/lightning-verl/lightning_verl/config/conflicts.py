@@ -143,14 +143,20 @@ def is_loss_by_rollout(given: Given, own: Own) -> bool:
     return own.loss == "rollout" or (own.loss is None and given.get(_LOSS_MODE) in (None, ROLLOUT_LOSS))
 
 
-def unused_options(given: Given, *, packaged: DictConfig) -> list[str]:
+def unused_options(given: Given, own: Own, *, packaged: DictConfig) -> list[str]:
     """Return which options have no effect here, and do no harm.
 
     Args:
-        given: What the user set.
+        given: What the user set of verl's.
+        own: Our own keys.
         packaged: verl's defaults, as for `faults_of_conflicts`.
     """
-    return [key for key in given.values if _is_under(key, _UNUSED) and _says_something(given, key, packaged)]
+    rows = own.trace_aggregator
+    limits = {"trajectory_max_prompt_length", "trajectory_max_response_length"} & rows.model_fields_set
+    return [
+        *(key for key in given.values if _is_under(key, _UNUSED) and _says_something(given, key, packaged)),
+        *(f"{PREFIX}.trace_aggregator.{name}" for name in sorted(limits) if rows.level == "transition"),
+    ]
 
 
 def _without_effect(given: Given, packaged: DictConfig) -> Iterator[str]:

@@ -151,7 +151,7 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
         _complete(config, given, engine=str(engine))
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
-    if unused := unused_options(given, packaged=packaged):
+    if unused := unused_options(given, own, packaged=packaged):
         logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(unused))
     if config.trainer.save_freq > 0 and servable_folder(config) is None:
         logger.warning(

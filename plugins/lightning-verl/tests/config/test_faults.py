@@ -238,6 +238,14 @@ def test_options_that_have_no_effect_and_do_no_harm_are_named(caplog):
     )
 
 
+def test_the_length_of_trajectories_is_named_where_there_are_none(caplog):
+    length = "agentlightning.trace_aggregator.trajectory_max_response_length"
+    load_settings([f"{length}=100"], preset="grpo")
+    assert not caplog.messages
+    load_settings([f"{length}=100"])
+    assert f"options_without_effect {length}; leave them out" in caplog.text
+
+
 def test_nothing_is_said_of_what_verl_has_anyway(caplog):
     load_settings({"data.return_raw_chat": True, "data.truncation": "error", "reward_model.enable": False})
     load_settings(["actor_rollout_ref.rollout.do_sample=true", "data.filter_overlong_prompts=false"])
