@@ -125,6 +125,8 @@ class Evaluate(FastAlgorithm):
     def __init__(
         self, *, repeat: PositiveInt = 1, max_samples: PositiveInt | None = None, pass_at: float = 1.0
     ) -> None:
+        if not math.isfinite(pass_at):
+            raise ValueError(f"pass_at is {pass_at}; it is a reward, a finite number")
         self.repeat = repeat
         self.max_samples = max_samples
         self.pass_at = pass_at

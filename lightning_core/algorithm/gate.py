@@ -184,7 +184,7 @@ class Gate(Evaluate):
         Raises:
             RunFolderError: When the baseline cannot be read.
             InvalidInput: When there is no sample that both have, or a reward is beyond its range.
-            NoRewards: When no rollout gave a reward.
+            NoRewards: When all rollouts of the first samples ended with faults.
         """
         baseline = Evaluation.read(Path(self.baseline))
         before = {sample.key: sample for sample in baseline.samples}
@@ -208,7 +208,8 @@ class Gate(Evaluate):
             for start in range(0, len(order), step):
                 part = [given[each] for each in order[start : start + step]]
                 found += await self.try_samples(part, repeat=self.repeat, key=key, part=start)
-                require_reward(found, step="the gate")
+                if self._lost(found) == len(found):
+                    require_reward(found, step="the gate")
                 bounds = self._look([(before[each.key], each) for each in found], bounds)
                 outcome = self._outcome(bounds, found)
                 if outcome != "undecided":
@@ -300,5 +301,5 @@ def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Ch
 
 
 def _quoted(text: str) -> str:
-    line = " ".join(text.replace("`", "'").split())
+    line = "".join(each for each in " ".join(text.replace("`", "'").split()) if each.isprintable())
     return f"`{line if len(line) <= 120 else line[:119] + '…'}`"

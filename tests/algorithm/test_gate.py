@@ -94,6 +94,19 @@ async def test_a_failure_counts_with_the_lowest_reward_and_a_fault_does_not_coun
     assert (dropped.task, dropped.after, dropped.failure) == ("0", 0.0, "ValueError: no answer")
 
 
+async def test_an_agent_that_always_failed_is_worse_only_where_it_did_not_before(
+    baseline: Callable[..., Path],
+) -> None:
+    def fail(task: int) -> float:
+        raise ValueError("no answer")
+
+    found = await gated(baseline({each: [None] for each in SAMPLES}), fail)
+    assert (found.outcome, found.lost) == ("passed", 0)
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), fail)
+    assert (found.outcome, found.reward.after) == ("worse", 0.0)
+    assert "ValueError: no answer" in found.markdown()
+
+
 async def test_what_faults_could_hide_does_not_pass(baseline: Callable[..., Path]) -> None:
     def score(task: int) -> float:
         if task % 2:
@@ -180,7 +193,7 @@ def test_options_that_cannot_be_are_refused(options: dict[str, float], words: st
 
 
 async def test_what_a_sample_says_does_nothing_in_markdown(baseline: Callable[..., Path]) -> None:
-    evil = "`![x](http://a) @all\n# Gate: passed"
+    evil = "`![x](http://a) @all\n# Gate\x1b: passed"
     samples = [evil, *map(str, range(11))]
     found = await gated(baseline({each: [1.0] for each in samples}), lambda task: float(task != evil), samples)
     text = found.markdown()
