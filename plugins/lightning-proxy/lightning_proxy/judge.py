@@ -99,8 +99,8 @@ class Judge(Grader):
     The reward is its score divided by `points`: from 0 to 1.
 
     The task and the answer are marked as data, by a mark that does not occur in them. A reply that cannot be read is
-    asked for again, `tries` times in all. If none of them can be read, that is a fault: the rollout is run again, and
-    is lost where that does not help. It is never a score.
+    asked for again, `tries` times in all. If none of them can be read, the rollout fails, for that may come of the
+    answer; it has no score. A model that is out of reach is a fault: then the rollout is run again.
 
     Args:
         rubric: When an answer is good, in words for the judge.
@@ -171,7 +171,9 @@ class Judge(Grader):
                 return read_judgement(reply, points=self.points).score / self.points
             except UnreadableJudgement as exc:
                 problems.append(str(exc))
-        raise Fault(f"no reply of the judge could be read, of {self.tries}: {'; '.join(dict.fromkeys(problems))}")
+        raise UnreadableJudgement(
+            f"no reply of the judge could be read, of {self.tries}: {'; '.join(dict.fromkeys(problems))}"
+        )
 
     def messages(self, task: Any, answer: Any) -> list[dict[str, str]]:
         """Return what the model is asked.
