@@ -166,7 +166,8 @@ class ProcessesStrategy(ExecutionStrategy):
 
         Raises:
             Exception: What the algorithm raised.
-            ConfigError: When the store cannot be served, or with the role `runner` cannot be reached.
+            ConfigError: When the store cannot be served, or with the role `runner` cannot be reached, or, where
+                `managed_store` is False, has only a run that has ended.
             ExecutionError: When what runners need cannot be sent to a process, when their processes cannot begin or
                 die too often, or when a rollout is queued and no runner is left.
         """
@@ -188,6 +189,8 @@ class ProcessesStrategy(ExecutionStrategy):
                     terminate_seconds=0.0,
                 )
             except RunEnded as exc:
+                if self.managed_store is False:  # the store outlives its runs: this is one that ended before
+                    raise ConfigError(f"{exc} for this runner; start the algorithm first, then its runners") from exc
                 logger.info("lightning.nothing_to_join: %s", exc)
             return
         await store.begin_run()

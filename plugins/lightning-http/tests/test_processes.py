@@ -507,6 +507,18 @@ def test_role_runner_without_a_store_is_an_error(port: int, monkeypatch: pytest.
         run_agent("double", [1], role="runner", server_port=port)
 
 
+async def test_role_runner_is_told_of_a_run_that_ended_before_on_a_store_that_outlives_it():
+    async with (
+        LightningStoreServer(InMemoryLightningStore(), key="", runner_key="") as server,
+        LightningStoreClient(server.url) as client,
+    ):
+        await client.begin_run()
+        await client.end_run()
+        trainer = Trainer(algorithm="baseline", strategy=ProcessesStrategy("runner", managed_store=False), store=client)
+        with pytest.raises(ConfigError, match=r"has ended; there is no more work for this runner; start the algorithm"):
+            await trainer.fit_async(_agent)
+
+
 async def test_role_runner_with_a_wrong_key_is_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AGL_KEY", "wrong")
     async with LightningStoreServer(InMemoryLightningStore(), key="right") as server:
