@@ -30,7 +30,10 @@ class AttachedToTrainer:
         """
         trainer = None if self._trainer is None else self._trainer()
         if trainer is None:
-            raise self._not_attached(f"{type(self).__name__} has no trainer; run it through Trainer.fit")
+            raise self._not_attached(
+                f"{type(self).__name__} has no trainer; run it through Trainer.fit, whose runners in processes of "
+                "their own have none"
+            )
         return trainer
 
 

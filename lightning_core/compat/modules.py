@@ -32,7 +32,7 @@ PLACES: Final[dict[str, str]] = {
     "algorithm.verl.interface": "lightning_verl",
     "emitter.annotation": "emitter",
     "emitter.object": "emitter",
-    "emitter.reward": "emitter compat.rewards",
+    "emitter.reward": "emitter",
     "env_var": "compat.environment",
     "execution": "",
     "execution.client_server": "",
@@ -43,7 +43,7 @@ PLACES: Final[dict[str, str]] = {
     "litagent.litagent": "agent",
     "llm_proxy": "lightning_proxy",
     "logging": "logs setup=logs:setup_logging setup_module=logs:setup_module_logging",
-    "reward": "emitter compat.rewards",
+    "reward": "emitter",
     "runner.agent": "runner",
     "semconv": "LinkPydanticModel=emitter:LinkMatch RewardPydanticModel=emitter:NamedReward",
     "store": "",
@@ -123,6 +123,8 @@ def _lookup(place: str, own: Callable[[str], Any] | None, module: ModuleType) ->
                 return own(name)
             except AttributeError:
                 pass
+        if name == "__all__" and module.__spec__ and module.__spec__.origin is None:
+            return sorted({each for source in PLACES[place].split() for each in _names(source)})
         if not name.startswith("_"):
             if f"{place}.{name}" in PLACES:
                 return import_plugin(f"{_PREFIX}{place}.{name}", name)
@@ -147,3 +149,11 @@ def _found(source: str, name: str) -> Any:
     if not path.startswith("lightning_"):
         path = _PREFIX + path
     return getattr(import_plugin(path, name), attribute or name, None)
+
+
+def _names(source: str) -> list[str]:
+    former, renamed, path = source.rpartition("=")
+    if renamed:
+        return [former]
+    module = import_plugin(path if path.startswith("lightning_") else _PREFIX + path, path)
+    return getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]

@@ -5,8 +5,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from lightning_core.emitter import emit_reward
-
 
 def reward(function: Callable[..., Any]) -> Callable[..., Any]:
     """Emit what a function returns as a reward; deprecated, as in 0.3: call `emit_reward`."""
@@ -26,5 +24,7 @@ def reward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _emitted(value: Any) -> Any:
+    from lightning_core.emitter import emit_reward  # late: that package has this decorator
+
     emit_reward(value)
     return value

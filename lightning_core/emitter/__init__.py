@@ -30,6 +30,8 @@ from lightning_core.rewards import (
     is_reward_span,
 )
 
+from lightning_core.compat.rewards import reward  # isort: skip  # in the place of the module of that name
+
 __all__ = [
     "LinkMatch",
     "NamedReward",
@@ -57,5 +59,6 @@ __all__ = [
     "make_tag_attributes",
     "operation",
     "query_linked_spans",
+    "reward",
     "with_active_sink",
 ]

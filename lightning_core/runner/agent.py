@@ -386,7 +386,7 @@ class LitAgentRunner(Runner[T_task]):
             return {}
         update = await self.store.get_resources_by_id(rollout.resources_id)
         if update is None:
-            raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are gone")
+            raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are not there")
         remember_secrets("resources", update.resources)
         return with_key(update.resources, self._attempt_key(rollout.attempt))
 

@@ -332,7 +332,7 @@ class LightningStore(ABC):
         """Change the fields that are given.
 
         A status that queues the rollout puts it at the tail of the queue; with `running` it leaves the queue, and is
-        the caller's to end where it has no attempt. Setting a status is idempotent.
+        the caller's to end where no attempt is being executed. Setting a status is idempotent.
 
         Raises:
             InvalidTransition: When the rollout has ended with another status.

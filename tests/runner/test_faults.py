@@ -123,7 +123,7 @@ async def test_resources_that_are_gone_are_a_fault() -> None:
     attempt = await store.get_latest_attempt(queued.rollout_id)
     assert attempt is not None
     assert attempt.metadata == {
-        "fault": f"Fault: the resources {update.resources_id} of rollout {queued.rollout_id} are gone"
+        "fault": f"Fault: the resources {update.resources_id} of rollout {queued.rollout_id} are not there"
     }
 
 

@@ -1,0 +1,46 @@
+"""Names under the module paths of agentlightning 0.3."""
+
+import importlib
+from typing import Any
+
+import pytest
+
+import lightning_core as agl
+
+
+@pytest.mark.parametrize("path", ["reward", "emitter", "emitter.reward"])
+async def test_the_decorator_reward_emits_what_a_function_returns(path: str) -> None:
+    reward = importlib.import_module(f"lightning_core.{path}").reward
+
+    @reward
+    def grade() -> float:
+        return 0.25
+
+    @reward
+    async def grade_later() -> float:
+        return 0.5
+
+    tracer = agl.OtelTracer()
+    tracer.init()
+    async with tracer.trace_context("t") as trace:
+        assert grade() == 0.25
+        assert await grade_later() == 0.5
+    tracer.teardown()
+    assert [agl.get_reward_value(span) for span in trace.spans] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("types.core", "Rollout"),
+        ("types.tracer", "Span"),
+        ("litagent", "LitAgent"),
+        ("reward", "find_final_reward"),
+        ("utils.otel", "query_linked_spans"),
+        ("store.threading", "LightningStoreThreaded"),
+    ],
+)
+def test_a_star_gives_the_names_of_a_module_that_is_made(path: str, name: str) -> None:
+    names: dict[str, Any] = {}
+    exec(f"from lightning_core.{path} import *", names)
+    assert names[name] is getattr(importlib.import_module(f"lightning_core.{path}"), name)
