@@ -6,7 +6,7 @@ import inspect
 import itertools
 import logging
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -99,6 +99,11 @@ class Hooks:
     def failures(self) -> list[HookFailure]:
         """What went wrong so far: one entry for each plugin and hook, in the order of their first failures."""
         return list(self._failures.values())
+
+    def __iter__(self) -> Iterator[object]:
+        """Iterate over the plugins that are told anything, each once."""
+        owners = {id(each.owner): each.owner for listeners in self._listeners.values() for each in listeners}
+        return iter(owners.values())
 
     def has(self, hook: str) -> bool:
         """Whether any plugin that has not heard enough implements a hook. Else `emit` need not be prepared."""

@@ -2,6 +2,7 @@
 
 import inspect
 import warnings
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,14 @@ def test_new_name_wins_where_both_are_given():
 def test_option_without_effect_says_why():
     with pytest.warns(DeprecationWarning, match=r"^Oven\(door=\) has no effect: it is always shut; leave it out$"):
         Oven(door="open")  # type: ignore[call-arg]
+
+
+def test_option_without_effect_can_be_read_whether_it_was_given_or_not():
+    with pytest.warns(DeprecationWarning, match="one event loop"):
+        given = LocalStrategy(main_thread="algorithm")  # type: ignore[call-arg]
+    assert given.main_thread == "algorithm"  # type: ignore[attr-defined]
+    strategy: Any = LocalStrategy()
+    assert (strategy.main_thread, strategy.join_timeout, strategy.managed_store) == ("runner", 15.0, True)
 
 
 def test_option_that_is_none_counts_as_not_given():

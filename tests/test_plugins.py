@@ -98,6 +98,12 @@ async def test_plugins_are_told_in_the_given_order_and_awaited() -> None:
     assert hooks.failures == []
 
 
+def test_plugins_can_be_iterated_over_as_those_that_were_given() -> None:
+    first, second = Listener(), Listener()
+    assert list(Hooks([first, second])) == [first, second]
+    assert list(Hooks()) == []
+
+
 async def test_tryfirst_and_trylast_go_around_the_given_order() -> None:
     log: list[str] = []
 
