@@ -201,8 +201,8 @@ async def test_grader_that_raises_fails_the_attempt_with_its_cause(
 @pytest.mark.parametrize(
     ("score", "message"),
     [
-        (None, "TypeError: reward 'primary' must be a number, got None"),
-        ("high", "TypeError: reward 'primary' must be a number, got 'high'"),
+        (None, "InvalidReward: reward 'primary' must be a number, got None"),
+        ("high", "InvalidReward: reward 'primary' must be a number, got 'high'"),
         (float("nan"), "ValueError: reward 'primary' must be finite, got nan"),
         ({}, "ValueError: there is no reward in an empty dict"),
     ],
