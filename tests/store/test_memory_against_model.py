@@ -72,9 +72,11 @@ class Model:
     def expire(self) -> None:
         due = []
         for number, rollout in enumerate(self.rollouts):
-            if rollout.status not in ("preparing", "running"):
+            if rollout.status not in ("preparing", "running") or not rollout.attempts:
                 continue
             attempt, limits = rollout.attempts[-1], []
+            if attempt.status not in ("preparing", "running") or not rollout.outcome_hangs_on(attempt):
+                continue
             if rollout.config.timeout_seconds is not None:
                 limits.append((attempt.began + rollout.config.timeout_seconds, "timeout"))
             if rollout.config.unresponsive_seconds is not None:
@@ -168,13 +170,12 @@ class Model:
 
     def add_span(self, rollout: ModelRollout, attempt: ModelAttempt) -> None:
         attempt.spans += 1
-        if not rollout.outcome_hangs_on(attempt):
+        if rollout.status in OVER or attempt.status in ("succeeded", "failed", "timeout") or attempt in rollout.faulted:
+            return
+        if attempt is rollout.attempts[-1] and not rollout.outcome_hangs_on(attempt):
             return
         revived = attempt.status == "unresponsive"
-        if attempt.status in ("preparing", "unresponsive"):
-            self.run_attempt(rollout, attempt)
-        elif attempt.status == "running":
-            attempt.last_sign = self.now
+        self.run_attempt(rollout, attempt)
         if revived:
             self.tell_worker(rollout, attempt)
 
@@ -199,10 +200,7 @@ class Model:
     def update_rollout(self, rollout: ModelRollout, status: str) -> None:
         if rollout.status == status:
             return
-        newest = rollout.attempts[-1].status if rollout.attempts else None
-        without_attempt = status == "running" and newest not in ("preparing", "running")
-        backwards = status == "preparing" and newest != "preparing"
-        if rollout.status in OVER or without_attempt or backwards:
+        if rollout.status in OVER:
             raise RefusedError
         self.set_rollout(rollout, status)
 

@@ -57,7 +57,7 @@ async def test_what_is_asked_for_at_the_same_time_is_committed_together(path: Pa
     store = SqliteLightningStore(path)
     commits = count_commits(store)
     held, task = await hold(store)
-    asked = [asyncio.create_task(store.enqueue_rollout(number)) for number in range(100)]
+    asked = [asyncio.create_task(store.enqueue_rollout(number, resources_id="v1")) for number in range(100)]
     await asyncio.sleep(0)
     held.released.set()
     rollouts = await asyncio.gather(*asked)
@@ -145,7 +145,7 @@ async def test_closing_finishes_what_was_asked_for_and_refuses_what_comes(path: 
     store = SqliteLightningStore(path, run_id="run-1")
     backend: Any = store._backend
     held, task = await hold(store)
-    asked = [asyncio.create_task(store.enqueue_rollout(number)) for number in range(3)]
+    asked = [asyncio.create_task(store.enqueue_rollout(number, resources_id="v1")) for number in range(3)]
     await asyncio.sleep(0)
     closing = asyncio.create_task(store.aclose())
     await asyncio.sleep(0)
