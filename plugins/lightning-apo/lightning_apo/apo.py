@@ -53,7 +53,7 @@ class APO(Algorithm):
       its 95% interval, `val_samples` is how many samples are behind it.
     - `val_reward_initial`: the first prompt's mean reward on the same samples, where it was measured. `val_gain` is
       the difference, sample by sample; `val_gain_low` and `val_gain_high` are its 95% interval, and `val_gain_p` the
-      p-value of a gain that takes into account that the best of many was chosen.
+      p-value of a gain, corrected for the number of prompts.
     - `candidates`: different prompts that were tried, the first included.
     - `rejected`: edits that were broken, or had other placeholders. `duplicates`: edits that were known already.
     - `lost`: rollouts without a reward. `lost_rounds`: rounds in which no rollout gave one. `lost_branches`: edits that

@@ -97,20 +97,23 @@ def best_first(candidates: Iterable[Candidate], among: Iterable[Candidate]) -> l
 
 
 SIGNIFICANCE = 0.05
-"""How often a gain is taken for proven, at most, where there is none."""
+"""The p-value up to which a gain is taken for proven; see `p_value` for what it is worth."""
 
 
 def p_value(best: Candidate, first: Candidate, *, tried: int) -> float | None:
-    """Return the p-value of a gain, valid for the best of many prompts and whenever one looks at it.
+    """Return the p-value of a gain, with a correction for the number of prompts and for looking at it at any moment.
 
-    It is one over the e-value of the paired rewards, times the number of prompts that may be tried (Bonferroni). None
-    where a reward is not between 0 and 1, which the e-value needs.
+    It is one over the e-value of the paired rewards, times the number of prompts that may be tried (Bonferroni). That
+    is exact for the edits of the first prompt. An edit of an edit inherits the luck of its parent on the same samples,
+    so after many rounds a gain that is none gets a small value more often than it should. A sample that the best prompt
+    lost counts 0 for it, and one that the first lost 1 for the first. None where a reward is not between 0 and 1, which
+    the e-value needs.
     """
     samples = sorted(best.rewards.keys() & first.rewards.keys())
     pairs = [
-        (before, after)
+        (1.0 if before is None else before, 0.0 if after is None else after)
         for before, after in zip(first.on(samples), best.on(samples), strict=True)
-        if before is not None and after is not None
+        if before is not None or after is not None
     ]
     if not all(0 <= reward <= 1 for pair in pairs for reward in pair):
         return None
@@ -149,12 +152,13 @@ class Result:
     history: Sequence[Candidate]
     """All candidates that were tried, in the order in which they were found."""
     p_value: float | None = None
-    """How likely a gain like this is where no prompt is better than the first: valid for the best of many, and at any
-    moment. None where there is no gain to test, or rewards are not between 0 and 1."""
+    """How likely a gain like this is where no prompt is better than the first, corrected for the number of prompts; too
+    small after many rounds, whose edits inherit the luck of their parents. None where there is no gain to test, or
+    rewards are not between 0 and 1."""
 
     @property
     def is_proven(self) -> bool:
-        """Whether the gain is beyond chance, though the best of many was chosen by these very samples."""
+        """Whether `p_value` is at most 0.05. Only held-out samples, which chose nothing, prove a gain for sure."""
         return self.p_value is not None and self.p_value <= SIGNIFICANCE
 
     def __str__(self) -> str:

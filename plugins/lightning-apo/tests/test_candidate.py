@@ -69,6 +69,11 @@ def test_a_gain_of_few_samples_is_not_proven_and_a_clear_one_is() -> None:
     assert p_value(first, clear, tried=10) == 1.0
 
 
+def test_losing_the_samples_that_would_be_wrong_proves_nothing() -> None:
+    first, loser = candidate(0, *[1.0, 0.0] * 30), candidate(1, *[1.0, None] * 30)
+    assert p_value(loser, first, tried=10) == 1.0
+
+
 def test_rewards_beyond_0_to_1_prove_nothing() -> None:
     assert p_value(candidate(1, 9.0, 9.0), candidate(0, 0.0, 0.0), tried=1) is None
 
