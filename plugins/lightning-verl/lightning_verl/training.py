@@ -36,7 +36,7 @@ _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no report of Ray's use to its makers
 }
 """Read by verl, TransferQueue and Ray when they are imported; set unless somebody has."""
-_END_SECONDS = 1.0
+_END_SECONDS = 10.0
 """How long the thread may take to end when the run is interrupted; what is left then ends with the process."""
 
 

@@ -275,7 +275,8 @@ class _Server:
         try:
             return await call
         except asyncio.CancelledError:
-            ray.cancel(call)
+            if ray.is_initialized():  # the run may have ended, and Ray with it
+                ray.cancel(call)
             raise
 
 
