@@ -124,7 +124,7 @@ class Training:
         _choose_platform(str(config.trainer.device))
         from lightning_verl.cluster import ray_cluster
         from lightning_verl.tools import check_form
-        from lightning_verl.verl_internals import check_with_verl
+        from lightning_verl.verl_internals import RAY_ENDS, check_with_verl
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
@@ -132,9 +132,11 @@ class Training:
         check_with_verl(config)
         OmegaConf.resolve(config)
         with ray_cluster(config):
+            RAY_ENDS.clear()
             try:
                 self._train(config)
             finally:
+                RAY_ENDS.set()
                 self._serving.close()
                 self._kill_workers(is_last=True)
 

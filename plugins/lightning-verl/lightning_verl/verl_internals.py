@@ -11,6 +11,7 @@ import asyncio
 import copy
 import math
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -251,6 +252,10 @@ def tool_forms() -> list[str]:
     return sorted(ToolParser._registry)
 
 
+RAY_ENDS = threading.Event()
+"""Set when the training of this process is over: whoever calls Ray while it ends, ends the process."""
+
+
 class CancelsCalls:
     """Goes before verl's client, which keeps the handles of its calls to itself: cancelled, it stops waiting, no more.
 
@@ -261,6 +266,10 @@ class CancelsCalls:
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
         name, server = await super()._acquire_server(request_id, **extra)  # type: ignore[misc]
         return name, _Server(server)
+
+    def _release_server(self, *args: Any, **named: Any) -> None:
+        if not RAY_ENDS.is_set():
+            super()._release_server(*args, **named)  # type: ignore[misc]
 
 
 class _Server:
@@ -275,9 +284,11 @@ class _Server:
         try:
             return await call
         except asyncio.CancelledError:
-            if ray.is_initialized():  # the run may have ended, and Ray with it
+            if not RAY_ENDS.is_set():
                 ray.cancel(call)
             raise
+        finally:
+            del call  # a traceback would keep it for longer than Ray lives
 
 
 class LightningMixin(_Base):  # type: ignore[misc]

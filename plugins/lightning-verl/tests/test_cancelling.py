@@ -37,10 +37,11 @@ class Endless:
 
 @pytest.mark.parametrize("name", ["LLMServerClient", "FullyAsyncLLMServerClient"])
 async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(name: str) -> None:
-    from lightning_verl.verl_internals import CancelsCalls
+    from lightning_verl.verl_internals import RAY_ENDS, CancelsCalls
     from verl.workers.rollout import llm_server
     from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
+    RAY_ENDS.clear()  # a training of this process may have ended before
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
         server = ray.remote(Endless).options(num_cpus=0, max_concurrency=8).remote()
