@@ -94,7 +94,7 @@ async def test_an_interruption_does_not_wait_for_what_is_being_kept() -> None:
     await training.keeps.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        async with asyncio.timeout(1.9):
+        async with asyncio.timeout(30):  # what is kept takes 60
             await task
     assert training.did == ["keeps"]
     training.may_save.set()
