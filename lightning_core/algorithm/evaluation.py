@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean, quantiles
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -17,7 +17,7 @@ from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.errors import InvalidInput, NoRewards, RunFolderError
 from lightning_core.store import LightningStore
 from lightning_core.store.requests import digest_of
-from lightning_core.types import Dataset, RolloutConfig, sample_key, samples_of
+from lightning_core.types import Dataset, RolloutConfig, RolloutMode, sample_key, samples_of
 
 FILE: Final = "evaluation.json"
 """Where an evaluation is kept in the folder of its run."""
@@ -71,17 +71,17 @@ class SampleTrials(BaseModel):
         return 0 < len(known) < len(rewards) or (bool(known) and max(known) - min(known) > _NEARLY)
 
 
-class Evaluation(BaseModel):
-    """What an evaluation found, sample by sample, as its file has it."""
+class Record(BaseModel):
+    """What a file of JSON has."""
 
     model_config = ConfigDict(frozen=True)
 
-    run_id: str
-    samples: list[SampleTrials]
+    called: ClassVar[str]
+    """What it is, for messages."""
 
     @classmethod
-    def read(cls, path: Path) -> "Evaluation":
-        """Read the file of an evaluation.
+    def read(cls, path: Path) -> Self:
+        """Read a file.
 
         Raises:
             RunFolderError: When there is none, or it is not one.
@@ -89,11 +89,11 @@ class Evaluation(BaseModel):
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as exc:
-            raise RunFolderError(f"cannot read the evaluation {path}: {exc.strerror}") from exc
+            raise RunFolderError(f"cannot read {cls.called} from {path}: {exc.strerror}") from exc
         except ValidationError as exc:
             first = exc.errors(include_input=False, include_url=False)[0]
             place = ".".join(map(str, first["loc"])) or "all of it"
-            raise RunFolderError(f"{path} is not an evaluation: {place}: {first['msg']}") from exc
+            raise RunFolderError(f"{path} is not {cls.called}: {place}: {first['msg']}") from exc
 
     def write(self, path: Path) -> None:
         """Write it down.
@@ -101,35 +101,48 @@ class Evaluation(BaseModel):
         Raises:
             RunFolderError: When that is not possible.
         """
-        try:
-            path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        except OSError as exc:
-            raise RunFolderError(f"cannot write the evaluation {path}: {exc.strerror}") from exc
+        write_file(path, self.model_dump_json(indent=1) + "\n", called=self.called)
+
+
+class Evaluation(Record):
+    """What an evaluation found, sample by sample, as its file has it."""
+
+    called: ClassVar = "an evaluation"
+
+    run_id: str
+    samples: list[SampleTrials]
 
 
 class Evaluate(FastAlgorithm):
     """Runs the agent on each sample some times, with the initial resources, and reports how good and how dear that is.
 
-    The samples are the validation samples, or else the training samples. The metrics are `test_reward`, `pass@k` and
-    `pass^k` for k of 1, 2, 4, ... and `repeat`, `rollout_seconds`, `rollout_seconds_p95` and `rollout_cost_usd`; each
-    but the p95 with `_low` and `_high` where there is an interval. The outcome of each trial is kept in
-    `evaluation.json` of the run's folder.
+    The samples are the validation samples, or else the training samples. The metrics are `test_reward` (it is named
+    after the mode), `pass@k` and `pass^k` for k of 1, 2, 4, ... and `repeat`, `rollout_seconds`, `rollout_seconds_p95`
+    and `rollout_cost_usd`; each but the p95 with `_low` and `_high` where there is an interval. The outcome of each
+    trial is kept in `evaluation.json` of the run's folder.
 
     Args:
         repeat: How often each sample is run.
         max_samples: How many samples are run, from the first on; None for all.
         pass_at: The reward from which on a trial passes. A trial in which the agent failed, or that has no reward,
             does not pass. A fault is no trial.
+        mode: What the samples are: `train` or `val` where something was chosen by them before.
     """
 
     def __init__(
-        self, *, repeat: PositiveInt = 1, max_samples: PositiveInt | None = None, pass_at: float = 1.0
+        self,
+        *,
+        repeat: PositiveInt = 1,
+        max_samples: PositiveInt | None = None,
+        pass_at: float = 1.0,
+        mode: RolloutMode = "test",
     ) -> None:
         if not math.isfinite(pass_at):
             raise ValueError(f"pass_at is {pass_at}; it is a reward, a finite number")
         self.repeat = repeat
         self.max_samples = max_samples
         self.pass_at = pass_at
+        self.mode: RolloutMode = mode
         self.evaluation: Evaluation | None = None
         """What was found; None before the end."""
 
@@ -148,7 +161,7 @@ class Evaluate(FastAlgorithm):
             found = await self.try_samples(samples, repeat=self.repeat, key=key)
         self.keep(found)
         require_reward(found, step="the evaluation")
-        self.report(summarise(found, repeat=self.repeat, pass_at=self.pass_at))
+        self.report(summarise(found, repeat=self.repeat, pass_at=self.pass_at, mode=self.mode))
 
     async def try_samples(self, samples: Sequence[Any], *, repeat: int, key: str, part: int = 0) -> list[SampleTrials]:
         """Run the agent on each sample some times.
@@ -171,6 +184,7 @@ class Evaluate(FastAlgorithm):
             resources_id=resources_id,
             config=self.get_rollout_config(),
             request_id=f"{key}/{part}",
+            mode=self.mode,
         )
         return [
             SampleTrials(key=key_of(sample), task=_named(sample), trials=trials[at * repeat : (at + 1) * repeat])
@@ -183,6 +197,18 @@ class Evaluate(FastAlgorithm):
         recording = self.get_trainer().recording
         if recording is not None:
             self.evaluation.write(recording.folder.path / FILE)
+
+
+def write_file(path: Path, text: str, *, called: str) -> None:
+    """Write a text.
+
+    Raises:
+        RunFolderError: When that is not possible; says what it is called.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise RunFolderError(f"cannot write {called} to {path}: {exc.strerror}") from exc
 
 
 def key_of(sample: Any) -> str:
@@ -231,12 +257,14 @@ def _check_counts(n: int, passed: int, k: int) -> None:
         raise ValueError(f"{passed} of {n} trials passed, and k is {k}; k is from 1 to n, and no more passed than n")
 
 
-def summarise(samples: Sequence[SampleTrials], *, repeat: int, pass_at: float) -> dict[str, float]:
+def summarise(
+    samples: Sequence[SampleTrials], *, repeat: int, pass_at: float, mode: RolloutMode = "test"
+) -> dict[str, float]:
     """Return the metrics of an evaluation; see `Evaluate`.
 
     A sample counts once, with the mean of its trials.
     """
-    metrics = _with_ends("test_reward", estimate(sample.reward for sample in samples))
+    metrics = _with_ends(f"{mode}_reward", estimate(sample.reward for sample in samples))
     for k in _ks(repeat):
         metrics |= _with_ends(f"pass@{k}", estimate(_passes(samples, k, pass_at, pass_at_k)))
     for k in _ks(repeat)[1:]:  # of one trial both are the same
@@ -288,9 +316,10 @@ async def _run_trials(
     resources_id: str | None,
     config: RolloutConfig | None,
     request_id: str,
+    mode: RolloutMode = "test",
 ) -> list[Trial]:
     inputs = [sample for sample in samples for _ in range(repeat)]
-    batch = await run_batch(store, inputs, mode="test", resources_id=resources_id, config=config, request_id=request_id)
+    batch = await run_batch(store, inputs, mode=mode, resources_id=resources_id, config=config, request_id=request_id)
     return [_trial(outcome) for outcome in batch.outcomes]
 
 

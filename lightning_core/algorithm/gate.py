@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
@@ -14,18 +14,23 @@ from lightning_core.algorithm.estimates import number_text, paired_difference
 from lightning_core.algorithm.evaluation import (
     Evaluate,
     Evaluation,
+    Record,
     SampleTrials,
     key_of,
     mean_of,
     require_reward,
     summarise,
+    write_file,
 )
 from lightning_core.algorithm.sequential import anytime_bounds
 from lightning_core.errors import InvalidInput
-from lightning_core.types import Dataset, samples_of
+from lightning_core.types import Dataset, RolloutMode, samples_of
 
 Outcome = Literal["passed", "worse", "undecided"]
 """`passed`: the reward drops by less than the margin. `worse`: it drops by more. Both at the stated confidence."""
+
+RESULT_FILE: Final = "gate.json"
+"""Where the outcome is kept in the folder of its run."""
 
 _LOOKS = 20
 _MIN_LOOK = 10
@@ -63,10 +68,10 @@ class Regression(BaseModel):
     """Why a rollout of it gave no reward."""
 
 
-class GateResult(BaseModel):
+class GateResult(Record):
     """What a gate has found."""
 
-    model_config = ConfigDict(frozen=True)
+    called: ClassVar = "the outcome of a gate"
 
     outcome: Outcome
     max_drop: float
@@ -96,18 +101,22 @@ class GateResult(BaseModel):
     regressions: list[Regression]
     """The samples that dropped the most."""
 
-    def markdown(self) -> str:
-        """Return it as Markdown for a pull request. Texts of tasks are quoted, so that they do nothing there."""
-        words = {
+    @property
+    def sentence(self) -> str:
+        """What the outcome means."""
+        return {
             "passed": f"The reward drops by less than {self.max_drop:g}.",
             "worse": f"The reward drops by more than {self.max_drop:g}.",
             "undecided": f"The samples do not tell whether the reward drops by less than {self.max_drop:g}.",
-        }
+        }[self.outcome]
+
+    def markdown(self) -> str:
+        """Return it as Markdown for a pull request. Texts of tasks are quoted, so that they do nothing there."""
         end = " It ended early." if self.n + self.lost < self.of else ""
         lines = [
             f"### Gate: {self.outcome}",
             "",
-            f"{words[self.outcome]} Compared with {_quoted(self.baseline)} on {self.n} of {self.of} samples.{end}",
+            f"{self.sentence} Compared with {_quoted(self.baseline)} on {self.n} of {self.of} samples.{end}",
             "",
             "| | before | after | change |",
             "|---|---|---|---|",
@@ -152,7 +161,10 @@ class Gate(Evaluate):
         repeat: How often each sample is run.
         low: The lowest reward that there can be.
         high: The highest one.
+        mode: What the samples are, as with `Evaluate`.
         seed: Of the order of the samples; None for another order in each run.
+        output: A file for the outcome as JSON, beside `gate.json` of the run's folder.
+        markdown: A file for the outcome as Markdown.
     """
 
     def __init__(
@@ -163,9 +175,12 @@ class Gate(Evaluate):
         repeat: PositiveInt = 1,
         low: float = 0.0,
         high: float = 1.0,
+        mode: RolloutMode = "test",
         seed: int | None = None,
+        output: str | None = None,
+        markdown: str | None = None,
     ) -> None:
-        super().__init__(repeat=repeat)
+        super().__init__(repeat=repeat, mode=mode)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"low is {low}, and high is {high}; low is the smaller one, and both are finite")
         if not 0 < max_drop < high - low:
@@ -175,6 +190,8 @@ class Gate(Evaluate):
         self.low = low
         self.high = high
         self.seed = seed
+        self.output = output
+        self.markdown = markdown
         self.result: GateResult | None = None
         """What was found; None before the end."""
 
@@ -182,7 +199,7 @@ class Gate(Evaluate):
         """Compare.
 
         Raises:
-            RunFolderError: When the baseline cannot be read.
+            RunFolderError: When the baseline cannot be read, or the outcome not be written.
             InvalidInput: When there is no sample that both have, or a reward is beyond its range.
             NoRewards: When all rollouts of the first samples ended with faults.
         """
@@ -235,12 +252,18 @@ class Gate(Evaluate):
         )
         self.report(
             {
-                **summarise(found, repeat=self.repeat, pass_at=self.pass_at),
+                **summarise(found, repeat=self.repeat, pass_at=self.pass_at, mode=self.mode),
                 "reward_change": self.result.reward.after - self.result.reward.before,
                 "reward_change_low": bounds[0],
                 "reward_change_high": bounds[1],
             }
         )
+        recording = self.get_trainer().recording
+        for file in (None if recording is None else recording.folder.path / RESULT_FILE, self.output):
+            if file is not None:
+                self.result.write(Path(file))
+        if self.markdown is not None:
+            write_file(Path(self.markdown), self.result.markdown(), called=self.result.called)
 
     def _look(
         self, pairs: Sequence[tuple[SampleTrials, SampleTrials]], known: tuple[float, float]

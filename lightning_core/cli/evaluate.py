@@ -1,12 +1,12 @@
 """`agl eval`: how good an agent is, with given prompts, on a dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option
+from lightning_core.cli.options import RunOptions, run_options, runs_root
 
 if TYPE_CHECKING:
     from lightning_core.types import NamedResources
@@ -29,13 +29,6 @@ def evaluation_options(command: Any) -> Any:
             type=click.Choice(_KINDS),
             help="The dataset of the config to take samples of; by default the first of these that it has.",
         ),
-        click.option(
-            "--set",
-            "overrides",
-            metavar="KEY=VALUE",
-            multiple=True,
-            help="Set a value over that of the file, as n_runners=16. The value is YAML. Can be repeated.",
-        ),
     ):
         command = option(command)
     return command
@@ -55,31 +48,17 @@ def evaluation_options(command: Any) -> Any:
     show_default=True,
     help="The reward from which on a rollout passes, for pass@k.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the result (metrics, failures, usage) to this JSON file.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
-)
-@runs_dir_option
-@verbose_option
+@run_options(output="Write the result (metrics, failures, usage) to this JSON file.")
 @click.pass_context
 def evaluate(
     context: click.Context,
     config: Path,
     resources: str | None,
     dataset: str | None,
-    overrides: tuple[str, ...],
     samples: int | None,
     repeat: int,
     pass_at: float,
-    output: Path | None,
-    as_json: bool,
-    verbose: bool,
-    runs_dir: Path | None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Evaluate the agent of a CONFIG file: reward, pass@k and pass^k, time and cost of a rollout, failures by cause.
 
@@ -97,23 +76,19 @@ def evaluate(
     from lightning_core.cli.job import class_path, run_changed
 
     algorithm = {"name": class_path(Evaluate), "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
-    changes = evaluation_of(config, overrides, dataset, resources, runs_dir) | {"algorithm": algorithm}
-    run_changed(
-        context,
-        config,
-        changes,
-        overrides=overrides,
-        verbose=verbose,
-        as_json=as_json,
-        output=output,
-        runs_dir=runs_dir,
-    )
+    run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), **options)
 
 
 def evaluation_of(
-    config: Path, overrides: Sequence[str], dataset: str | None, resources: str | None, runs_dir: Path | None
+    config: Path,
+    algorithm: Mapping[str, Any],
+    dataset: str | None,
+    resources: str | None,
+    options: RunOptions,
 ) -> dict[str, Any]:
     """Return what is set over a config, so that an algorithm measures on one dataset with given resources.
+
+    The algorithm has to have an option `mode`, which says what kind of samples these are.
 
     Raises:
         ConfigError: When the config has no such dataset, or the resources are not what resources are.
@@ -125,15 +100,15 @@ def evaluation_of(
     from lightning_core.registry import did_you_mean
     from lightning_core.types import PromptTemplate
 
-    values = override(read_config(config), overrides).values
+    values = override(read_config(config), options["overrides"]).values
     named = {kind: values.get(f"{kind}_dataset") for kind in ([dataset] if dataset else _KINDS)}
-    source = next((each for each in named.values() if each is not None), None)
-    if source is None:
+    kind = next((kind for kind, each in named.items() if each is not None), None)
+    if kind is None:
         raise ConfigError(
             f"{config} has no {' and no '.join(f'{kind}_dataset' for kind in named)}; name samples to evaluate on, as "
             "in --set test_dataset=test.jsonl"
         )
-    given = {} if resources is None else _read(resources, runs_root(runs_dir))
+    given = {} if resources is None else _read(resources, runs_root(options["runs_dir"]))
     prompts = _prompts_in(values.get("initial_resources"))
     for name, each in given.items():
         if prompts and name not in prompts and isinstance(each, PromptTemplate):
@@ -141,7 +116,8 @@ def evaluation_of(
                 f"--resources: {config} has no prompt {name!r}, so that it would change nothing; its prompts: "
                 f"{', '.join(prompts)}{did_you_mean(name, prompts)}"
             )
-    return {"train_dataset": None, "val_dataset": source, "test_dataset": None} | {
+    datasets = {"train_dataset": None, "val_dataset": named[kind], "test_dataset": None}
+    return {"algorithm": algorithm, "algorithm.mode": kind, **datasets} | {
         f"initial_resources.{name}": each.model_dump(mode="json", exclude_none=True) for name, each in given.items()
     }
 

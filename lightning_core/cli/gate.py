@@ -2,15 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from lightning_core.cli.evaluate import evaluation_of, evaluation_options
-from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option
+from lightning_core.cli.options import RunOptions, run_options, runs_root
 
 if TYPE_CHECKING:
-    from lightning_core.algorithm.gate import Gate
+    from lightning_core.algorithm.gate import GateResult
 
 UNDECIDED = 4
 """The exit status where the samples do not tell."""
@@ -39,14 +39,7 @@ UNDECIDED = 4
 @click.option(
     "--markdown", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcome to this file, too."
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the outcome to this JSON file."
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
-)
-@runs_dir_option
-@verbose_option
+@run_options(output="Write the outcome to this JSON file.")
 @click.pass_context
 def gate(
     context: click.Context,
@@ -55,14 +48,10 @@ def gate(
     max_drop: float,
     resources: str | None,
     dataset: str | None,
-    overrides: tuple[str, ...],
     repeat: int,
     reward_range: tuple[float, float],
     markdown: Path | None,
-    output: Path | None,
-    as_json: bool,
-    verbose: bool,
-    runs_dir: Path | None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Check that the agent of a CONFIG file is not worse than it was when agl eval measured it.
 
@@ -82,10 +71,12 @@ def gate(
     from lightning_core.errors import ConfigError
     from lightning_core.runs.folder import find_run
 
+    output = options["output"]
     for path in (markdown, output):
         check_output(path)
     low, high = reward_range
-    path = Path(baseline) if Path(baseline).is_file() else find_run(runs_root(runs_dir), baseline).path / FILE
+    root = runs_root(options["runs_dir"])
+    path = Path(baseline) if Path(baseline).is_file() else find_run(root, baseline).path / FILE
     if not path.is_file():
         raise ConfigError(f"--baseline {baseline} is a run without an {FILE}; name a run of agl eval")
     Evaluation.read(path)
@@ -96,49 +87,22 @@ def gate(
         "repeat": repeat,
         "low": low,
         "high": high,
+        "output": None if output is None else str(output.absolute()),
+        "markdown": None if markdown is None else str(markdown.absolute()),
     }
-    changes = evaluation_of(config, overrides, dataset, resources, runs_dir) | {"algorithm": algorithm}
-    job = run_changed(
-        context, config, changes, overrides=overrides, verbose=verbose, as_json=as_json, output=None, runs_dir=runs_dir
-    )
+    changes = evaluation_of(config, algorithm, dataset, resources, options)
+    options["output"] = None  # the outcome goes there, not the result of the run
+    job = run_changed(context, config, changes, **options)
     assert isinstance(job.trainer.algorithm, Gate)
-    end_gate(context, job.trainer.algorithm, as_json=as_json, markdown=markdown, output=output)
+    assert job.trainer.algorithm.result is not None
+    end_gate(context, job.trainer.algorithm.result, as_json=options["as_json"])
 
 
-def end_gate(
-    context: click.Context,
-    algorithm: "Gate",
-    *,
-    as_json: bool,
-    markdown: Path | None = None,
-    output: Path | None = None,
-) -> None:
-    """Show what a gate has found, write it down, and end the command with the exit status of that.
-
-    Raises:
-        LightningError: When it has found nothing, or that cannot be written.
-    """
-    from lightning_core.errors import LightningError
-
-    found = algorithm.result
-    if found is None:
-        raise LightningError("the gate ended without an outcome")
-    record = found.model_dump(mode="json")
+def end_gate(context: click.Context, found: "GateResult", *, as_json: bool) -> None:
+    """Show what a gate has found, and end the command with the exit status of that."""
     if as_json:
-        click.echo(json.dumps({"event": "gate", **record}, ensure_ascii=False))
+        click.echo(json.dumps({"event": "gate", **found.model_dump(mode="json")}, ensure_ascii=False))
     else:
         click.echo(f"\n{found.markdown()}")
-    for file, text in ((markdown, found.markdown()), (output, json.dumps(record, indent=2, ensure_ascii=False) + "\n")):
-        if file is not None:
-            _write(file, text)
     if found.outcome != "passed":
         context.exit(1 if found.outcome == "worse" else UNDECIDED)
-
-
-def _write(file: Path, text: str) -> None:
-    from lightning_core.errors import LightningError
-
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        raise LightningError(f"cannot write the outcome to {file}: {exc.strerror}") from exc

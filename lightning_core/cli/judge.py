@@ -1,11 +1,11 @@
 """`agl judge`: how well the grader of a config agrees with people."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from lightning_core.cli.options import runs_dir_option, verbose_option
+from lightning_core.cli.options import RunOptions, run_options
 
 if TYPE_CHECKING:
     from lightning_core.algorithm.labels import LabelAgreement
@@ -17,34 +17,16 @@ MAX_SHOWN = 10
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a value over that of the file, as reward.model=large. The value is YAML. Can be repeated.",
+@run_options(
+    output="Write the result to this JSON file; its metrics have the agreement.",
+    overrides="Set a value over that of the file, as reward.model=large. The value is YAML. Can be repeated.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the result to this JSON file; its metrics have the agreement.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
-)
-@runs_dir_option
-@verbose_option
 @click.pass_context
 def judge(
     context: click.Context,
     config: Path,
     labels: Path,
-    overrides: tuple[str, ...],
-    output: Path | None,
-    as_json: bool,
-    verbose: bool,
-    runs_dir: Path | None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Compare the grader of a CONFIG file, such as a judge, with the labels that people gave.
 
@@ -61,19 +43,9 @@ def judge(
     from lightning_core.algorithm.labels import LabelAgreement
     from lightning_core.cli.job import run_changed
 
-    changes = _comparison(config, labels, overrides)
-    job = run_changed(
-        context,
-        config,
-        changes,
-        overrides=overrides,
-        verbose=verbose,
-        as_json=as_json,
-        output=output,
-        runs_dir=runs_dir,
-    )
+    job = run_changed(context, config, _comparison(config, labels, options["overrides"]), **options)
     algorithm = job.trainer.algorithm
-    if not as_json and isinstance(algorithm, LabelAgreement):
+    if not options["as_json"] and isinstance(algorithm, LabelAgreement):
         show_agreement(algorithm)
 
 

@@ -4,7 +4,7 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import click
 
@@ -51,3 +51,44 @@ def with_runs_dir(command: str, given: Path | None) -> str:
 verbose_option = click.option(
     "-v", "--verbose", is_flag=True, help="Log to stderr what else happens: each failure, with its traceback."
 )
+
+
+class RunOptions(TypedDict):
+    """What `run_options` gives to a command, as `run_changed` takes it."""
+
+    overrides: tuple[str, ...]
+    output: Path | None
+    as_json: bool
+    runs_dir: Path | None
+    verbose: bool
+
+
+def run_options(
+    *,
+    output: str = "Write the result (metrics and best resources, without keys) to this JSON file.",
+    overrides: str = "Set a value over that of the file, as n_runners=16. The value is YAML. Can be repeated.",
+) -> Callable[[F], F]:
+    """Return what gives a command the options of one that starts a run: see `RunOptions`.
+
+    Args:
+        output: The help of `--output`.
+        overrides: The help of `--set`.
+    """
+
+    def give(command: F) -> F:
+        for option in (
+            verbose_option,
+            runs_dir_option,
+            click.option(
+                "--json",
+                "as_json",
+                is_flag=True,
+                help="Write events as lines of JSON to stdout, and all else to stderr.",
+            ),
+            click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help=output),
+            click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=overrides),
+        ):
+            command = option(command)
+        return command
+
+    return give

@@ -2,11 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
+from lightning_core.cli.options import RunOptions, run_options, runs_root, with_runs_dir
 
 if TYPE_CHECKING:
     from lightning_core.config import Job
@@ -18,34 +18,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run")
 @click.option("--force", is_flag=True, help="Go on although the config, the code or versions have changed since.")
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a value over those that the run was started with: a secret, which was not kept. Can be repeated.",
+@run_options(
+    overrides="Set a value over those that the run was started with: a secret, which was not kept. Can be repeated."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the result (metrics and best resources, without keys) to this JSON file.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
-)
-@runs_dir_option
-@verbose_option
 @click.pass_context
 def resume(
     context: click.Context,
     run: str,
     force: bool,
-    overrides: tuple[str, ...],
-    output: Path | None,
-    as_json: bool,
-    verbose: bool,
-    runs_dir: Path | None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Go on with a RUN that was killed, interrupted or failed.
 
@@ -59,7 +40,7 @@ def resume(
       agl resume 3f2a --force
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.algorithm.gate import Gate
+    from lightning_core.algorithm.gate import RESULT_FILE, Gate, GateResult
     from lightning_core.algorithm.labels import LabelAgreement
     from lightning_core.cli.gate import end_gate
     from lightning_core.cli.job import all_overrides, check_output, run_job
@@ -69,15 +50,18 @@ def resume(
     from lightning_core.runs.folder import find_run, in_use
     from lightning_core.runs.recording import require_store
 
-    check_output(output)
-    check_overrides(overrides)
-    folder = find_run(runs_root(runs_dir), run)
+    check_output(options["output"])
+    check_overrides(options["overrides"])
+    folder = find_run(runs_root(options["runs_dir"]), run)
     manifest = folder.manifest()
     owner = folder.lock.owner()
     if owner is not None:
         raise RunFolderError(in_use(folder.run_id, owner))
     if manifest.outcome == "succeeded":
-        _show_result(folder, manifest, as_json=as_json)
+        _show_result(folder, manifest, as_json=options["as_json"])
+        gate = folder.path / RESULT_FILE
+        if gate.is_file():
+            end_gate(context, GateResult.read(gate), as_json=options["as_json"])
         return
     config_file = manifest.origin.config_file
     if config_file is None:
@@ -86,8 +70,8 @@ def resume(
             f"Trainer(run_dir=RunFolder({str(folder.path)!r}), ...)"
         )
     require_store(folder, manifest)
-    every = all_overrides(manifest.origin.overrides, overrides, run_id=folder.run_id)
-    output = None if output is None else output.absolute()
+    every = all_overrides(manifest.origin.overrides, options["overrides"], run_id=folder.run_id)
+    output = None if options["output"] is None else options["output"].absolute()
     if manifest.origin.folder is not None and Path(manifest.origin.folder).is_dir():
         os.chdir(manifest.origin.folder)  # paths in the config may be meant from there
 
@@ -95,11 +79,16 @@ def resume(
         return _load(folder, manifest, Path(config_file), every, display, force=force)
 
     job = run_job(
-        context, load, verbose=verbose, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir)
+        context,
+        load,
+        verbose=options["verbose"],
+        as_json=options["as_json"],
+        output=output,
+        resume=with_runs_dir("agl resume", options["runs_dir"]),
     )
-    if isinstance(job.trainer.algorithm, Gate):
-        end_gate(context, job.trainer.algorithm, as_json=as_json)
-    if isinstance(job.trainer.algorithm, LabelAgreement) and not as_json:
+    if isinstance(job.trainer.algorithm, Gate) and job.trainer.algorithm.result is not None:
+        end_gate(context, job.trainer.algorithm.result, as_json=options["as_json"])
+    if isinstance(job.trainer.algorithm, LabelAgreement) and not options["as_json"]:
         show_agreement(job.trainer.algorithm)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lightning_core.algorithm.estimates import number_text
+from lightning_core.algorithm.gate import RESULT_FILE, GateResult
 from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, comparison_line, metric_lines, more_budget, usage_lines
 from lightning_core.display.texts import shortened, visible_prompt
 from lightning_core.display.words import seconds
@@ -134,6 +135,9 @@ def print_run(console: Console, folder: RunFolder, manifest: Manifest) -> None:
         rows.append(("error", shortened(manifest.error, MAX_CAUSE_CHARACTERS)))
     if result is not None and result.comparison is not None:
         rows.append(("reward", comparison_line(result.comparison).removeprefix("reward ")))
+    if (gate := folder.path / RESULT_FILE).is_file():
+        found = GateResult.read(gate)
+        rows.append(("gate", f"{found.outcome}: {found.sentence}"))
     rows += [("metric", line) for line in metric_lines(run.metrics, None if result is None else result.comparison)]
     if result is not None:
         rows += [("usage", line) for line in usage_lines(result.usage)]

@@ -2,48 +2,28 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from lightning_core.cli.options import runs_dir_option, runs_root, verbose_option, with_runs_dir
+from lightning_core.cli.options import RunOptions, run_options, runs_root
 
 if TYPE_CHECKING:
     from lightning_core.config import Job
-    from lightning_core.display.live import Display
 
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
-@click.option(
-    "--set",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a value over that of the file, as algorithm.beam_width=2. The value is YAML. Can be repeated.",
-)
 @click.option("--dry-run", is_flag=True, help="Check everything, print the config with all defaults, and run nothing.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the result (metrics and best resources, without keys) to this JSON file.",
+@run_options(
+    overrides="Set a value over that of the file, as algorithm.beam_width=2. The value is YAML. Can be repeated."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write events as lines of JSON to stdout, and all else to stderr."
-)
-@runs_dir_option
-@verbose_option
 @click.pass_context
 def train(
     context: click.Context,
     config: Path,
-    overrides: tuple[str, ...],
     dry_run: bool,
-    output: Path | None,
-    as_json: bool,
-    verbose: bool,
-    runs_dir: Path | None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Make the agent of a CONFIG file better.
 
@@ -60,26 +40,16 @@ def train(
       agl train config.yaml --json > events.jsonl
     """
     # Imported here, so that listing the commands stays fast.
-    from lightning_core.cli.job import check_output, job_origin, run_job
-    from lightning_core.config import load_job
+    from lightning_core.cli.console import show_warnings
+    from lightning_core.cli.job import check_output, run_changed
 
-    check_output(output)
-    root = runs_root(runs_dir)
-    if dry_run:
-        from lightning_core.cli.console import show_warnings
-
-        show_warnings(context, verbose=verbose)
-        _print_resolved(config, overrides, as_json=as_json)
+    if not dry_run:
+        run_changed(context, config, {}, **options)
         return
-
-    def load(display: "Display") -> "Job":
-        job = load_job(config, progress=display, overrides=overrides, run_dir=root)
-        job.trainer.origin = job_origin(config, job, overrides)
-        return job
-
-    run_job(
-        context, load, verbose=verbose, as_json=as_json, output=output, resume=with_runs_dir("agl resume", runs_dir)
-    )
+    check_output(options["output"])
+    runs_root(options["runs_dir"])
+    show_warnings(context, verbose=options["verbose"])
+    _print_resolved(config, options["overrides"], as_json=options["as_json"])
 
 
 def _print_resolved(config: Path, overrides: tuple[str, ...], *, as_json: bool) -> None:

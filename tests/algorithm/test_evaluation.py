@@ -174,5 +174,5 @@ def test_what_is_no_evaluation_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"run_id": "run-1"}')
     with pytest.raises(RunFolderError, match=r"other\.json is not an evaluation: samples: Field required"):
         Evaluation.read(tmp_path / "other.json")
-    with pytest.raises(RunFolderError, match="cannot read the evaluation"):
+    with pytest.raises(RunFolderError, match="cannot read an evaluation from"):
         Evaluation.read(tmp_path / "none.json")

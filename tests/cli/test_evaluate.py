@@ -99,7 +99,7 @@ def test_the_best_prompts_of_a_run_are_evaluated(agl_eval: Agl, runs_dir: Path) 
         assert ended.exit_code == 0, ended.output
         result = json.loads(ended.stdout.splitlines()[-1])
         assert result["best_resources"]["main_prompt"]["template"] == "knows: two, three – 🙂\n"
-        assert result["metrics"]["test_reward"] == 0.5
+        assert result["metrics"]["val_reward"] == 0.5  # not of held-out samples
 
 
 def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, runs_dir: Path) -> None:

@@ -363,12 +363,17 @@ def test_a_gate_that_goes_on_ends_with_its_outcome(tmp_path: Path) -> None:
     assert run_agl(tmp_path, "eval", "config.yaml").returncode == 0
     (tmp_path / "runs").rename(tmp_path / "before")
     [evaluation] = (tmp_path / "before").glob("*/evaluation.json")
-    killed = run_agl(tmp_path, "gate", "config.yaml", "--baseline", str(evaluation), kill="rollout_end:3")
+    files = ["--markdown", "gate.md", "-o", "gate.json"]
+    killed = run_agl(tmp_path, "gate", "config.yaml", "--baseline", str(evaluation), *files, kill="rollout_end:3")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
-    assert resumed.returncode == 4, resumed.stderr
-    assert "### Gate: undecided" in resumed.stdout
-    assert "on 5 of 5 samples." in resumed.stdout
+    for _ in range(2):  # the second time it has ended
+        resumed = run_agl(tmp_path, "resume", only_run(tmp_path).run_id)
+        assert resumed.returncode == 4, resumed.stderr
+        assert "### Gate: undecided" in resumed.stdout
+        assert "on 5 of 5 samples." in resumed.stdout
+    assert (tmp_path / "gate.md").read_text() in resumed.stdout
+    assert json.loads((tmp_path / "gate.json").read_text())["outcome"] == "undecided"
+    assert "gate       undecided: The samples do not tell" in resumed.stdout
 
 
 def test_a_comparison_with_labels_that_goes_on_shows_the_agreement(tmp_path: Path) -> None:
