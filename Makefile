@@ -35,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart quickstart-rl test test-fast check bench gpu-check screenshots docs lowest ships-in wheels clean empty-venv \
+.PHONY: help quickstart gate quickstart-rl test test-fast check bench gpu-check screenshots docs lowest ships-in wheels clean empty-venv \
 	empty-verl-venv found-python
 
 help: ## list these commands
@@ -43,6 +43,9 @@ help: ## list these commands
 
 quickstart: $(MADE_FOR) ## improve the example agent's prompt: no account, GPU or network
 	$(BIN)/agl train examples/quickstart/config.yaml
+
+gate: $(MADE_FOR) ## check that the example agent is not worse than examples/quickstart/baseline.json says
+	$(BIN)/agl gate examples/quickstart/config.yaml --baseline examples/quickstart/baseline.json --max-drop 0.1
 
 quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a processor: no account, GPU or network
 	$(VERL_BIN)/python examples/rl_calculator/train.py
