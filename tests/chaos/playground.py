@@ -148,10 +148,12 @@ class Playground:
     def runners_of(self, process: Program | psutil.Process) -> list[psutil.Process]:
         """Return the runner processes that a process has started, those that have just begun too."""
         try:
-            children = psutil.Process(process.pid).children()
+            servers = [
+                each for each in psutil.Process(process.pid).children() if "forkserver" in str(_command_of(each))
+            ]
+            return [runner for each in servers for runner in each.children()]
         except psutil.NoSuchProcess:
             return []
-        return [each for each in children if "spawn_main" in " ".join(_command_of(each))]
 
     def running(self) -> list[psutil.Process]:
         """Return all processes that come from here, orphans too."""

@@ -207,14 +207,16 @@ def pidfd(pid: int | None) -> list[int]:
         return []
 
 
-def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Sequence[str], levels: LogLevels) -> None:
+def main(
+    connection: Connection, token: str, numbers: Sequence[int], environment: Mapping[str, str], levels: LogLevels
+) -> None:
     """Run runners in this process until they have ended, and then leave it, whatever still runs in it.
 
     Args:
         connection: To the process that started this one; see `Parent`.
         token: Is part of the ids of the workers here.
         numbers: Of the workers; they run at the same time.
-        secrets: Environment variables that are not for agents.
+        environment: The variables that agents are to see.
         levels: Which log records the process that started this one wants to show.
     """
     # Ctrl-C is for the one that started this one. It is ignored by a handler of our own, as that is not passed on to
@@ -222,8 +224,8 @@ def main(connection: Connection, token: str, numbers: Sequence[int], secrets: Se
     signal.signal(signal.SIGINT, lambda number, frame: None)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    for name in secrets:
-        os.environ.pop(name, None)
+    os.environ.clear()
+    os.environ.update(environment)
     parent = Parent(connection)
     logs = carry_logs(levels, parent.tell)
     status = 1

@@ -250,11 +250,11 @@ def runner(
     """
     # Imported here, so that listing the commands stays fast.
     import asyncio
-    import multiprocessing
 
     from lightning_core.cli.console import show_warnings
     from lightning_core.config import load_job
     from lightning_http.join import join_run
+    from lightning_http.pool import process_context
 
     for name, number, least in (
         ("--n-runners", n_runners, 1),
@@ -283,7 +283,7 @@ def runner(
                 n_runners=n_runners,
                 concurrency=concurrency,
                 max_restarts=max_restarts,
-                context=multiprocessing.get_context("spawn"),
+                context=process_context(),
                 on_joined=lambda run_id: click.echo(f"joined run {run_id} at {url} with {counted}"),
             )
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import secrets
 import signal
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from lightning_core.errors import ExecutionError, InvalidTransition, NotFound, StoreError
 from lightning_core.store import LightningStore
@@ -21,6 +22,31 @@ from lightning_http.child import OVER_SECONDS, Report
 from lightning_http.logs import CarriedRecord, LogLevels
 
 logger = logging.getLogger(__name__)
+
+StartMethod = Literal["spawn", "forkserver"]
+
+_IMPORTED_ONCE = (
+    "lightning_core.trainer.runners",
+    "lightning_core.tracer.otel",
+    "lightning_http.child",
+    "lightning_http.client",
+)
+"""What every runner process needs: to import it takes most of its start."""
+
+
+def process_context(method: StartMethod | None = None) -> BaseContext:
+    """Return how runner processes are started.
+
+    Args:
+        method: None for `forkserver` where the system has it, else `spawn`. The fork server imports what runners need
+            once, and nothing of the program: a fork of threads, or of what they hold, is not safe.
+    """
+    if method is None:
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload([*_IMPORTED_ONCE])  # no effect where the program has its server already
+    return context
 
 
 async def release(store: LightningStore, token: str, reason: str) -> None:
@@ -91,13 +117,15 @@ class RunnerProcess:
             payload: The packed runners' side, and the packed store.
             secret_variables: Environment variables that it does not keep.
         """
+        # A fork server has the environment of the moment when it began.
+        environment = {name: value for name, value in os.environ.items() if name not in secret_variables}
         ours, theirs = socket.socketpair()
         theirs.setblocking(True)  # a default timeout of this process is not meant for it
         with Connection(theirs.detach()) as connection:
             await self._channel.open(ours)
             self._process = self._context.Process(
                 target=child.main,
-                args=(connection, self.token, self.numbers, secret_variables, LogLevels.here()),
+                args=(connection, self.token, self.numbers, environment, LogLevels.here()),
                 name=self.name,
             )
             try:

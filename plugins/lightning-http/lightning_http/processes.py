@@ -24,7 +24,7 @@ from lightning_http.child import run_here, worker_ids
 from lightning_http.join import KEY_VARIABLES, join_run
 from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following
-from lightning_http.pool import RunnerPool, release
+from lightning_http.pool import RunnerPool, StartMethod, process_context, release
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -55,8 +55,6 @@ STORE_PORT = 4747
 """Where `agl store` serves, unless it is told otherwise."""
 
 Role = Literal["algorithm", "runner", "both"]
-StartMethod = Literal["spawn", "forkserver"]
-
 INTERRUPTED_SECONDS = 1.0
 """How long runners may take to end when the run has failed or was interrupted; that should not take 2 s."""
 
@@ -98,7 +96,8 @@ class ProcessesStrategy(ExecutionStrategy):
             client of a store's server; it has to be picklable then, and the role `runner` goes to that server. None for
             `AGL_MANAGED_STORE`, or else as the store is.
         concurrency: How many rollouts each process runs at once.
-        start_method: `spawn`, or `forkserver`, which starts processes sooner from the second one on.
+        start_method: `forkserver`, which imports what runners need once for all processes, or `spawn`. None for
+            `forkserver` where the system has it.
         max_restarts: How many runner processes may be replaced during a run.
 
     Raises:
@@ -118,7 +117,7 @@ class ProcessesStrategy(ExecutionStrategy):
         managed_store: bool | None = None,
         *,
         concurrency: int = 1,
-        start_method: StartMethod = "spawn",
+        start_method: StartMethod | None = None,
         max_restarts: int = 10,
     ) -> None:
         self.role: Role
@@ -142,8 +141,8 @@ class ProcessesStrategy(ExecutionStrategy):
             if not seconds >= 0:
                 raise ValueError(f"{name} is {seconds!r}; it is 0 seconds or more")
         _check_choice(main_process, "main_process", ("algorithm", "runner"))
-        # A fork would copy locks that threads of this process hold.
-        _check_choice(start_method, "start_method", ("spawn", "forkserver"))
+        if start_method is not None:  # a fork would copy locks that threads of this process hold
+            _check_choice(start_method, "start_method", ("spawn", "forkserver"))
         if main_process == "runner" and (self.role != "both" or n_runners != 1):
             raise ValueError("main_process is 'runner', which keeps one runner here: role is both, and n_runners is 1")
         if self.role == "runner" and self.server_port == 0:
@@ -184,7 +183,7 @@ class ProcessesStrategy(ExecutionStrategy):
                     n_runners=self.n_runners,
                     concurrency=self.concurrency,
                     max_restarts=self.max_restarts,
-                    context=multiprocessing.get_context(self.start_method),
+                    context=process_context(self.start_method),
                     graceful_seconds=min(self.graceful_timeout, INTERRUPTED_SECONDS),
                     terminate_seconds=0.0,
                 )
@@ -252,7 +251,7 @@ class ProcessesStrategy(ExecutionStrategy):
             return _RunnersHere(runner, shared.for_runners, range(self.concurrency))
         has_runners = self.role != "algorithm"
         return RunnerPool(
-            multiprocessing.get_context(self.start_method),
+            process_context(self.start_method),
             [packed("the runners' side", runner), packed("the store", shared.for_runners)] if has_runners else [],
             n_runners=self.n_runners if has_runners else 0,
             concurrency=self.concurrency,

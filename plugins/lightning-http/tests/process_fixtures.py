@@ -97,6 +97,11 @@ async def hog(task):
 
 
 @rollout
+async def variable(task):
+    return float(os.environ["AGL_TEST_VARIABLE"])
+
+
+@rollout
 async def key(task):
     return float(sum(name in os.environ for name in ("AGL_KEY", "AGL_RUNNER_KEY")))
 
@@ -219,8 +224,10 @@ def process_agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def left_over() -> list[psutil.Process]:
     """Return the processes below this one, but for those that Python keeps for its own."""
-    children = psutil.Process().children(recursive=True)
-    return [each for each in children if not any(name in " ".join(each.cmdline()) for name in ("tracker", "forkserv"))]
+    children = {each: " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True)}
+    servers = {each.pid for each, command in children.items() if "forkserver" in command}
+    servers -= {each.pid for each in children if each.ppid() in servers}  # which have its command line
+    return [each for each, command in children.items() if "tracker" not in command and each.pid not in servers]
 
 
 @pytest.fixture

@@ -86,9 +86,14 @@ def test_one_process_runs_several_rollouts_at_once():
     assert rewards[0] == rewards[1] != os.getpid()
 
 
-@pytest.mark.slow
-def test_forkserver_works_too():
-    assert run_agent("double", [1, 2, 3], n_runners=2, start_method="forkserver") == [2.0, 4.0, 6.0]
+def test_spawn_works_too():
+    assert run_agent("double", [1, 2, 3], n_runners=2, start_method="spawn") == [2.0, 4.0, 6.0]
+
+
+def test_runner_processes_have_the_environment_of_their_start(monkeypatch: pytest.MonkeyPatch):
+    for value in ("1", "2"):
+        monkeypatch.setenv("AGL_TEST_VARIABLE", value)
+        assert run_agent("variable", ["a"]) == [float(value)]
 
 
 def test_main_process_runner_keeps_the_runner_here():
