@@ -6,11 +6,15 @@ from typing import Any, Final
 
 SUPPLIED: Final = {
     "APO": "lightning_apo",
+    "AgentLightningClient": "lightning_legacy",
+    "AgentLightningServer": "lightning_legacy",
     "AgentOpsTracer": "lightning_agentops",
     "ClientServerExecutionStrategy": "lightning_http.processes:ProcessesStrategy",
     "CommandAgent": "lightning_proxy.agents",
+    "DevTaskLoader": "lightning_legacy",
     "HttpAgent": "lightning_proxy.agents",
     "LLMProxy": "lightning_proxy",
+    "LegacyAgentRunner": "lightning_legacy",
     "LightningStoreClient": "lightning_http",
     "LightningStoreServer": "lightning_http",
     "ModelConfig": "lightning_proxy",

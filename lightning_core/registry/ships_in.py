@@ -24,6 +24,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "commands": {
         "agentops": "lightning-agentops",
         "compare": "lightning-viewer",
+        "legacy": "lightning-legacy",
         "proxy": "lightning-proxy",
         "report": "lightning-viewer",
         "runner": "lightning-http",

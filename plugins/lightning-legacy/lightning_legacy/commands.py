@@ -1,0 +1,58 @@
+"""`agl legacy` lets agents that know only 0.1's or 0.2's protocol work for a run of today."""
+
+import click
+
+from lightning_core.errors import ConfigError
+
+CONNECT_SECONDS = 5.0
+"""How long to look for the store, at the beginning and later."""
+
+
+@click.command()
+@click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
+@click.option("--run", "run_id", help="The run; without it, the one that is served there.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8000, show_default=True, help="The port; 0 lets the system choose.")
+@click.option(
+    "--key",
+    envvar="AGL_LEGACY_KEY",
+    help="What agents have to say, by http://agent:KEY@host:port. The variable AGL_LEGACY_KEY is better: a command "
+    "line can be seen.",
+)
+@click.option("--task-timeout", default=300.0, show_default=True, help="How many seconds an agent may take for a task.")
+def legacy(url: str, run_id: str | None, host: str, port: int, key: str | None, task_timeout: float) -> None:
+    """Serve the protocol of agentlightning 0.1 and 0.2 for a run whose store is served elsewhere, until Ctrl-C.
+
+    \b
+    Example:
+      agl legacy --store http://127.0.0.1:4747 --port 9999
+    """
+    # Imported here, so that listing the commands stays fast.
+    import asyncio
+    import signal
+
+    from lightning_http import LightningStoreClient
+
+    from lightning_core.errors import StoreError
+    from lightning_legacy.server import AgentLightningServer
+
+    if not task_timeout > 0:
+        raise ConfigError(f"--task-timeout is {task_timeout:g}; it is more than 0 seconds")
+
+    async def serve() -> None:
+        told = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, told.set)
+        try:
+            async with LightningStoreClient(url, run_id=run_id, retry_seconds=CONNECT_SECONDS) as store:
+                await store.statistics()
+        except StoreError as exc:
+            raise ConfigError(f"{exc}; --store names the store of a run, and AGL_KEY has its key") from exc
+        async with (
+            LightningStoreClient(url, run_id=store.run_id, retry_seconds=CONNECT_SECONDS) as store,
+            AgentLightningServer(host, port, task_timeout, store=store, key=key) as server,
+        ):
+            click.echo(f"agents of run {store.run_id} fetch their tasks at {server.endpoint}")
+            await told.wait()
+
+    asyncio.run(serve())

@@ -1,0 +1,384 @@
+"""The server of the protocol: agents fetch tasks from a store by it, and send back what came of them."""
+
+import asyncio
+import base64
+import hmac
+import logging
+import secrets
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from lightning_http.body import BodyRefused, body_of
+from lightning_http.connection_limits import ConnectionLimits
+from lightning_http.listener import Listener, bind
+from lightning_http.loopback import is_loopback
+from lightning_http.web_pages import PAGE_HEADERS, require_local, require_same_site
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from lightning_core.compat.names import GenericResponse, RolloutLegacy, TaskIfAny
+from lightning_core.errors import (
+    AccessDenied,
+    ConfigError,
+    Fault,
+    InvalidRequest,
+    InvalidResult,
+    RunEnded,
+    StoreError,
+)
+from lightning_core.runner.calls import take_in_calls, with_key
+from lightning_core.runner.heartbeats import Assignment, Heartbeats
+from lightning_core.runner.outcome import Outcome, check_rewards, give_back, report
+from lightning_core.store import InMemoryLightningStore, LightningStore
+from lightning_core.types import (
+    AttemptedRollout,
+    NamedResources,
+    ProxyLLM,
+    ResourcesUpdate,
+    RolloutMode,
+)
+from lightning_legacy.payloads import read_rollout, rest_of, spans_of, task_of, warn_once
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 10.0
+STOP_SECONDS = 5.0
+NO_RESOURCES = "none"
+"""The id of the empty bundle, for rollouts that have no resources."""
+
+
+@dataclass
+class _Claim:
+    """A rollout that an agent has fetched and not sent back."""
+
+    rollout: AttemptedRollout
+    resources: ResourcesUpdate
+    """As the store has them, with the attempt's key."""
+    resources_id: str
+    """By this the agent asks for them."""
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its outcome is in the store."""
+
+    def for_agent(self) -> ResourcesUpdate:
+        """Return the resources with plain endpoints, whose URLs say which attempt calls: 0.1 knows no others."""
+        plain = {
+            name: resource.with_attempted_rollout(self.rollout) if isinstance(resource, ProxyLLM) else resource
+            for name, resource in self.resources.resources.items()
+        }
+        return self.resources.model_copy(update={"resources_id": self.resources_id, "resources": plain})
+
+
+class AgentLightningServer:
+    """Serves the protocol of agentlightning 0.1 and 0.2 over a store.
+
+    Agents claim rollouts at `/task`, fetch what they need at `/resources/...`, and report at `/rollout`. For the store
+    the server is one worker: its heartbeats hold the claims, which are given back when it stops. The protocol has no
+    keys; `key` is asked for as the password of HTTP's basic authentication, which is a part of the URL that agents are
+    given: `http://agent:KEY@host:port`.
+
+    The methods are for algorithms that were written for it. Those of today use the store.
+
+    Args:
+        host: The address to listen on. One that other machines can reach demands a key.
+        port: The port; 0 lets the system choose one.
+        task_timeout_seconds: How long an agent may take for a task. Then the rollout is queued again, as after any
+            fault: at most three times.
+        store: Where rollouts come from; None for one in memory. It is not closed by the server.
+        key: The password.
+
+    Raises:
+        ConfigError: When the host demands a key and there is none.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        task_timeout_seconds: float = 300.0,
+        *,
+        store: LightningStore | None = None,
+        key: str | None = None,
+    ) -> None:
+        warn_once()
+        if key is None and not is_loopback(host):
+            raise ConfigError(
+                f"host {host} can be reached from other machines, so the server needs a key: give key=, or serve on "
+                "127.0.0.1"
+            )
+        self.host = host
+        self.port = port
+        self.store = InMemoryLightningStore() if store is None else store
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """That of the running server, for `asyncio.run_coroutine_threadsafe`."""
+        self.startup_event = threading.Event()
+        """Set while it runs."""
+        self._key = key
+        self._task_timeout_seconds = task_timeout_seconds
+        self._claims: dict[str, _Claim] = {}
+        self._holding: set[asyncio.Task[None]] = set()
+        self._queued: dict[str, None] = {}
+        self._stopped = asyncio.Event()
+        self._running: AsyncExitStack | None = None
+        self._heartbeats: Heartbeats | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where agents find it, without the key; known once it is started if the system chooses the port."""
+        return f"http://{self.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen in this event loop; return when requests are answered.
+
+        Raises:
+            ConfigError: When the port cannot be had.
+        """
+        async with AsyncExitStack() as stack:
+            heartbeats = Heartbeats(
+                f"legacy-{secrets.token_hex(4)}", self.store, interval_seconds=HEARTBEAT_SECONDS, in_thread=False
+            )
+            await stack.enter_async_context(heartbeats.beating())
+            stack.push_async_callback(self._release)
+            listener = Listener(self._application(), bound := bind(self.host, self.port), _LIMITS)
+            stack.push_async_callback(listener.close, seconds=STOP_SECONDS)
+            self._heartbeats = heartbeats
+            self.port = bound.getsockname()[1]
+            await listener.open()
+            self._running = stack.pop_all()
+        self.loop = asyncio.get_running_loop()
+        self._stopped.clear()
+        self.startup_event.set()
+
+    async def stop(self) -> None:
+        """Answer the requests under way, give back what agents still have, and stop. Idempotent."""
+        running, self._running = self._running, None
+        if running is not None:
+            self.startup_event.clear()
+            self.loop = None
+            await running.aclose()
+        self._stopped.set()
+
+    async def run_forever(self) -> None:
+        """Serve until `stop` is called, or the caller is cancelled."""
+        if self._running is None:
+            await self.start()
+        try:
+            await self._stopped.wait()
+        finally:
+            await self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # For algorithms of 0.2
+
+    async def queue_task(
+        self,
+        sample: Any,
+        mode: RolloutMode | None = None,
+        resources_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Enqueue a rollout, and return its id."""
+        rollout = await self.store.enqueue_rollout(sample, mode=mode, resources_id=resources_id, metadata=metadata)
+        self._queued[rollout.rollout_id] = None
+        return rollout.rollout_id
+
+    async def update_resources(self, resources: NamedResources) -> str:
+        """Add a version of the resources, which becomes the latest one, and return its id."""
+        return (await self.store.add_resources(resources)).resources_id
+
+    async def get_completed_rollout(self, rollout_id: str) -> RolloutLegacy | None:
+        """Return a rollout that was queued here and has ended; None where it has not, or was returned before."""
+        return await self.poll_completed_rollout(rollout_id, 0)
+
+    async def poll_completed_rollout(self, rollout_id: str, timeout: float | None = None) -> RolloutLegacy | None:
+        """Wait for a rollout that was queued here, for so many seconds; None for no limit."""
+        if rollout_id not in self._queued:
+            return None
+        ended = await self.store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=timeout)
+        if not ended:
+            return None
+        self._queued.pop(rollout_id, None)
+        return await read_rollout(self.store, ended[0])
+
+    async def retrieve_completed_rollouts(self) -> list[RolloutLegacy]:
+        """Return every rollout that was queued here, has ended, and was not returned before."""
+        ended = await self.store.wait_for_rollouts(rollout_ids=list(self._queued), timeout=0)
+        for rollout in ended:
+            self._queued.pop(rollout.rollout_id, None)
+        return [await read_rollout(self.store, rollout) for rollout in ended]
+
+    # For agents
+
+    def _application(self) -> Starlette:
+        routes = (
+            ("/task", "GET", self._give_task),
+            ("/resources/latest", "GET", self._give_latest_resources),
+            ("/resources/{resources_id}", "GET", self._give_resources),
+            ("/rollout", "POST", self._take_rollout),
+        )
+        return Starlette(routes=[Route(path, self._guarded(answer), methods=[verb]) for path, verb, answer in routes])
+
+    def _guarded(self, answer: Callable[[Request], Awaitable[BaseModel]]) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            headers = {name: request.headers[name] for name in PAGE_HEADERS if name in request.headers}
+            try:
+                require_same_site(request.method, headers)
+                if self._key is None:
+                    require_local(headers)
+                elif not _has_password(request.headers.get("authorization", ""), self._key):
+                    return _refused(401, "this server wants its key, as in http://agent:KEY@host:port")
+                return Response((await answer(request)).model_dump_json(), media_type="application/json")
+            except AccessDenied as exc:
+                return _refused(403, str(exc))
+            except BodyRefused as exc:
+                return _refused(exc.status, str(exc))
+            except (ValidationError, InvalidRequest) as exc:
+                logger.warning("lightning.legacy_request_refused path=%s: %s", request.url.path, exc)
+                return _refused(422, str(exc))
+            except LookupError as exc:
+                return _refused(404, str(exc.args[0]))
+            except (Fault, StoreError) as exc:
+                logger.warning("lightning.legacy_request_failed path=%s: %s", request.url.path, exc)
+                return _refused(503, str(exc))
+
+        return handle
+
+    async def _give_task(self, request: Request) -> TaskIfAny:
+        assert self._heartbeats is not None
+        try:
+            rollout = await self.store.dequeue_rollout(self._heartbeats.worker_id)
+        except RunEnded:
+            rollout = None
+        if rollout is None:
+            return TaskIfAny(is_available=False)
+        try:
+            resources = await self._resources(rollout)
+        except (Fault, StoreError) as exc:
+            await give_back(self.store, rollout, may_requeue=True, reason=str(exc))
+            raise
+        is_own = any(isinstance(resource, ProxyLLM) for resource in resources.resources.values())
+        own_id = f"{resources.resources_id}.{rollout.attempt.attempt_id}"  # clients keep resources by their ids
+        claim = _Claim(rollout, resources, own_id if is_own else resources.resources_id)
+        self._claims[rollout.rollout_id] = claim
+        holding = asyncio.create_task(self._hold(claim), name=f"claim of {rollout.rollout_id}")
+        self._holding.add(holding)
+        holding.add_done_callback(self._holding.discard)
+        return TaskIfAny(is_available=True, task=task_of(rollout, claim.resources_id))
+
+    async def _resources(self, rollout: AttemptedRollout) -> ResourcesUpdate:
+        if rollout.resources_id is None:
+            return _NOTHING
+        update = await self.store.get_resources_by_id(rollout.resources_id)
+        if update is None:
+            raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are not there")
+        key = self.store.attempt_key(rollout.attempt.attempt_id)
+        return update.model_copy(update={"resources": with_key(update.resources, key)})
+
+    async def _give_latest_resources(self, request: Request) -> ResourcesUpdate:
+        update = await self.store.get_latest_resources()
+        if update is None:
+            raise LookupError("no resources have been set")
+        return update
+
+    async def _give_resources(self, request: Request) -> ResourcesUpdate:
+        resources_id = request.path_params["resources_id"]
+        for claim in self._claims.values():
+            if claim.resources_id == resources_id:
+                return claim.for_agent()
+        update = await self.store.get_resources_by_id(resources_id)
+        if update is None:
+            raise LookupError(f"there are no resources {resources_id!r}")
+        return update
+
+    async def _take_rollout(self, request: Request) -> GenericResponse:
+        body = await body_of(request, _LIMITS.max_body_bytes)
+        payload = RolloutLegacy.model_validate_json(body)
+        claim = self._claims.pop(payload.rollout_id, None)
+        if claim is None:
+            raise LookupError(
+                f"rollout {payload.rollout_id!r} is not claimed here: it is unknown, was reported before, or was taken "
+                f"back after {self._task_timeout_seconds:g} s"
+            )
+        try:
+            await self._report(claim, payload)
+        finally:
+            claim.closed.set()
+        return GenericResponse(status="ok", message=f"Rollout {payload.rollout_id} received and stored.")
+
+    async def _report(self, claim: _Claim, payload: RolloutLegacy) -> None:
+        rollout, outcome = claim.rollout, Outcome()
+        rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
+        try:
+            spans = spans_of(payload, rollout_id, attempt_id)
+            check_rewards(spans)
+            outcome.spans = list(await self.store.add_many_spans(spans))
+            if rest := rest_of(payload):
+                await self.store.update_attempt(rollout_id, attempt_id, add_metadata=rest)
+        except (InvalidRequest, InvalidResult, ValueError) as exc:  # what the agent sent
+            outcome.end_with(exc)
+        try:
+            await take_in_calls(self.store, claim.resources.resources, rollout, outcome, end=True)
+        except Fault as exc:
+            outcome.end_with(exc)
+        await report(self.store, rollout, outcome, may_requeue=True)
+
+    async def _hold(self, claim: _Claim) -> None:
+        """Keep the lease of a claim until its outcome is in the store, or the agent has had its time."""
+        assert self._heartbeats is not None
+        rollout, reason = claim.rollout, "the server of its agent was stopped"
+        assignment = Assignment(rollout, self.store)
+        closed = asyncio.create_task(claim.closed.wait())
+        with self._heartbeats.working_on(assignment):
+            try:
+                async with assignment.listening():
+                    await asyncio.wait(
+                        (closed, assignment.stopped),
+                        timeout=self._task_timeout_seconds,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    reason = f"its agent sent nothing for {self._task_timeout_seconds:g} s"
+                    if rollout.rollout_id not in self._claims:  # its outcome is under way
+                        await closed
+            finally:
+                closed.cancel()
+                # Another attempt of the rollout may have been claimed since.
+                if self._claims.get(rollout.rollout_id) is claim:
+                    del self._claims[rollout.rollout_id]
+                    if not assignment.stopped.done():
+                        await give_back(self.store, rollout, may_requeue=True, reason=reason)
+
+    async def _release(self) -> None:
+        for holding in self._holding:
+            holding.cancel()
+        await asyncio.gather(*self._holding, return_exceptions=True)
+
+
+_LIMITS = ConnectionLimits()
+_NOTHING = ResourcesUpdate(resources_id=NO_RESOURCES, create_time=0, update_time=0, version=1, resources={})
+
+
+def _has_password(authorization: str, key: str) -> bool:
+    scheme, _, packed = authorization.partition(" ")
+    try:
+        given = base64.b64decode(packed, validate=True).partition(b":")[2]
+    except ValueError:
+        return False
+    return scheme.lower() == "basic" and hmac.compare_digest(given, key.encode())
+
+
+def _refused(status: int, detail: str) -> Response:
+    return JSONResponse({"detail": detail}, status_code=status)
