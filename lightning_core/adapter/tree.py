@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from lightning_core.compat.trees import FormerTree
 from lightning_core.types import Span
 
 
@@ -73,7 +72,7 @@ _AGENT_NAME_ATTRIBUTES = (
 """Under one of these, agent frameworks say whose span it is."""
 
 
-class TraceTree(FormerTree):
+class TraceTree:
     """A span and what lies within it.
 
     Args:

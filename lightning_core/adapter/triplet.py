@@ -1,6 +1,6 @@
 """From the spans that a tracer recorded to triplets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,11 +11,13 @@ from lightning_core.adapter.calls import ModelCall, agent_calls, call_of
 from lightning_core.adapter.conversation import chat_messages
 from lightning_core.adapter.rewards import RewardMatchPolicy, match_by_sequence, match_in_tree
 from lightning_core.adapter.selection import CallSelector
-from lightning_core.adapter.tree import TraceTree, in_order
+from lightning_core.adapter.tree import in_order
 from lightning_core.types import Span, Triplet
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
+
+    from lightning_core.adapter.tree import TraceTree
 
 
 _LEFT_OUT = {"messages", "choices", genai.PROMPT_TOKEN_IDS, genai.RESPONSE_TOKEN_IDS}
@@ -87,10 +89,14 @@ class TracerTraceToTriplet(TraceToTripletBase):
         """
         return self.adapt_tree(self._selector.tree(_spans(source))) if source else []
 
-    def adapt_tree(self, tree: TraceTree) -> list[Triplet]:
+    def adapt_tree(
+        self, tree: "TraceTree", span_to_triplet: Callable[[Span, str], Triplet] | None = None
+    ) -> list[Triplet]:
         """Return the triplets of an attempt whose spans are a tree, as it stands; see `adapt`.
 
-        A tree of the user's own makes them, if it has a `span_to_triplet` of its own.
+        Args:
+            tree: The tree.
+            span_to_triplet: Makes a triplet of a call's first span and its agent's name; None for `triplet_of`.
         """
         selected = self._selector.select(tree)
         calls = [call_of(one.spans, order) for order, one in enumerate(selected)]
@@ -98,10 +104,10 @@ class TracerTraceToTriplet(TraceToTripletBase):
         rewards = match_in_tree(
             self.reward_match, tree, {id(one.node): number for number, (one, _) in enumerate(pairs)}
         )
-        if type(tree).span_to_triplet is TraceTree.span_to_triplet:
-            triplets = [triplet_of(call, one.agent_name) for one, call in pairs]
-        else:
-            triplets = [tree.span_to_triplet(call.spans[0], one.agent_name) for one, call in pairs]
+        triplets = [
+            span_to_triplet(call.spans[0], one.agent_name) if span_to_triplet else triplet_of(call, one.agent_name)
+            for one, call in pairs
+        ]
         return [
             triplet.model_copy(update={"reward": rewards[number][0].value if number in rewards else None})
             for number, triplet in enumerate(triplets)
@@ -115,7 +121,7 @@ class TracerTraceToTriplet(TraceToTripletBase):
         interested_span_match: str | None = None,
         *,
         syntax: Literal["mermaid", "graphviz"] = "mermaid",
-    ) -> TraceTree:
+    ) -> "TraceTree":
         """Write a drawing of the spans, as text: a Mermaid flowchart (`.mmd`) or a Graphviz digraph (`.dot`).
 
         Args:

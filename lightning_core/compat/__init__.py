@@ -35,6 +35,7 @@ FORMER: Final = {
     "GenericResponse": "lightning_core.compat.names",
     "resolve_bool_env_var": "lightning_core.compat.environment",
     "resolve_int_env_var": "lightning_core.compat.environment",
+    "lightning_cli": "lightning_core.compat.command_line",
     "resolve_str_env_var": "lightning_core.compat.environment",
 }
 """Names of the former root package that only scripts written for it need, in the same form."""

@@ -6,13 +6,19 @@ added that it lacks. Both look them up, when they are first used, in the places 
 
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_loader
+from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lightning_core.compat import OLD_NAMES, import_plugin, supplied
+
+if TYPE_CHECKING:
+    # Not to be imported: that takes as long as the rest of this package.
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    Loader = MetaPathFinder = object
 
 _PREFIX = "lightning_core."
 
@@ -20,17 +26,19 @@ PLACES: Final[dict[str, str]] = {
     "adapter": "TraceTripletAdapter=adapter:TracerTraceToTriplet BaseTraceTripletAdapter=adapter:TraceToTripletBase "
     "LlmProxyTripletAdapter=adapter:LlmProxyTraceToTriplet TraceMessagesAdapter=adapter:TraceToMessages",
     "adapter.messages": "adapter TraceMessagesAdapter=adapter:TraceToMessages",
-    "adapter.triplet": "adapter TraceTripletAdapter=adapter:TracerTraceToTriplet "
+    "adapter.triplet": "TraceTree=compat.trees:TraceTree adapter TraceTripletAdapter=adapter:TracerTraceToTriplet "
     "BaseTraceTripletAdapter=adapter:TraceToTripletBase LlmProxyTripletAdapter=adapter:LlmProxyTraceToTriplet",
     "algorithm": "compat.algorithms",
     "algorithm.apo": "lightning_apo",
     "algorithm.apo.apo": "lightning_apo compat.algorithms",
     "algorithm.base": "algorithm",
+    "algorithm.decorator": "AlgorithmFunc*=compat.names:Function",
     "algorithm.fast": "algorithm",
     "algorithm.utils": "compat.algorithms",
     "algorithm.verl": "lightning_verl",
     "algorithm.verl.interface": "lightning_verl",
     "client": "lightning_legacy",
+    "config": "compat.command_line",
     "emitter.annotation": "emitter",
     "emitter.object": "emitter",
     "emitter.reward": "emitter",
@@ -39,12 +47,16 @@ PLACES: Final[dict[str, str]] = {
     "execution.client_server": "",
     "execution.events": "execution",
     "execution.shared_memory": "execution",
+    "instrumentation": "instrument_all=compat.processors:instrument_all "
+    "uninstrument_all=compat.processors:uninstrument_all",
     "litagent": "agent",
-    "litagent.decorator": "agent.decorators agent",
+    "litagent.decorator": "agent.decorators agent *RolloutFunc*=compat.names:Function "
+    "FunctionalLitAgentFunc=compat.names:Function",
     "litagent.litagent": "agent",
     "llm_proxy": "lightning_proxy",
     "logging": "logs setup=logs:setup_logging setup_module=logs:setup_module_logging",
     "reward": "emitter",
+    "runner": "",
     "runner.agent": "runner",
     "runner.legacy": "lightning_legacy",
     "semconv": "LinkPydanticModel=emitter:LinkMatch RewardPydanticModel=emitter:NamedReward",
@@ -55,20 +67,26 @@ PLACES: Final[dict[str, str]] = {
     "store.mongo": "lightning_mongo",
     "store.threading": "store",
     "tracer": "",
-    "tracer.agentops": "lightning_agentops",
+    "tracer.agentops": "lightning_agentops compat.processors",
     "tracer.base": "compat.tracers",
     "tracer.dummy": "DummySpanRecordingContext=emitter.recording:LocalRecording",
+    "tracer.otel": "compat.processors",
     "tracer.weave": "lightning_weave",
+    "trainer.trainer": "ComponentSpec=registry.registry:Spec",
     "types": "SpanLike=emitter:SpanLike SpanRecordingContext=emitter:SpanRecordingContext",
     "types.core": "types",
     "types.tracer": "types emitter compat.names",
     "utils": "",
     "utils.id": "compat.names",
     "utils.otel": "compat.otel emitter",
+    "utils.otlp": "compat.otlp",
+    "utils.server_launcher": "LaunchMode=compat.names:LaunchMode "
+    "PythonServerLauncherArgs=compat.names:PythonServerLauncherArgs",
     "utils.system_snapshot": "runner.heartbeats",
     "verl": "lightning_verl",
 }
-"""For each path, where its names are: modules of this package, or plugins, or `name=module:attribute`.
+"""For each path, where its names are: modules of this package, or plugins, or `name=module:attribute`, where `*` in the
+name stands for any letters.
 
 Last come the names of `OLD_NAMES`, for all of them.
 """
@@ -90,7 +108,7 @@ class _Finder(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or spec.loader is None:
             is_package = any(other.startswith(f"{place}.") for other in PLACES)
-            return spec_from_loader(fullname, _Names(place, None), is_package=is_package)
+            return ModuleSpec(fullname, _Names(place, None), is_package=is_package)
         spec.loader = _Names(place, spec.loader)
         return spec
 
@@ -98,7 +116,7 @@ class _Finder(MetaPathFinder):
 class _Names(Loader):
     """Runs the module that is there, if there is one, and lets it look up what it lacks."""
 
-    def __init__(self, place: str, loader: Loader | None) -> None:
+    def __init__(self, place: str, loader: "Loader | None") -> None:
         self._place = place
         self._loader = loader
 
@@ -116,6 +134,10 @@ class _Names(Loader):
             own = module.__dict__.get("__getattr__")
         else:
             module.__doc__ = "Names of a module of agentlightning 0.3; see docs/migrating.md."
+            module.__dict__["__dir__"] = lambda: module.__all__
+            plugin = PLACES[self._place].partition(" ")[0].partition(".")[0]
+            if plugin.startswith("lightning_") and find_spec(plugin) is None:
+                import_plugin(plugin, module.__name__)
         module.__dict__["__getattr__"] = _lookup(self._place, own, module)
 
 
@@ -146,7 +168,7 @@ def _lookup(place: str, own: Callable[[str], Any] | None, module: ModuleType) ->
 def _found(source: str, name: str) -> Any:
     """Return what a source of the table has under a name; None for nothing."""
     former, renamed, place = source.rpartition("=")
-    if renamed and former != name:
+    if renamed and not fnmatchcase(name, former):
         return None
     path, _, attribute = place.partition(":")
     if not path.startswith("lightning_"):
@@ -157,6 +179,6 @@ def _found(source: str, name: str) -> Any:
 def _names(source: str) -> list[str]:
     former, renamed, path = source.rpartition("=")
     if renamed:
-        return [former]
+        return [] if "*" in former else [former]
     module = import_plugin(path if path.startswith("lightning_") else _PREFIX + path, path)
     return getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")]

@@ -1,13 +1,25 @@
 """Small things of agentlightning 0.3 that nothing here needs, and scripts may."""
 
+import logging
 import secrets
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from pydantic import BaseModel, Field
 
 from lightning_core.lifecycle import ENDED, QUEUED
 from lightning_core.types import Rollout, RolloutMode, TaskInput, Triplet
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Function(Protocol[T_contra]):
+    """Whatever a decorator of 0.3 takes, such as `LlmRolloutFunc[MyTask]`."""
+
+    def __call__(self, task: T_contra, /, *args: Any, **kwargs: Any) -> Any:
+        """Do the work."""
+        ...
 
 
 class SpanNames(StrEnum):
@@ -121,3 +133,25 @@ def convert_timestamp(timestamp: float | None) -> float | None:
     if not timestamp:
         return None
     return timestamp / 1_000_000_000 if timestamp > 1e12 else timestamp
+
+
+LaunchMode = Literal["asyncio", "thread", "mp"]
+
+
+@dataclass
+class PythonServerLauncherArgs:
+    """How a server of 0.3 is started: `LightningStoreServer` and `LLMProxy` here take host, port and launch mode."""
+
+    port: int | None = None
+    host: str | None = None
+    access_host: str | None = None
+    launch_mode: LaunchMode = "asyncio"
+    n_workers: int = 1
+    healthcheck_url: str | None = None
+    log_level: int = logging.INFO
+    access_log: bool = False
+    startup_timeout: float = 60.0
+    kill_unhealthy_server: bool = True
+    thread_join_timeout: float = 10.0
+    process_join_timeout: float = 10.0
+    timeout_keep_alive: int = 30

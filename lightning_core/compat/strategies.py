@@ -31,7 +31,7 @@ async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, 
         store: What both sides share.
 
     Raises:
-        ExecutionError: When a plain `execute` called neither side.
+        ExecutionError: When a plain `execute` called neither side, and left a coroutine that it inherited unawaited.
         Exception: What the strategy raised.
     """
     if inspect.iscoroutinefunction(strategy.execute):
@@ -44,7 +44,7 @@ async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, 
         pending = await in_daemon_thread(plain, name="strategy")
         if inspect.isawaitable(pending):
             await pending
-        if not sides.begun.value:
+        if not sides.begun.value and _has_coroutine(type(strategy)):
             raise ExecutionError(
                 f"{type(strategy).__name__}.execute called neither the algorithm nor a runner; if it calls "
                 "super().execute(...), return what that returns, which is a coroutine"
@@ -55,6 +55,12 @@ async def execute(strategy: ExecutionStrategy, algorithm: _Side, runner: _Side, 
         raise
     await end_tasks(sides.tasks)
     await signal_run_end(store)
+
+
+def _has_coroutine(strategy: type) -> bool:
+    """Whether a class that this one extends has an `execute` that is to be awaited."""
+    inherited = [vars(base).get("execute") for base in strategy.__mro__]
+    return any(inspect.iscoroutinefunction(each) and each is not ExecutionStrategy.execute for each in inherited)
 
 
 class _Sides:

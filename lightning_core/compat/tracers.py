@@ -2,20 +2,17 @@
 
 import functools
 import inspect
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from opentelemetry.context import attach, detach
 
 from lightning_core.emitter import SpanRecordingContext
-from lightning_core.emitter.attributes import flatten_attributes
 from lightning_core.emitter.emission import with_active_sink
-from lightning_core.emitter.recording import OK, record_locally
 from lightning_core.store import LightningStore
-from lightning_core.tracer import Trace, Tracer, with_current_trace
-from lightning_core.types import Span, SpanCoreFields, TraceStatus
+from lightning_core.tracer import DummyTracer, Trace, Tracer, with_current_trace
+from lightning_core.types import Span, SpanCoreFields
 
 
 def with_active_tracer_context(
@@ -91,6 +88,9 @@ class _ForeignTrace(Trace):
         return Span.from_opentelemetry(span, self.rollout_id or "", self.attempt_id or "", 0)
 
 
+_UNRECORDED = DummyTracer()
+
+
 class _Sink:
     """Gives what is emitted to a tracer, or to the trace where the tracer has no method for it."""
 
@@ -98,36 +98,20 @@ class _Sink:
         self._tracer = tracer
         self._trace = trace
 
-    def create_span(
-        self,
-        name: str,
-        attributes: Mapping[str, Any] | None = None,
-        timestamp: float | None = None,
-        status: TraceStatus | None = None,
-    ) -> SpanCoreFields:
+    def create_span(self, *args: Any, **options: Any) -> SpanCoreFields:
         if _implements(self._tracer, "create_span"):
-            return self._tracer.create_span(name, attributes, timestamp, status)
-        moment = time.time() if timestamp is None else timestamp
-        flat = flatten_attributes(attributes or {})
-        return self._record(
-            SpanCoreFields(name=name, attributes=flat, start_time=moment, end_time=moment, status=status or OK)
-        )
+            return self._tracer.create_span(*args, **options)
+        return self._record(_UNRECORDED.create_span(*args, **options))
 
     @contextmanager
-    def operation_context(
-        self,
-        name: str,
-        attributes: Mapping[str, Any] | None = None,
-        start_time: float | None = None,
-        end_time: float | None = None,
-    ) -> Iterator[SpanRecordingContext]:
+    def operation_context(self, *args: Any, **options: Any) -> Iterator[SpanRecordingContext]:
         if _implements(self._tracer, "operation_context"):
-            with self._tracer.operation_context(name, attributes, start_time, end_time) as own:
+            with self._tracer.operation_context(*args, **options) as own:
                 yield own
             return
         recording: SpanRecordingContext | None = None
         try:
-            with record_locally(name, attributes, start_time, end_time) as recording:
+            with _UNRECORDED.operation_context(*args, **options) as recording:
                 yield recording
         finally:
             if recording is not None:

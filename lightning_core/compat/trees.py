@@ -1,28 +1,26 @@
 """The methods of a `TraceTree` that agentlightning 0.3 had and `TracerTraceToTriplet` here does without."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from lightning_core.adapter import tree
+from lightning_core.adapter.calls import call_of, response_id
+from lightning_core.adapter.rewards import RewardMatchPolicy, is_reward_computation, match_in_tree
+from lightning_core.adapter.selection import CallSelector
+from lightning_core.adapter.triplet import TracerTraceToTriplet, image_urls, triplet_of
 from lightning_core.rewards import get_reward_value
 from lightning_core.types import Span, Triplet
 
-if TYPE_CHECKING:
-    from lightning_core.adapter.rewards import RewardMatchPolicy
-    from lightning_core.adapter.tree import TraceTree
 
+class TraceTree(tree.TraceTree):
+    """A tree as `lightning_core.adapter.triplet` of 0.3 had it: it reads itself."""
 
-class FormerTree:
-    """What a tree does, besides what `TraceTree` itself does."""
-
-    id: str
-    span: Span
-    children: "list[TraceTree]"
-
-    def find_id(self, id: str) -> "TraceTree | None":
+    def find_id(self, id: str) -> tree.TraceTree | None:
         """Return the first node with this id, at or below this one; None for none."""
         return next((node for node in self.traverse() if node.id == id), None)
 
-    def add_child(self, child: "TraceTree") -> None:
+    def add_child(self, child: tree.TraceTree) -> None:
         """Put a node directly below this one, as the last."""
         self.children.append(child)
 
@@ -36,9 +34,7 @@ class FormerTree:
 
     def visualize(self, filename: str, interested_span_match: str | None = None) -> None:
         """Write a drawing, as the text of a Graphviz digraph, to `filename` with the suffix `.dot`."""
-        from pathlib import Path
-
-        text = self.traverse()[0].graphviz(interested_span_match)
+        text = self.graphviz(interested_span_match)
         Path(f"{filename}.dot").write_text(text, encoding="utf-8")
 
     def maybe_reward_dict(self) -> dict[str, Any]:
@@ -48,8 +44,6 @@ class FormerTree:
 
     def is_reward_span(self) -> bool:
         """Whether the span is a reward, or lies around the computation of one."""
-        from lightning_core.adapter.rewards import is_reward_computation
-
         return is_reward_computation(self.span)
 
     def find_llm_calls(
@@ -61,7 +55,7 @@ class FormerTree:
         within_reward: bool | None = None,
         within_llm_call: bool | None = None,
         existing_llm_call_response_ids: set[str] | None = None,
-    ) -> "list[tuple[TraceTree, str]]":
+    ) -> list[tuple[tree.TraceTree, str]]:
         """Return the nodes of model calls with the name of their agent, each call once.
 
         Args:
@@ -72,9 +66,6 @@ class FormerTree:
             within_llm_call: Has no effect; a call that several spans recorded is one.
             existing_llm_call_response_ids: Calls with one of these are left out; those that are found are added.
         """
-        from lightning_core.adapter.calls import response_id
-        from lightning_core.adapter.selection import CallSelector
-
         selector = CallSelector(
             repair_hierarchy=False,
             llm_call_match=llm_call_match,
@@ -82,33 +73,26 @@ class FormerTree:
             exclude_llm_call_in_reward=within_reward is not None,
         )
         known = set() if existing_llm_call_response_ids is None else existing_llm_call_response_ids
-        found: list[tuple[TraceTree, str]] = []
-        for call in selector.select(self.traverse()[0]):
+        found: list[tuple[tree.TraceTree, str]] = []
+        for call in selector.select(self):
             ids = {given for span in call.spans if (given := response_id(span)) is not None}
             if not ids & known:
                 found.append((call.node, call.agent_name))
             known |= ids
         return found
 
-    def match_rewards(self, reward_match: str, llm_calls: "Sequence[TraceTree]") -> dict[str, float | None]:
+    def match_rewards(self, reward_match: str, llm_calls: Sequence[tree.TraceTree]) -> dict[str, float | None]:
         """Return the reward of each call that has one, by the id of its node."""
-        from lightning_core.adapter.rewards import RewardMatchPolicy, match_in_tree
-
         numbers = {id(node): number for number, node in enumerate(llm_calls)}
-        found = match_in_tree(RewardMatchPolicy(reward_match), self.traverse()[0], numbers)
+        found = match_in_tree(RewardMatchPolicy(reward_match), self, numbers)
         return {llm_calls[number].id: rewards[0].value for number, rewards in found.items()}
 
     def extract_prompt_image_urls(self, prompt_raw_content: Any) -> list[str]:
         """Return the URLs of the images in recorded messages."""
-        from lightning_core.adapter.triplet import image_urls
-
         return image_urls(prompt_raw_content)
 
     def span_to_triplet(self, span: Span, agent_name: str) -> Triplet:
         """Return the triplet of a model call's span, without a reward."""
-        from lightning_core.adapter.calls import call_of
-        from lightning_core.adapter.triplet import triplet_of
-
         return triplet_of(call_of([span], 0), agent_name)
 
     def to_trajectory(
@@ -117,7 +101,7 @@ class FormerTree:
         agent_match: str | None = None,
         exclude_llm_call_in_reward: bool = True,
         dedup_llm_call: bool = True,
-        reward_match: "RewardMatchPolicy | str" = "first_occurrence",
+        reward_match: RewardMatchPolicy | str = "first_occurrence",
         final_reward: float | None = None,
         _skip_empty_token_spans: bool = False,
     ) -> list[Triplet]:
@@ -131,8 +115,6 @@ class FormerTree:
             reward_match: See `TracerTraceToTriplet`.
             final_reward: The reward of the last call, in the place of its own; None to leave that.
         """
-        from lightning_core.adapter.triplet import TracerTraceToTriplet
-
         adapter = TracerTraceToTriplet(
             repair_hierarchy=False,
             llm_call_match=llm_call_match,
@@ -141,11 +123,8 @@ class FormerTree:
             reward_match=reward_match,
             _skip_empty_token_spans=_skip_empty_token_spans,
         )
-        triplets = adapter.adapt_tree(self.traverse()[0])
+        makes = type(self).span_to_triplet is not TraceTree.span_to_triplet
+        triplets = adapter.adapt_tree(self, self.span_to_triplet if makes else None)
         if final_reward is not None and triplets:
             triplets[-1] = triplets[-1].model_copy(update={"reward": final_reward})
         return triplets
-
-    def traverse(self) -> "list[TraceTree]":
-        """Return this node and all below it."""
-        raise NotImplementedError

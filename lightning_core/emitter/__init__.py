@@ -19,7 +19,7 @@ from lightning_core.emitter.message import (
     get_object_value,
 )
 from lightning_core.emitter.operations import OperationContext, operation
-from lightning_core.emitter.reward import emit_reward
+from lightning_core.emitter.reward import emit_reward, reward
 from lightning_core.rewards import (
     NamedReward,
     SpanLike,
@@ -29,8 +29,6 @@ from lightning_core.rewards import (
     get_rewards_from_span,
     is_reward_span,
 )
-
-from lightning_core.compat.rewards import reward  # isort: skip  # in the place of the module of that name
 
 __all__ = [
     "LinkMatch",

@@ -1,6 +1,8 @@
 """What an agent calls to say how well it went."""
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -89,3 +91,25 @@ def _finite(name: str, value: Any) -> float:
             f"reward {name!r} must be finite, got {number}; for a run without a score raise an error or emit nothing"
         )
     return number
+
+
+def reward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Emit what a function returns as a reward; deprecated, as in 0.3: call `emit_reward`."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            return _emitted(await function(*args, **kwargs))
+
+        return call_async
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _emitted(function(*args, **kwargs))
+
+    return call
+
+
+def _emitted(value: Any) -> Any:
+    emit_reward(value)
+    return value

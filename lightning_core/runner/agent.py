@@ -44,7 +44,7 @@ from lightning_core.runner.outcome import (
 )
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
-from lightning_core.tracer import Trace, Tracer
+from lightning_core.tracer import DummyTracer, Trace, Tracer
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,
@@ -310,8 +310,11 @@ class LitAgentRunner(Runner[T_task]):
                 limits=limits,
                 on_abandoned=partial(self._abandon, trace),
             )
-            read = record_result if self.reward is None else spans_of
-            returned = read(outcome.result, rollout)
+            if self.reward is None:
+                is_traced = not isinstance(self.tracer, DummyTracer)
+                returned = record_result(outcome.result, rollout, is_traced=is_traced)
+            else:
+                returned = spans_of(outcome.result, rollout)
             check_rewards([*returned, *trace.spans])
         except (AgentTimeout, AttemptStopped) as exc:
             outcome.end_with(exc)

@@ -33,10 +33,15 @@ from lightning_core.types.text import well_formed
 _ALLOWED = "None, a number, a dict of numbers by name, or a list of spans (ReadableSpan, Span or SpanCoreFields)"
 
 
-def record_result(result: Any, rollout: AttemptedRollout) -> list[Span]:
+def record_result(result: Any, rollout: AttemptedRollout, *, is_traced: bool) -> list[Span]:
     """Emit the reward that an agent returned.
 
     Must be called in the attempt's trace.
+
+    Args:
+        result: What the agent returned.
+        rollout: The attempt.
+        is_traced: Whether the trace takes what is emitted; if not, the reward is among the spans that are returned.
 
     Returns:
         The spans that it returned, addressed to its attempt: the caller hands them to the store.
@@ -47,17 +52,15 @@ def record_result(result: Any, rollout: AttemptedRollout) -> list[Span]:
     """
     if result is None:
         return []
-    if _is_number(result):
-        emit_reward(result)
-        return []
-    if isinstance(result, Mapping):
-        if not result or not all(map(_is_number, result.values())):
-            raise InvalidResult(f"the agent returned {_describe(result)}; allowed are {_ALLOWED}")
-        emit_reward({str(name): value for name, value in result.items()})
-        return []
     if isinstance(result, Sequence) and not isinstance(result, str | bytes):
         return [_as_span(item, rollout, result) for item in result]
-    raise InvalidResult(f"the agent returned {_describe(result)}; allowed are {_ALLOWED}")
+    if _is_number(result):
+        reward = emit_reward(result, propagate=is_traced)
+    elif isinstance(result, Mapping) and result and all(map(_is_number, result.values())):
+        reward = emit_reward({str(name): value for name, value in result.items()}, propagate=is_traced)
+    else:
+        raise InvalidResult(f"the agent returned {_describe(result)}; allowed are {_ALLOWED}")
+    return [] if is_traced else [_as_span(reward, rollout, result)]
 
 
 def spans_of(result: Any, rollout: AttemptedRollout) -> list[Span]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
+from lightning_core.compat.stores import adapt
 from lightning_core.errors import InvalidRequest
-from lightning_core.store.older import adapt
 from lightning_core.types import (
     Attempt,
     AttemptedRollout,

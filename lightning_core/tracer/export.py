@@ -66,31 +66,40 @@ class SpanExport:
         """Copy a span, with its place among the rollouts in its resource, where readers of OTLP look for it."""
         resource = self._resources.get(trace)
         if resource is None:
-            ids = {
-                LightningResourceAttributes.ROLLOUT_ID.value: trace.rollout_id,
-                LightningResourceAttributes.ATTEMPT_ID.value: trace.attempt_id,
-            }
-            known: dict[str, Any] = {name: value for name, value in ids.items() if value is not None}
-            resource = self._resources[trace] = span.resource.merge(Resource(known))
-        # A text that is not well-formed would cost the exporter the whole batch.
-        description = span.status.description
-        return ReadableSpan(
-            name=well_formed(span.name),
-            context=span.context,
-            parent=span.parent,
-            resource=resource,
-            attributes=well_formed_value(span.attributes),
-            events=[
-                Event(well_formed(each.name), well_formed_value(each.attributes), each.timestamp)
-                for each in span.events
-            ],
-            links=[Link(each.context, well_formed_value(each.attributes)) for each in span.links],
-            kind=span.kind,
-            status=Status(span.status.status_code, None if description is None else well_formed(description)),
-            start_time=span.start_time,
-            end_time=span.end_time,
-            instrumentation_scope=span.instrumentation_scope,
-        )
+            ids = attempt_resource(trace.rollout_id, trace.attempt_id)
+            resource = self._resources[trace] = span.resource.merge(ids)
+        return with_resource(span, resource)
+
+
+def attempt_resource(rollout_id: str | None, attempt_id: str | None) -> Resource:
+    """Return what tells readers of OTLP which attempt a span belongs to."""
+    ids = {
+        LightningResourceAttributes.ROLLOUT_ID.value: rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: attempt_id,
+    }
+    known: dict[str, Any] = {name: value for name, value in ids.items() if value is not None}
+    return Resource(known)
+
+
+def with_resource(span: ReadableSpan, resource: Resource) -> ReadableSpan:
+    """Copy a span with another resource. A text that is not well-formed would cost the exporter the whole batch."""
+    description = span.status.description
+    return ReadableSpan(
+        name=well_formed(span.name),
+        context=span.context,
+        parent=span.parent,
+        resource=resource,
+        attributes=well_formed_value(span.attributes),
+        events=[
+            Event(well_formed(each.name), well_formed_value(each.attributes), each.timestamp) for each in span.events
+        ],
+        links=[Link(each.context, well_formed_value(each.attributes)) for each in span.links],
+        kind=span.kind,
+        status=Status(span.status.status_code, None if description is None else well_formed(description)),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
 
 
 def export_from_environment() -> SpanExport | None:

@@ -112,6 +112,29 @@ def test_a_strategy_that_is_no_coroutine_runs_both_sides() -> None:
     assert result.metrics["train_reward"] == 0.5
 
 
+def test_a_strategy_of_a_test_may_call_neither_side() -> None:
+    class Idle(agl.ExecutionStrategy):
+        def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:  # type: ignore[override]
+            self.called_with = store
+
+    strategy = Idle()
+    agl.Trainer(algorithm="baseline", strategy=strategy).fit(emitting, ["a"])
+    assert strategy.called_with is not None
+
+
+async def test_what_an_agent_returns_is_kept_without_a_tracer_that_records() -> None:
+    @agl.rollout
+    def agent(task: str) -> Any:
+        agl.emit_message("forgotten")
+        return {"good": 0.25, "short": 1.0}
+
+    store = agl.InMemoryLightningStore()
+    with agl.LitAgentRunner[str](agl.DummyTracer()).run_context(agent=agent, store=store) as runner:
+        rollout = await runner.step("task")
+    (span,) = await store.query_spans(rollout.rollout_id)
+    assert agl.get_reward_value(span) == 0.25
+
+
 class Forgetful(agl.SharedMemoryExecutionStrategy):
     def execute(self, algorithm: Any, runner: Any, store: agl.LightningStore) -> None:  # type: ignore[override]
         super().execute(algorithm, runner, store).close()

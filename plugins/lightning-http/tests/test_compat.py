@@ -2,12 +2,12 @@
 
 import asyncio
 import urllib.request
-from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from lightning_http import LightningStoreClient, LightningStoreServer
 
+from lightning_core.compat.names import PythonServerLauncherArgs
 from lightning_core.errors import ConfigError, StoreClosed, StoreUnavailable
 
 
@@ -67,7 +67,7 @@ async def test_a_server_in_a_thread_answers_while_the_loop_is_blocked(memory, la
 
 
 async def test_a_server_takes_launcher_args_and_says_what_has_no_effect(memory):
-    launcher_args = SimpleNamespace(host=None, port=None, launch_mode="asyncio", n_workers=2)
+    launcher_args = PythonServerLauncherArgs(launch_mode="asyncio", n_workers=2)
     with pytest.warns(DeprecationWarning, match="has no effect") as warned:
         server = LightningStoreServer(memory, launcher_args=launcher_args, n_workers=2, tracker=object())
     assert [str(each.message).partition(":")[0] for each in warned] == [

@@ -59,6 +59,7 @@ class LLMProxy(AddressedProxy):
         host: The address to listen on. One that other machines can reach demands a key.
         num_retries: How often a call is tried again that was refused before it was answered.
         launch_mode: `thread` or `asyncio`; 0.3's `mp` is a thread, too: `agl proxy` runs in a process of its own.
+        launcher_args: In place of `host`, `port` and `launch_mode`: an object that has them.
         key: What its controllers send, and what the keys of attempts are derived from: that of the store's server. None
             for the variable `AGL_KEY`, `""` for none.
         public_url: How agents reach it, where that is not `host` and `port`.
@@ -87,7 +88,6 @@ class LLMProxy(AddressedProxy):
         renamed={"num_workers": "workers"},
         without_effect={
             "litellm_config": "give each model its options in the model_list",
-            "launcher_args": "give host and port",
             "middlewares": "streams are real, and attribution is built in",
             "callbacks": "token ids and log-probabilities are always asked for",
         },
@@ -101,6 +101,7 @@ class LLMProxy(AddressedProxy):
         num_retries: NonNegativeInt = 2,
         launch_mode: Literal["thread", "asyncio", "mp"] = "thread",
         *,
+        launcher_args: Any = None,
         key: str | None = None,
         public_url: str | None = None,
         allow_unattributed: bool = False,
@@ -115,6 +116,8 @@ class LLMProxy(AddressedProxy):
         clock: Clock | None = None,
         **settings: Any,
     ) -> None:
+        if launcher_args is not None:
+            host, port, launch_mode = launcher_args.host, launcher_args.port, launcher_args.launch_mode
         if launch_mode not in ("thread", "asyncio", "mp"):
             raise ConfigError(f"launch_mode is {launch_mode!r}; it is 'thread' or 'asyncio'")
         plain: dict[str, Any] = {

@@ -1,10 +1,12 @@
-"""A proxy that runs gets another store, as agentlightning 0.3's may."""
+"""A proxy as scripts for agentlightning 0.3 use it: it gets another store while it runs, and takes launcher args."""
 
 import aiohttp
 import pytest
+from lightning_proxy import LLMProxy
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 
+from lightning_core.compat.names import PythonServerLauncherArgs
 from lightning_core.errors import ProxyError
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.types import AttemptedRollout
@@ -51,3 +53,8 @@ async def test_calls_that_are_not_stored_yet_keep_their_store(
             proxy.set_store(InMemoryLightningStore())
         assert proxy.store is store
         await response.read()
+
+
+def test_a_proxy_takes_launcher_args() -> None:
+    proxy = LLMProxy(launcher_args=PythonServerLauncherArgs(port=4321, launch_mode="asyncio"))
+    assert (proxy.port, proxy.url) == (4321, "http://127.0.0.1:4321")
