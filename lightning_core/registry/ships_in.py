@@ -38,6 +38,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "model": "lightning-verl",
     },
     "graders": {
+        "agentos": "lightning-agentos",
         "judge": "lightning-proxy",
     },
     "pages": {
@@ -45,6 +46,9 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "proxies": {
         "proxy": "lightning-proxy",
+    },
+    "runners": {
+        "agentos": "lightning-agentos",
     },
     "stores": {
         "http": "lightning-http",

@@ -1,0 +1,5 @@
+"""Policies of Agent OS for agents that learn. Nothing is imported before use."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
