@@ -25,6 +25,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "agentops": "lightning-agentops",
         "compare": "lightning-viewer",
         "legacy": "lightning-legacy",
+        "prometheus": "lightning-http",
         "proxy": "lightning-proxy",
         "report": "lightning-viewer",
         "runner": "lightning-http",

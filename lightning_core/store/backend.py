@@ -7,11 +7,11 @@ nothing of statuses beyond what `lightning_core.lifecycle` says of a record.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
-from lightning_core.lifecycle import Request, RolloutRecord
+from lightning_core.lifecycle import ENDED, Request, RolloutRecord
 from lightning_core.store.base import LightningStoreCapabilities
-from lightning_core.store.query import Query
+from lightning_core.store.query import Condition, Query
 from lightning_core.types import RolloutStatus, Span
 
 DocumentKind = Literal["resources", "workers", "state"]
@@ -230,6 +230,18 @@ class StoreBackend(ABC):
     @abstractmethod
     async def count(self, run_id: str) -> dict[str, int]:
         """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
+
+    async def count_live(self, run_id: str) -> dict[RolloutStatus, int]:
+        """Return how many rollouts have each status that is not an end, without those that none has.
+
+        The cost may grow with the number of these, and not with that of all. By default `find` is asked for each.
+        """
+        counts: dict[RolloutStatus, int] = {}
+        for status in get_args(RolloutStatus):
+            if status not in ENDED:
+                _, total = await self.find(run_id, Query((Condition("status", "is", status),), limit=0))
+                counts |= {status: total} if total else {}
+        return counts
 
     @abstractmethod
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:

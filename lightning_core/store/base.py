@@ -73,6 +73,8 @@ class LightningStoreStatistics(TypedDict, total=False):
     total_spans: int
     total_resources: int
     total_workers: int
+    live_rollouts: dict[RolloutStatus, int]
+    """The rollouts that have not ended, by status; a status without any is left out."""
     uptime: float
     """Seconds since the store was opened."""
 

@@ -26,7 +26,14 @@ from lightning_core.store.arguments import (
     validate_fields,
 )
 from lightning_core.store.backend import StoreBackend
-from lightning_core.store.base import UNSET, LightningStore, LightningStoreCapabilities, LightningStoreStatistics, Unset
+from lightning_core.store.base import (
+    OPERATIONS,
+    UNSET,
+    LightningStore,
+    LightningStoreCapabilities,
+    LightningStoreStatistics,
+    Unset,
+)
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.copies import copy_value, copy_worker, own_spans
 from lightning_core.store.documents import Documents
@@ -35,6 +42,7 @@ from lightning_core.store.records import Records, make_id
 from lightning_core.store.requests import make_request_of
 from lightning_core.store.rollouts import AttemptPart, ClaimPart, RolloutPart
 from lightning_core.store.run_end import RUN_STATE, RunEnd
+from lightning_core.store.tracking import MetricsBackend, track
 from lightning_core.store.waits import PauseDetector, Waits, Watchdogs
 from lightning_core.types import NamedResources, PaginatedResult, ProxyLLM, ResourcesUpdate, Span, Worker
 from lightning_core.types.frozen import clone
@@ -57,6 +65,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         run_id: The run to work for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
+        tracker: Where calls are counted and timed, and how rollouts end; None for nowhere. See `tracking.track`.
     """
 
     def __init__(
@@ -66,6 +75,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
+        tracker: MetricsBackend | None = None,
         _pauses: PauseDetector | None = None,
     ) -> None:
         lease = as_float("lease_seconds", lease_seconds)
@@ -82,7 +92,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         self._views_lock = threading.Lock()
         self._documents = Documents(backend, self._run_id, self._clock)
         self._pauses = pauses = PauseDetector(self._clock, lease) if _pauses is None else _pauses
-        self._records = Records(backend, self._run_id, self._clock, self._documents, pauses, lease_seconds=lease)
+        self._records = Records(
+            backend, self._run_id, self._clock, self._documents, pauses, lease_seconds=lease, tracker=tracker
+        )
         self._waits = Waits()
         self._watchdogs = Watchdogs(
             *(backend, self._run_id, self._clock, self._waits, pauses),
@@ -92,6 +104,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
         self._run_ends: dict[str, RunEnd] = {}
         """By run; those of a view are its root's."""
         self._share_run_end(self)
+        self.tracker = tracker
+        if tracker is not None:
+            track(self, tracker, sorted(OPERATIONS))
 
     @property
     def run_id(self) -> str:
@@ -104,6 +119,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             run_id=run_id,
             clock=self._clock,
             lease_seconds=self._lease_seconds,
+            tracker=self.tracker,
             _pauses=self._pauses,
         )
         root = self if self._view_of is None else self._view_of
@@ -149,6 +165,7 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             "total_spans": counts["spans"],
             "total_resources": counts["resources"],
             "total_workers": counts["workers"],
+            "live_rollouts": await self._backend.count_live(self._run_id),
             "uptime": self._clock.monotonic() - self._opened,
         }
 

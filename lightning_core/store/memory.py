@@ -2,7 +2,7 @@
 
 import heapq
 import threading
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
@@ -19,7 +19,8 @@ from lightning_core.store.clock import Clock
 from lightning_core.store.copies import span_of
 from lightning_core.store.facade import StoreFacade
 from lightning_core.store.query import Query, select
-from lightning_core.types import Span
+from lightning_core.store.tracking import MetricsBackend
+from lightning_core.types import RolloutStatus, Span
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ class _Run:
     """The rollouts that a request claimed, and below the other way round."""
     claimed_by: dict[str, list[str]] = field(default_factory=dict)
     created: int = 0
+    live: Counter[RolloutStatus] = field(default_factory=Counter)
     span_count: int = 0
     attempt_count: int = 0
     documents: dict[DocumentKind, dict[str, Document]] = field(default_factory=lambda: defaultdict(dict))
@@ -98,6 +100,7 @@ class _Run:
             self.ordinals[rollout_id] = self.created
         self.attempt_count += len(record.attempts) - (len(before.attempts) if before else 0)
         self.records[rollout_id] = record
+        self._count_live(status, before)
         if status not in lifecycle.QUEUED:
             self.tickets.pop(rollout_id, None)
         elif rollout_id not in self.tickets:
@@ -115,6 +118,7 @@ class _Run:
     def delete(self, rollout_id: str) -> None:
         """Forget a rollout. What the queue and the deadlines have of it is skipped when it comes up."""
         record = self.records.pop(rollout_id)
+        self._count_live(None, record)
         self.attempt_count -= len(record.attempts)
         self.span_count -= sum(len(spans.fields) for spans in self.spans.pop(rollout_id, {}).values())
         for request_id in self.claimed_by.pop(rollout_id, ()):
@@ -123,6 +127,12 @@ class _Run:
                 del self.claims[request_id]
         for index in (self.ordinals, self.tickets, self.timed):
             index.pop(rollout_id, None)
+
+    def _count_live(self, status: RolloutStatus | None, before: RolloutRecord | None) -> None:
+        if before is not None and before.rollout.status not in lifecycle.ENDED:
+            self.live[before.rollout.status] -= 1
+        if status is not None and status not in lifecycle.ENDED:
+            self.live[status] += 1
 
     def spans_of(self, rollout_id: str, attempt_id: str) -> _Spans:
         by_attempt = self.spans[rollout_id]
@@ -413,6 +423,11 @@ class MemoryBackend(StoreBackend):
                 "workers": len(run.documents["workers"]),
             }
 
+    async def count_live(self, run_id: str) -> dict[RolloutStatus, int]:
+        """Return how many rollouts have each status that is not an end."""
+        with self._lock:
+            return {status: number for status, number in self._run(run_id).live.items() if number}
+
     def watch(self, run_id: str, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call the listener after each written record, until the returned function is called."""
         with self._lock:
@@ -482,13 +497,13 @@ class InMemoryLightningStore(StoreFacade):
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
         max_rollouts: How many rollouts it may hold, of all runs together; None for no limit.
         max_spans: How many spans it may hold, of all runs together; None for no limit.
+        tracker: Where calls are counted and timed, and how rollouts end; None for nowhere.
     """
 
     @deprecated(
         without_effect={
             "thread_safe": "it can always be used from any thread",
             "scan_debounce_seconds": "deadlines are looked at when they come",
-            "tracker": "GET /metrics of a store's server counts requests and records for Prometheus",
             **dict.fromkeys(
                 ("eviction_memory_threshold", "safe_memory_threshold", "span_size_estimator"),
                 "nothing is evicted, max_rollouts= and max_spans= set limits",
@@ -503,6 +518,7 @@ class InMemoryLightningStore(StoreFacade):
         lease_seconds: float = 30.0,
         max_rollouts: int | None = None,
         max_spans: int | None = None,
+        tracker: MetricsBackend | None = None,
     ) -> None:
         backend = MemoryBackend(max_rollouts=max_rollouts, max_spans=max_spans)
-        super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds)
+        super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds, tracker=tracker)

@@ -16,6 +16,7 @@ from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.store.requests import check_same, make_request_of, recall
+from lightning_core.store.tracking import MetricsBackend, track_end
 from lightning_core.store.waits import PauseDetector
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
 from lightning_core.types.frozen import construct, evolve
@@ -133,6 +134,7 @@ class Records:
         documents: Where the run's workers are kept.
         pauses: Says since when silence counts.
         lease_seconds: How long a worker that sends heartbeats may be silent.
+        tracker: Where rollouts that end are counted; None for nowhere.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Records:
         pauses: PauseDetector,
         *,
         lease_seconds: float,
+        tracker: MetricsBackend | None = None,
     ) -> None:
         self._backend = backend
         self._run_id = run_id
@@ -151,6 +154,7 @@ class Records:
         self._documents = documents
         self._pauses = pauses
         self._lease_seconds = lease_seconds
+        self._tracker = tracker
         self._moving = False
 
     async def get(self, rollout_id: str) -> RolloutRecord:
@@ -220,6 +224,9 @@ class Records:
                     return record
                 known = None
             elif await self._backend.replace(record, changed):
+                has_ended = changed.rollout.status in lifecycle.ENDED and record.rollout.status not in lifecycle.ENDED
+                if has_ended and self._tracker is not None:
+                    await track_end(self._tracker, changed)
                 return changed
             record = await self.get(rollout_id)
 

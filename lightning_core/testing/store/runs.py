@@ -18,6 +18,8 @@ from lightning_core.testing.store.base import (
 )
 from lightning_core.types import PromptTemplate
 
+_OTHER_STATISTICS = ("name", "uptime", "live_rollouts")
+
 
 class RunBehaviour(StoreBehaviour):
     """Runs do not see each other; a closed store says so."""
@@ -180,7 +182,7 @@ class RunBehaviour(StoreBehaviour):
         for of in (store, other):
             statistics = await of.statistics()
             assert statistics["name"]
-            assert {key: value for key, value in statistics.items() if key not in ("name", "uptime")} == {
+            assert {key: value for key, value in statistics.items() if key not in _OTHER_STATISTICS} == {
                 "total_rollouts": 0,
                 "total_attempts": 0,
                 "total_spans": 0,
@@ -196,7 +198,7 @@ class RunBehaviour(StoreBehaviour):
         await clock.advance(5)
         statistics = await store.statistics()
         assert statistics["uptime"] == before + 5
-        assert {key: value for key, value in statistics.items() if key not in ("name", "uptime")} == {
+        assert {key: value for key, value in statistics.items() if key not in _OTHER_STATISTICS} == {
             "total_rollouts": 2,
             "total_attempts": 2,
             "total_spans": 3,
@@ -205,6 +207,21 @@ class RunBehaviour(StoreBehaviour):
         }
         assert (await other.statistics())["total_rollouts"] == 0
         await other.aclose()
+
+    async def test_statistics_count_rollouts_by_status_until_they_end(self, store: LightningStore) -> None:
+        for _ in range(3):
+            await store.enqueue_rollout("a")
+        claimed = await store.dequeue_rollout()
+        assert claimed is not None
+        assert (await store.statistics())["live_rollouts"] == {"queuing": 2, "preparing": 1}
+        await store.add_span(span_of(claimed))
+        assert (await store.statistics())["live_rollouts"] == {"queuing": 2, "running": 1}
+        await store.update_rollout(claimed.rollout_id, status="requeuing")
+        assert (await store.statistics())["live_rollouts"] == {"queuing": 2, "requeuing": 1}
+        for rollout in await store.query_rollouts():
+            await store.update_rollout(rollout.rollout_id, status="cancelled")
+        await store.delete_rollouts([claimed.rollout_id])
+        assert (await store.statistics())["live_rollouts"] == {}
 
     async def test_closing_ends_every_wait(self, store: LightningStore, clock: FakeClock) -> None:
         started = await begin(store, timeout_seconds=100)

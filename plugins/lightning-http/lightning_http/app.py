@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ValidationError, create_model
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,7 +22,7 @@ from lightning_core.types import Attempt, Span
 from lightning_http.auth import Role
 from lightning_http.body import BodyRefused, ClientGone
 from lightning_http.call import answer_error, answer_unknown_route, explain
-from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, TRACES_PATH
+from lightning_http.messages import HEALTH_PATH, METRICS_PATH, OPENAPI_PATH, PROMETHEUS_PATH, TRACES_PATH
 from lightning_http.operations import OPERATIONS, AnyRollout
 from lightning_http.routing import (
     ERRORS,
@@ -34,7 +35,6 @@ from lightning_http.routing import (
     request_id_of,
     serve,
 )
-from lightning_http.service import CONTENT_TYPE
 from lightning_http.spans import SpansRequest, read_span, read_spans_request
 from lightning_http.table_routes import given_in, perform, table_routes
 from lightning_http.traces import ANSWERS, REQUEST, keep_traces
@@ -194,9 +194,15 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 
 @other_routes.get(METRICS_PATH, response_class=Response, responses=_TEXT)
 async def metrics(call: ByRunner) -> Response:
-    """Count requests and records, for Prometheus."""
-    page = call.service.metrics.page(await call.service.store.statistics())
-    return Response(page, headers={"content-type": CONTENT_TYPE})
+    """Say what was counted and how the store stands, for Prometheus."""
+    store = call.service.store
+    workers = await store.query_workers()
+    page = call.service.metrics.page(await store.statistics(), workers)
+    return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+for _path in (PROMETHEUS_PATH, f"{PROMETHEUS_PATH}/"):
+    other_routes.add_api_route(_path, metrics, include_in_schema=False)
 
 
 @other_routes.get(OPENAPI_PATH, response_model=None)

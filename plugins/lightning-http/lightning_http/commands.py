@@ -14,7 +14,21 @@ from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreEr
 from lightning_http.messages import DEFAULT_PORT
 
 
-@click.group(invoke_without_command=True)
+class _Store(click.Group):
+    """Takes `--tracker a b`, as 0.3 does: click's options have one value each time."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        for arg in args:
+            is_more = arg in _TRACKERS and len(spread) > 1 and spread[-1] in _TRACKERS and spread[-2] == "--tracker"
+            spread += ["--tracker", arg] if is_more else [arg]
+        return super().parse_args(context, spread)
+
+
+_TRACKERS = ("prometheus", "console")
+
+
+@click.group(cls=_Store, invoke_without_command=True)
 @click.option(
     "--backend", default="memory", show_default=True, help="The store: an installed name, or package.module:Class."
 )
@@ -54,8 +68,9 @@ from lightning_http.messages import DEFAULT_PORT
 @click.option(
     "--tracker",
     multiple=True,
-    type=click.Choice(["prometheus", "console"]),
-    help="Without effect: GET /metrics always counts requests and records for Prometheus.",
+    type=click.Choice(_TRACKERS),
+    help="What else gets the counts of GET /metrics: console writes a line of them from time to time. Prometheus "
+    "always reads them.",
 )
 @click.pass_context
 def store(
@@ -98,7 +113,9 @@ def store(
     from lightning_core.registry import default_registry
     from lightning_core.store.base import LightningStore
     from lightning_core.store.run_end import note_served, served_run
+    from lightning_core.store.tracking import MetricsBackend
     from lightning_http.listener import resolve
+    from lightning_http.metrics import ConsoleMetricsBackend, MultiMetricsBackend, PrometheusMetricsBackend
     from lightning_http.server import LightningStoreServer
 
     for name, given, kind in (
@@ -117,7 +134,7 @@ def store(
             raise ConfigError(f"--cors-origin is {origin!r}; it is an origin such as https://example.org:8080, or *")
     resolve(host, port)  # before a key is asked for, which does not help an unknown name
     named = {"path": path, "partition_id": partition_id, "run_id": run_id}
-    defaults = {}
+    defaults: dict[str, Any] = {}
     if context.get_parameter_source("uri") is ParameterSource.ENVIRONMENT:
         defaults["uri"] = uri  # it may be there for another store
     else:
@@ -126,8 +143,11 @@ def store(
     show_warnings(context, level=log_level)
     if n_workers is not None and n_workers > 1:
         click.echo("--n-workers has no effect: one process serves; several can serve one database", err=True)
-    if tracker:
-        click.echo("--tracker has no effect: GET /metrics counts requests and records for Prometheus", err=True)
+
+    counts: MetricsBackend = PrometheusMetricsBackend()
+    if "console" in tracker:
+        counts = MultiMetricsBackend([counts, ConsoleMetricsBackend(write=_tell)])
+    defaults["tracker"] = counts
 
     async def serve() -> None:
         try:
@@ -147,6 +167,7 @@ def store(
                     runner_key=runner_key,
                     cors_allow_origins=cors_origin,
                     drain_seconds=drain_seconds,
+                    tracker=counts,
                 )
                 await note_served(served)
                 await server.start()
@@ -193,6 +214,10 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
     except InvalidRequest as exc:
         raise ConfigError(str(exc)) from exc
     click.echo(f"copied {path} to {target}")
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _options(settings: Iterable[str]) -> dict[str, Any]:

@@ -37,12 +37,12 @@ class Gate:
         began, status, added = time.perf_counter(), CLIENT_GONE, list[tuple[bytes, bytes]]()
         is_counted = False
 
-        def count() -> None:
+        async def count() -> None:
             nonlocal is_counted
             if not is_counted:
                 is_counted = True
                 route = getattr(scope.get("route"), "path_format", "unknown")
-                self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
+                await self._service.metrics.end(scope["method"], route, status, time.perf_counter() - began)
 
         async def counted_send(message: Message) -> None:
             nonlocal status
@@ -51,7 +51,7 @@ class Gate:
                 headers = list(message.get("headers", ()))
                 message["headers"] = [*headers, *added]
                 if any(name == b"content-type" and value.startswith(EVENT_STREAM) for name, value in headers):
-                    count()  # it is answered, and then stays open for as long as its client wants
+                    await count()  # it is answered, and then stays open for as long as its client wants
             await send(message)
 
         self._service.metrics.begin()
@@ -66,7 +66,7 @@ class Gate:
         except Exception:  # it is answered, as far as it can be
             logger.exception("lightning.store_request_failed path=%s", scope["path"])
         finally:
-            count()
+            await count()
 
     def _admit(self, scope: Scope) -> list[tuple[bytes, bytes]]:
         """Let the request in; return the headers of its answer."""

@@ -25,6 +25,9 @@ TRACES_PATH: Final = "/v1/traces"
 
 METRICS_PATH: Final = "/metrics"
 
+PROMETHEUS_PATH: Final = "/v1/prometheus"
+"""The same page, where agentlightning 0.3 has it."""
+
 OPENAPI_PATH: Final = "/openapi.json"
 
 HEALTH_PATH: Final = PREFIX + "/health"

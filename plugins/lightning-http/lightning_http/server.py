@@ -16,10 +16,12 @@ from lightning_core.errors import ConfigError, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
 from lightning_core.store.forwarding import ForwardingStore
+from lightning_core.store.tracking import MetricsBackend
 from lightning_core.types import AttemptedRollout, Rollout
 from lightning_http.app import application
 from lightning_http.auth import Keys
 from lightning_http.client import LightningStoreClient
+from lightning_http.exposition import Metrics
 from lightning_http.gate import Gate
 from lightning_http.listener import Listener, bind
 from lightning_http.loopback import is_loopback
@@ -115,6 +117,8 @@ class LightningStoreServer(ForwardingStore):
         limits: How much one request may ask for.
         attempt_key_seconds: How long the key that comes with a claim is good.
         drain_seconds: How long `run_forever` waits for running attempts when it is told to stop.
+        tracker: Where requests are counted; None for the server alone. `GET /metrics` shows what Prometheus can read
+            of it, and how the store stands.
 
     Raises:
         ConfigError: When the host demands a key and there is none, or a key cannot be one.
@@ -123,7 +127,6 @@ class LightningStoreServer(ForwardingStore):
     @deprecated(
         without_effect={
             "n_workers": "one process serves; several servers can share one database",
-            "tracker": "GET /metrics counts requests and records for Prometheus",
         },
     )
     def __init__(
@@ -140,6 +143,7 @@ class LightningStoreServer(ForwardingStore):
         limits: Limits | None = None,
         attempt_key_seconds: float = 86_400.0,
         drain_seconds: float = 10.0,
+        tracker: MetricsBackend | None = None,
     ) -> None:
         if launcher_args is not None:
             host, port, launch_mode = launcher_args.host, launcher_args.port or 0, launcher_args.launch_mode
@@ -163,6 +167,7 @@ class LightningStoreServer(ForwardingStore):
         self._limits = Limits() if limits is None else limits
         self._origins = origins
         self._drain_seconds = drain_seconds
+        self._metrics = Metrics(tracker)
         self._owner = os.getpid()
         self._elsewhere: LightningStoreClient | None = None
         self._service: Service | None = None
@@ -228,7 +233,14 @@ class LightningStoreServer(ForwardingStore):
 
     async def _start(self) -> None:
         local_only = self._key is None
-        service = Service(self.store, self._keys, self._limits, local_only=local_only, cors_allow_origins=self._origins)
+        service = Service(
+            self.store,
+            self._keys,
+            self._limits,
+            local_only=local_only,
+            cors_allow_origins=self._origins,
+            metrics=self._metrics,
+        )
         bound = bind(self._host, self._port)
         gate: Any = Gate(service, application())
         if self._origins:

@@ -69,10 +69,9 @@ async def test_a_server_in_a_thread_answers_while_the_loop_is_blocked(memory, la
 async def test_a_server_takes_launcher_args_and_says_what_has_no_effect(memory):
     launcher_args = PythonServerLauncherArgs(launch_mode="asyncio", n_workers=2)
     with pytest.warns(DeprecationWarning, match="has no effect") as warned:
-        server = LightningStoreServer(memory, launcher_args=launcher_args, n_workers=2, tracker=object())
+        server = LightningStoreServer(memory, launcher_args=launcher_args, n_workers=2)
     assert [str(each.message).partition(":")[0] for each in warned] == [
         "LightningStoreServer(n_workers=) has no effect",
-        "LightningStoreServer(tracker=) has no effect",
     ]
     async with server, aiohttp.ClientSession() as session, session.get(f"{server.url}/v1/agl/health") as answer:
         assert answer.status == 200

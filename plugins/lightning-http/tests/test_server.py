@@ -295,7 +295,7 @@ async def test_a_long_wait_is_several_requests(memory):
     (line,) = (
         item
         for item in scrape.decode().splitlines()
-        if item.startswith("agl_store_requests_total") and '/dequeue",status="200"' in item
+        if item.startswith("agl_http_total") and '/dequeue",status="200"' in item
     )
     assert float(line.rpartition(" ")[2]) >= 3  # 0.3 s in pieces of 0.05 s, on a machine that may be slow
 
@@ -310,7 +310,7 @@ async def test_a_wait_that_nobody_waits_for_any_more_claims_nothing(memory, ask)
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
         await client.statistics()
-        gone = "agl_store_requests_in_flight 1.0"
+        gone = "agl_http_in_flight 1.0"
         # The server learns of it when it reads from the connection, which is not when the client has left it.
         while gone not in (await ask("GET", server.url + "/metrics"))[1].decode():
             continue
@@ -364,7 +364,7 @@ async def test_metrics_count_requests_by_their_route(server, client, ask):
     status, page = await ask("GET", server.url + "/metrics")
     assert status == 200
     text = page.decode()
-    assert 'agl_store_requests_total{method="GET",route="/v1/agl/rollouts/{rollout_id}",status="404"} 3.0' in text
+    assert 'agl_http_total{method="GET",path="/v1/agl/rollouts/{rollout_id}",status="404"} 3.0' in text
     assert 'agl_store_records{kind="rollouts"} 1.0' in text
     assert "ro-none" not in text
 
@@ -377,9 +377,9 @@ async def test_an_open_stream_of_events_counts_until_it_began(memory, ask):
             _, page = await ask("GET", server.url + "/metrics")
         _, after = await ask("GET", server.url + "/metrics")
     for text in (page.decode(), after.decode()):
-        assert 'agl_store_requests_total{method="GET",route="/ui/events",status="200"} 1.0' in text
-        assert 'agl_store_request_seconds_count{method="GET",route="/ui/events"} 1.0' in text
-        assert "agl_store_requests_in_flight 1.0" in text
+        assert 'agl_http_total{method="GET",path="/ui/events",status="200"} 1.0' in text
+        assert 'agl_http_latency_count{method="GET",path="/ui/events",status="200"} 1.0' in text
+        assert "agl_http_in_flight 1.0" in text
 
 
 async def test_a_peer_that_does_not_read_its_answer_holds_up_no_stop(memory, monkeypatch, nothing_left_running):

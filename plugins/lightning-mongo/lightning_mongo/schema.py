@@ -44,6 +44,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("queued", _RUN, "ticket", **_of_those_with("ticket")),
         _index("due", _RUN, "deadline", **_of_those_with("deadline")),
         _index("changed", _RUN, "changed"),
+        _index("by_status", _RUN, "status"),
         # Unique, so that a request that two servers carry out at the same time claims once.
         _index("claimed", _RUN, "claims.request", "claims.place", unique=True, **_of_those_with("claims")),
         _index("expired", "expires", expireAfterSeconds=0, sparse=True),

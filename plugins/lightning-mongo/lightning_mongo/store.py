@@ -6,6 +6,7 @@ from typing import Any
 from lightning_core.deprecated import deprecated
 from lightning_core.store import StoreFacade
 from lightning_core.store.clock import Clock
+from lightning_core.store.tracking import MetricsBackend
 from lightning_mongo.backend import MongoBackend
 
 DEFAULT_URI = "mongodb://127.0.0.1:27017"
@@ -35,6 +36,7 @@ class MongoLightningStore(StoreFacade):
         run_id: The run that this store works for; None makes a new one.
         clock: Where the time comes from; None for the machine's clock.
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
+        tracker: Where calls are counted and timed, and how rollouts end; None for nowhere.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
@@ -44,7 +46,6 @@ class MongoLightningStore(StoreFacade):
         renamed={"mongo_uri": "uri", "database_name": "database", "mongo_client_kwargs": "client_options"},
         without_effect={
             "scan_debounce_seconds": "deadlines are looked at when they come",
-            "tracker": "GET /metrics of a store's server counts requests and records for Prometheus",
         },
     )
     def __init__(
@@ -61,6 +62,7 @@ class MongoLightningStore(StoreFacade):
         run_id: str | None = None,
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
+        tracker: MetricsBackend | None = None,
     ) -> None:
         backend = MongoBackend(
             uri,
@@ -72,4 +74,4 @@ class MongoLightningStore(StoreFacade):
             keep_days=keep_days,
             client_options=client_options,
         )
-        super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds)
+        super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds, tracker=tracker)

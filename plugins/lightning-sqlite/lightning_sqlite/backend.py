@@ -14,6 +14,7 @@ from lightning_core.store.base import LightningStoreCapabilities
 from lightning_core.store.clock import Clock
 from lightning_core.store.codec.spans import as_json, encoded
 from lightning_core.store.query import Query
+from lightning_core.store.tracking import MetricsBackend
 from lightning_core.store.waits import Listeners
 from lightning_core.types import Span
 from lightning_sqlite.backup import back_up
@@ -245,6 +246,7 @@ class SqliteLightningStore(StoreFacade):
         clock: Where the time comes from; None for the machine's clock.
         lease_seconds: How long a worker that sends heartbeats may be silent before its attempt is taken from it.
         check: Whether to look at every page of the file for damage before it is used, which takes about 3 s a gigabyte.
+        tracker: Where calls are counted and timed, and how rollouts end; None for nowhere.
 
     Raises:
         InvalidRequest: For an argument that is wrong in itself.
@@ -263,10 +265,11 @@ class SqliteLightningStore(StoreFacade):
         clock: Clock | None = None,
         lease_seconds: float = 30.0,
         check: bool = True,
+        tracker: MetricsBackend | None = None,
     ) -> None:
         backend = SqliteBackend(path, durability=durability, check=check)
         try:
-            super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds)
+            super().__init__(backend, run_id=run_id, clock=clock, lease_seconds=lease_seconds, tracker=tracker)
         except BaseException:
             backend.close()
             raise

@@ -1,0 +1,203 @@
+"""The page that Prometheus reads, and `agl prometheus`, which serves that of other processes."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from lightning_core.errors import ConfigError
+from lightning_core.store.base import LightningStoreStatistics
+from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend
+from lightning_core.types import Worker
+from lightning_http.messages import PROMETHEUS_PATH
+from lightning_http.metrics import MULTIPROCESS_VARIABLE, PrometheusMetricsBackend, get_prometheus_registry
+
+_LABELS = ("path", "method", "status")
+
+_QUEUED = ("queuing", "requeuing")
+
+GONE_SECONDS = 600.0
+"""A worker that was silent for longer has no values of its own on the page."""
+
+_WORKER = {"cpu_usage_pct": "agl_worker_cpu_percent", "mem_pct": "agl_worker_memory_percent"}
+_GPU = {
+    "util_pct": "agl_gpu_utilization_percent",
+    "mem_used_mb": "agl_gpu_memory_used_mib",
+    "mem_total_mb": "agl_gpu_memory_total_mib",
+    "temp_c": "agl_gpu_temperature_celsius",
+}
+"""What a heartbeat says -> the metric."""
+
+
+class Metrics:
+    """Counts the requests of one server, and makes its page.
+
+    Args:
+        tracker: Where they are counted; None for a registry of the server's own.
+    """
+
+    def __init__(self, tracker: MetricsBackend | None = None) -> None:
+        self._tracker = PrometheusMetricsBackend(CollectorRegistry()) if tracker is None else tracker
+        self._tracker.register_counter("agl.http.total", _LABELS, group_level=2)
+        self._tracker.register_histogram("agl.http.latency", _LABELS, LATENCY_BUCKETS, group_level=2)
+        self._in_flight = 0
+
+    def begin(self) -> None:
+        """A request has come."""
+        self._in_flight += 1
+
+    async def end(self, method: str, route: str, status: int, seconds: float) -> None:
+        """A request was answered.
+
+        Args:
+            method: Its method.
+            route: The route's template, never a path with ids in it.
+            status: The answer's status; 499 where the client was gone.
+            seconds: How long it took; of a stream of events, until it began.
+        """
+        self._in_flight -= 1
+        labels = {"path": route, "method": method, "status": str(status)}
+        await self._tracker.inc_counter("agl.http.total", labels=labels)
+        await self._tracker.observe_histogram("agl.http.latency", seconds, labels=labels)
+
+    def page(self, statistics: LightningStoreStatistics, workers: Sequence[Worker]) -> bytes:
+        """Return what was counted, and how the store and its workers stand, as Prometheus reads it."""
+        now = _Now(
+            _families([("agl_http_in_flight", {}, self._in_flight), *_standing(statistics, workers, time.time())])
+        )
+        standing = CollectorRegistry()
+        standing.register(now)
+        if not self._tracker.has_prometheus():
+            return generate_latest(standing)
+        return generate_latest(getattr(self._tracker, "registry", None) or get_prometheus_registry()) + generate_latest(
+            standing
+        )
+
+
+class _Now(Collector):
+    """Gauges that are made for one page."""
+
+    def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
+        self._families = tuple(families)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        return iter(self._families)
+
+
+_Value = tuple[str, Mapping[str, str], float]
+"""A metric, its labels, and its value."""
+
+
+def _families(values: Iterable[_Value]) -> Iterable[GaugeMetricFamily]:
+    families: dict[str, GaugeMetricFamily] = {}
+    for name, labels, value in values:
+        family = families.setdefault(name, GaugeMetricFamily(name, _ABOUT[name], labels=tuple(labels)))
+        family.add_metric(tuple(labels.values()), value)
+    return families.values()
+
+
+_ABOUT = {
+    "agl_http_in_flight": "Requests without an answer.",
+    "agl_store_records": "What the server's own run holds.",
+    "agl_store_uptime_seconds": "Since the store was opened.",
+    "agl_rollouts_live": "Rollouts that have not ended.",
+    "agl_queue_depth": "Rollouts that wait for a runner.",
+    "agl_workers": "Workers that have been heard of.",
+    "agl_worker_silence_seconds": "Since the last heartbeat.",
+    "agl_worker_cpu_percent": "The load of the worker's machine.",
+    "agl_worker_memory_percent": "The memory of the worker's machine that is used.",
+    "agl_gpu_utilization_percent": "The load of a GPU.",
+    "agl_gpu_memory_used_mib": "The memory of a GPU that is used.",
+    "agl_gpu_memory_total_mib": "The memory of a GPU.",
+    "agl_gpu_temperature_celsius": "The temperature of a GPU.",
+}
+
+
+def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], now: float) -> Iterator[_Value]:
+    for key, value in statistics.items():
+        if key.startswith("total_") and isinstance(value, int):
+            yield "agl_store_records", {"kind": key.removeprefix("total_")}, value
+    yield "agl_store_uptime_seconds", {}, statistics.get("uptime", 0.0)
+    live = statistics.get("live_rollouts", {})
+    for status in ("queuing", "requeuing", "preparing", "running"):
+        yield "agl_rollouts_live", {"status": status}, live.get(status, 0)
+    yield "agl_queue_depth", {}, sum(number for status, number in live.items() if status in _QUEUED)
+    for status in ("idle", "busy", "unknown"):
+        yield "agl_workers", {"status": status}, sum(worker.status == status for worker in workers)
+    gpus: dict[tuple[str, str], tuple[float, Mapping[str, Any]]] = {}
+    for worker in workers:
+        heard, stats = worker.last_heartbeat_time, worker.heartbeat_stats or {}
+        if heard is None or now - heard > GONE_SECONDS:
+            continue
+        whose = {"worker": worker.worker_id, "host": str(stats.get("host", ""))}
+        yield "agl_worker_silence_seconds", whose, now - heard
+        for key, name in _WORKER.items():
+            if isinstance(stats.get(key), int | float):
+                yield name, whose, stats[key]
+        for number, gpu in enumerate(stats.get("gpus") or ()):  # several workers of a machine tell of the same
+            which = whose["host"], str(number)
+            gpus[which] = max(gpus.get(which, (0.0, {})), (heard, gpu), key=lambda told: told[0])
+    for (host, place), (_, gpu) in gpus.items():
+        for key, name in _GPU.items():
+            if isinstance(gpu.get(key), int | float):
+                yield name, {"host": host, "gpu": place, "name": str(gpu.get("gpu", ""))}, gpu[key]
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. There is no key.")
+@click.option("--port", default=4748, show_default=True, help="The port.")
+@click.option("--metrics-path", default=PROMETHEUS_PATH, show_default=True, help="The path of the page.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+    default="WARNING",
+    show_default=True,
+    help="The least level of the logs to show.",
+)
+@click.option("--access-log", is_flag=True, help="Log each request, at level INFO.")
+def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_log: bool) -> None:
+    """Serve what other processes count for Prometheus, in a process of its own.
+
+    They and this command have the same folder in PROMETHEUS_MULTIPROC_DIR, which is empty at first. Counters and
+    histograms are shared through it; how a store stands is at GET /metrics of its server alone.
+
+    \b
+    Example:
+      export PROMETHEUS_MULTIPROC_DIR=/tmp/metrics
+      agl store & agl prometheus
+    """
+    # Imported here, so that listing the commands stays fast.
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    from lightning_http.listener import bind
+
+    folder = os.environ.get(MULTIPROCESS_VARIABLE)
+    if not folder:
+        raise ConfigError(f"{MULTIPROCESS_VARIABLE} is not set; name the folder in which the processes count")
+    path = metrics_path.rstrip("/")
+    if not path.startswith("/"):
+        raise ConfigError(f"--metrics-path is {metrics_path!r}; it is a path below /, such as {PROMETHEUS_PATH}")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+
+    def page(request: Request) -> Response:
+        return Response(generate_latest(get_prometheus_registry()), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    routes = [Route(path, page), Route(f"{path}/", page), Route("/health", health)]
+    config = uvicorn.Config(Starlette(routes=routes), log_level=log_level.lower(), access_log=access_log)
+    with bind(host, port) as bound:
+        bound.listen()
+        click.echo(f"metrics of {folder} at http://{host}:{bound.getsockname()[1]}{path}")
+        uvicorn.Server(config).run(sockets=[bound])

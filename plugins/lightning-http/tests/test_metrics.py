@@ -1,0 +1,187 @@
+"""What Prometheus reads, by its own parser; 0.3's `utils.metrics`; and the dashboard for Grafana."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from lightning_core.utils.metrics import (
+    ConsoleMetricsBackend,
+    MultiMetricsBackend,
+    PrometheusMetricsBackend,
+    tracked,
+)
+from lightning_http import LightningStoreClient, LightningStoreServer
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from test_store_command import environment, serving
+
+from lightning_core.emitter import emit_reward
+from lightning_core.store import InMemoryLightningStore
+from lightning_core.testing.store.base import span_of
+
+DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
+
+
+def read_page(page: bytes) -> dict[str, float]:
+    """Read a page as Prometheus does: `name{label=value}` -> value."""
+    samples = [each for family in text_string_to_metric_families(page.decode()) for each in family.samples]
+    return {f"{each.name}{{{', '.join(map('='.join, sorted(each.labels.items())))}}}": each.value for each in samples}
+
+
+def scrape(url: str) -> dict[str, float]:
+    with urllib.request.urlopen(url) as answer:
+        assert answer.headers["content-type"].startswith("text/plain")
+        return read_page(answer.read())
+
+
+GPU = {"gpu": "H100", "util_pct": 50, "mem_used_mb": 1000, "mem_total_mb": 80_000, "temp_c": 40}
+
+
+async def end_two_of_three(store: InMemoryLightningStore) -> None:
+    """Let one rollout succeed and one fail, and a third wait."""
+    for mode in ("train", "train", "val"):
+        await store.enqueue_rollout("task", mode=mode)
+    beat = {"host": "m1", "cpu_usage_pct": 20.0, "mem_pct": 30.0, "gpus": [GPU]}
+    for worker in ("w-1", "w-2"):
+        await store.update_worker(worker, beat)
+    for status in ("succeeded", "failed"):
+        rollout = await store.dequeue_rollout("w-1")
+        own = rollout.rollout_id, rollout.attempt.attempt_id
+        if status == "succeeded":
+            reward = emit_reward(0.75, propagate=False)
+            await store.add_span(span_of(rollout, attributes=reward.attributes))
+        used = {"calls": 2, "input_tokens": 30, "output_tokens": 4, "cost": 0.25}
+        await store.update_attempt(*own, status=status, add_metadata={"usage": used})
+        await store.update_attempt(*own, add_metadata={"later": True})  # ended once, counted once
+
+
+@pytest.fixture
+async def counted() -> dict[str, float]:
+    tracker = PrometheusMetricsBackend(CollectorRegistry())
+    store = InMemoryLightningStore(tracker=tracker)
+    async with LightningStoreServer(store, tracker=tracker) as server:
+        await end_two_of_three(store)
+        await asyncio.to_thread(scrape, f"{server.url}/metrics")
+        return await asyncio.to_thread(scrape, f"{server.url}/v1/prometheus/")
+
+
+async def test_prometheus_reads_how_a_run_goes(counted):
+    expected = {
+        "agl_rollouts_total{mode=train, status=succeeded}": 1,
+        "agl_rollouts_total{mode=train, status=failed}": 1,
+        "agl_rollouts_duration_count{mode=train, status=succeeded}": 1,
+        "agl_rollouts_wait_count{mode=train}": 2,
+        "agl_rollouts_reward_sum{mode=train}": 0.75,
+        "agl_rollouts_live{status=queuing}": 1,
+        "agl_rollouts_live{status=running}": 0,
+        "agl_queue_depth{}": 1,
+        "agl_attempts_total{status=failed}": 1,
+        "agl_model_calls_total{}": 4,
+        "agl_model_input_tokens_total{}": 60,
+        "agl_model_output_tokens_total{}": 8,
+        "agl_model_cost_usd_total{}": 0.5,
+        "agl_workers{status=idle}": 1,
+        "agl_workers{status=unknown}": 1,
+        "agl_worker_cpu_percent{host=m1, worker=w-2}": 20,
+        "agl_gpu_memory_used_mib{gpu=0, host=m1, name=H100}": 1000,
+        "agl_store_total{method=enqueue_rollout, status=OK, store_pubmeth=enqueue_rollout}": 3,
+        "agl_store_total{method=dequeue_many_rollouts, status=OK, store_pubmeth=dequeue_rollout}": 2,
+        "agl_http_total{method=GET, path=/metrics, status=200}": 1,
+        "agl_store_records{kind=rollouts}": 3,
+    }
+    assert {name: counted.get(name) for name in expected} == expected
+
+
+async def test_the_dashboard_asks_for_what_there_is(counted):
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    shown = {name.partition("{")[0] for name in counted}
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            names = re.findall(r"agl_\w+", target["expr"])
+            assert set(names) <= shown
+            labels = {label for by in re.findall(r"by \(([^)]*)\)", target["expr"]) for label in by.split(", ")}
+            has = {
+                pair.partition("=")[0]
+                for name in counted
+                for pair in name.partition("{")[2].rstrip("}").split(", ")
+                if name.partition("{")[0] in names
+            }
+            assert labels <= has, target["expr"]
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= has | {"instance"}, target
+
+
+async def test_the_console_tells_rates_and_percentiles_of_its_window():
+    lines, now = list[str](), [100.0]
+    console = ConsoleMetricsBackend(20.0, 10.0, write=lines.append, clock=lambda: now[0])
+    backend = MultiMetricsBackend([console])
+    backend.register_counter("calls", ("method", "status"), group_level=1)
+    backend.register_histogram("seconds", ("method",))
+    for number in range(1, 21):
+        now[0] += 1
+        await backend.inc_counter("calls", 2, {"method": "get", "status": str(number % 2)})
+        await backend.observe_histogram("seconds", number, {"method": "get"})
+    assert not backend.has_prometheus()
+    assert lines == [
+        "calls{method=get} 2/s  seconds p50=5 p95=9 p99=9",
+        "calls{method=get} 2/s  seconds p50=10 p95=19 p99=19",
+    ]
+
+
+@pytest.mark.parametrize("backend", [ConsoleMetricsBackend(), PrometheusMetricsBackend(CollectorRegistry())])
+async def test_a_metric_is_registered_once_and_used_with_its_labels(backend):
+    backend.register_counter("agl.some.total", ["kind"])
+    backend.register_counter("agl.some.total", ["kind"])
+    with pytest.raises(ValueError, match="registered as a counter with the labels"):
+        backend.register_histogram("agl.some.total", ["kind"])
+    with pytest.raises(ValueError, match=r"'agl\.other' is not a registered counter"):
+        await backend.inc_counter("agl.other")
+    with pytest.raises(ValueError, match=r"has the labels \('kind',\); got \('sort',\)"):
+        await backend.inc_counter("agl.some.total", labels={"sort": "a"})
+
+
+async def test_a_tracked_method_is_counted_with_how_it_ended():
+    class Shop:
+        tracker = PrometheusMetricsBackend(CollectorRegistry())
+
+        @tracked("sell")
+        async def sell(self, number: int) -> int:
+            return 10 // number
+
+    Shop.tracker.register_counter("agl.store.total", ("method", "store_pubmeth", "status"))
+    Shop.tracker.register_histogram("agl.store.latency", ("method", "store_pubmeth", "status"))
+    assert await Shop().sell(5) == 2
+    with pytest.raises(ZeroDivisionError):
+        await Shop().sell(0)
+    counts = read_page(generate_latest(Shop.tracker.registry))
+    for status in ("OK", "ZeroDivisionError"):
+        assert counts[f"agl_store_total{{method=sell, status={status}, store_pubmeth=sell}}"] == 1
+
+
+def test_counts_of_a_store_are_served_by_a_process_of_their_own(tmp_path):
+    shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "counts")}
+    (tmp_path / "counts").mkdir()
+    with serving("--tracker", "prometheus", "console", **shared) as (_, url):
+
+        async def use() -> None:
+            async with LightningStoreClient(url) as client:
+                await client.enqueue_rollout("a")
+
+        asyncio.run(use())
+        command = [sys.executable, "-W", "error", "-m", "lightning_core", "prometheus", "--port", "0"]
+        exporter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(**shared))
+        try:
+            address = exporter.stdout.readline().split()[-1]
+            there = scrape(address)
+        finally:
+            exporter.kill()
+            exporter.communicate()
+    assert {name: there.get(name) for name in (ENQUEUED, ANSWERED)} == {ENQUEUED: 1, ANSWERED: 1}
+
+
+ENQUEUED = "agl_store_total{method=enqueue_many_rollouts, status=OK, store_pubmeth=enqueue_many_rollouts}"
+ANSWERED = "agl_http_latency_count{method=POST, path=/v1/agl/queues/rollouts/enqueue, status=201}"
