@@ -96,6 +96,7 @@ def _verifier() -> Callable[[Component, Any], None]:
     from lightning_core.plugins import Hooks
     from lightning_core.registry.registry import require_buildable
     from lightning_core.runner import Runner
+    from lightning_core.runs.loggers import RunLogger
     from lightning_core.store import LightningStore
     from lightning_core.tracer import Tracer
 
@@ -107,6 +108,7 @@ def _verifier() -> Callable[[Component, Any], None]:
         "runners": Runner,
         "strategies": ExecutionStrategy,
         "graders": Grader,
+        "loggers": RunLogger,
     }
 
     def verify(component: Component, loaded: object) -> None:

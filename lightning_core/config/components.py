@@ -16,6 +16,7 @@ from lightning_core.registry import default_registry, load_object
 from lightning_core.registry.options import Options
 from lightning_core.registry.registry import is_factory, require_buildable
 from lightning_core.runner import Runner
+from lightning_core.runs.loggers import RunLogger
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 
@@ -128,6 +129,21 @@ def check_components(file: ConfigFile) -> tuple[dict[str, Options], list[str]]:
         else:
             faults += wrong
     return options, faults
+
+
+def build_loggers(file: ConfigFile, config: Config) -> list[RunLogger]:
+    """Build the loggers.
+
+    Raises:
+        ConfigError: When one cannot be found or built; says which.
+    """
+    built = []
+    for index, spec in enumerate(config.loggers):
+        try:
+            built.append(default_registry().build("loggers", spec, expected=RunLogger))
+        except (RegistryError, ValueError) as exc:
+            raise ConfigError(f"{file.where(('loggers', index))}: loggers: {exc}{raised_at(file, exc)}") from exc
+    return built
 
 
 def build_component(file: ConfigFile, config: Config, key: str) -> Any:

@@ -16,6 +16,7 @@ from lightning_core.agent import Grader, LitAgent
 from lightning_core.config.components import (
     GIVEN,
     build_component,
+    build_loggers,
     check_components,
     check_origin,
     load_named,
@@ -282,6 +283,7 @@ def load_job(
     datasets = {key: _dataset(file, key, getattr(config, key), folder) for key in DATASETS}
     plugins = [load_named(file, ("hooks", index), name) for index, name in enumerate(config.hooks)]
     reward = None if config.reward is None else _grader(file, config.reward)
+    loggers = build_loggers(file, config)
     built = {key: build_component(file, config, key) for key in ("algorithm", "tracer", "adapter")}
     if not dry_run and (run_dir is None or "store" in config.model_fields_set):
         built["store"] = build_component(file, config, "store")
@@ -296,6 +298,7 @@ def load_job(
             rollout_config=config.rollout_config,
             reward=reward,
             hooks=[*(hooks or ()), *plugins],
+            loggers=loggers,
             run_dir=None if dry_run else run_dir,
             llm_proxy=config.llm_proxy,
             budget=config.budget,

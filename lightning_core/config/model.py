@@ -86,6 +86,8 @@ class Config(BaseModel):
     test_dataset: Source | None = None
     hooks: list[str] = Field(default_factory=list)
     """`"module:name"` of plugins with hooks: objects, or classes that are called without arguments."""
+    loggers: list[Component] = Field(default_factory=list)
+    """Where the run's numbers are written, too: names, or mappings with a `name` and options."""
 
 
 COMPONENTS: dict[str, Kind] = {

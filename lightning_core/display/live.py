@@ -4,7 +4,7 @@ import io
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -22,9 +22,9 @@ from lightning_core.display.words import metric_words
 from lightning_core.runs import FitResult, RolloutCounts
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import group_failures, pattern_of
-from lightning_core.runs.standing import Snapshot, Standing
+from lightning_core.runs.standing import Onlooker, Snapshot, Standing
 from lightning_core.store import LightningStore
-from lightning_core.types import Attempt, NamedResources, Rollout, Span
+from lightning_core.types import Attempt, NamedResources, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ MAX_CAUSES_TOLD: Final = 5
 """How many causes of failures get a line as they come; the summary has the others."""
 
 
-class Display:
+class Display(Onlooker):
     """Hooks that show how a run stands. `stop` ends it whatever became of the run; it may be called again.
 
     Args:
@@ -46,39 +46,21 @@ class Display:
         standing: What is shown; None for a new one.
     """
 
-    stays_with_algorithm = True
-    """It shows rollouts of runner processes here, and is not sent to them."""
     unwritten: OSError | None = None
     """Why the output could not be written, such as a disk that is full. The run goes on without it."""
 
     def __init__(self, console: Console, standing: Standing | None = None) -> None:
+        super().__init__(standing)
         self.console = console
-        self.standing = Standing() if standing is None else standing
 
     def lightning_run_start(self, run_id: str, kept: RolloutCounts) -> None:
         """Begin to show."""
-        self.standing.begin(run_id, kept)
+        super().lightning_run_start(run_id, kept)
         self._started()
-
-    def lightning_rollout_start(self, attempt: Attempt) -> None:
-        """Count what runs."""
-        self.standing.attempt_began(attempt)
-
-    def lightning_rollout_end(
-        self, rollout: Rollout, attempt: Attempt, reward: float | None, spans: Sequence[Span]
-    ) -> None:
-        """Count what ended."""
-        usage = self.standing.attempt_ended(rollout, attempt, reward, spans)
-        self._attempt_ended(rollout, attempt, reward, usage)
-
-    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Take over what the algorithm reports."""
-        self.standing.step_ended(step, metrics)
-        self._step_ended(step, metrics)
 
     def lightning_run_end(self, run_id: str, status: str) -> None:
         """Stop showing."""
-        self.standing.end()
+        super().lightning_run_end(run_id, status)
         self.stop()
         self._ended(run_id, status)
 
@@ -101,10 +83,6 @@ class Display:
         """Give the terminal back."""
 
     def _started(self) -> None: ...
-
-    def _attempt_ended(self, rollout: Rollout, attempt: Attempt, reward: float | None, usage: Usage) -> None: ...
-
-    def _step_ended(self, step: int, metrics: Mapping[str, float | None]) -> None: ...
 
     def _ended(self, run_id: str, status: str) -> None: ...
 

@@ -42,6 +42,10 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "agentos": "lightning-agentos",
         "judge": "lightning-proxy",
     },
+    "loggers": {
+        "tensorboard": "lightning-loggers",
+        "wandb": "lightning-loggers",
+    },
     "pages": {
         "viewer": "lightning-viewer",
     },

@@ -24,6 +24,7 @@ from lightning_core.registry import Kind, Registry, Spec, default_registry
 from lightning_core.runner import Runner
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.first_rollouts import FirstRollouts
+from lightning_core.runs.loggers import RunLogger
 from lightning_core.runs.manifest import Origin
 from lightning_core.runs.recording import Recorder, Recording
 from lightning_core.store import LightningStore
@@ -117,6 +118,7 @@ class Trainer:
             named one with its options, such as `{"name": "judge", "rubric": "..."}`. None where agents score
             themselves.
         hooks: One plugin with hooks, or several (see `lightning_core.hookspecs`), besides those that are installed.
+        loggers: Where the run's numbers are written, too, such as `["tensorboard"]`; see `RunLogger`.
         registry: Where names are looked up; None for what is installed.
         port: Where a strategy that serves the store listens; without a strategy that is `processes`. A warning with
             any other.
@@ -165,6 +167,7 @@ class Trainer:
         rollout_config: RolloutConfig | None = None,
         reward: GraderSpec | None = None,
         hooks: object = (),
+        loggers: Sequence[Spec[RunLogger]] = (),
         registry: Registry | None = None,
         port: int | None = None,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
@@ -207,7 +210,8 @@ class Trainer:
         """The model proxy, or None."""
         self._budget = check_budget(budget, self.llm_proxy)
         self._plugins: Sequence[object] = tuple(in_sequence(hooks))
-        self.hooks = Hooks(self._plugins, load_entry_points=True, registry=self._registry)
+        built = [self._build("loggers", logger, RunLogger) for logger in in_sequence(loggers)]
+        self.hooks = Hooks([*self._plugins, *built], load_entry_points=True, registry=self._registry)
         self._stop_on_identical_failures = stop_on_identical_failures
         self._progress = _checked_progress(progress)
         self._first_run_id: str | None = None

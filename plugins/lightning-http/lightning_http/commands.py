@@ -294,7 +294,7 @@ def runner(
     show_warnings(context)
     # What belongs to the algorithm's side is neither needed nor made.
     datasets = ("train_dataset=null", "val_dataset=null", "test_dataset=null")
-    others = ("algorithm=baseline", "adapter=triplet", "store=memory", "strategy=local", "n_runners=null")
+    others = ("algorithm=baseline", "adapter=triplet", "store=memory", "strategy=local", "n_runners=null", "loggers=[]")
     job = load_job(config, overrides=[*overrides, *datasets, *others])
     counted = "1 process" if n_runners == 1 else f"{n_runners} processes"
 

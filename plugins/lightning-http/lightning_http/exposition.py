@@ -170,7 +170,8 @@ def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_l
     \b
     Example:
       export PROMETHEUS_MULTIPROC_DIR=/tmp/metrics
-      agl store & agl prometheus
+      agl store &
+      agl prometheus --port 4748
     """
     # Imported here, so that listing the commands stays fast.
     import uvicorn
