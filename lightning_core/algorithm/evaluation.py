@@ -177,7 +177,7 @@ class Evaluate(FastAlgorithm):
             added_by = f"{key}/resources/{digest_of(resources)}"
             resources_id = (await store.add_resources(resources, request_id=added_by)).resources_id
             self.report({}, best_resources=resources)
-        trials = await _run_trials(
+        trials = await run_trials(
             store,
             samples,
             repeat,
@@ -308,16 +308,20 @@ def _with_ends(name: str, found: Estimate | None) -> dict[str, float]:
     return {name: found.mean} | {end: value for end, value in ends.items() if value is not None}
 
 
-async def _run_trials(
+async def run_trials(
     store: LightningStore,
     samples: Sequence[Any],
-    repeat: int,
+    repeat: int = 1,
     *,
     resources_id: str | None,
     config: RolloutConfig | None,
     request_id: str,
     mode: RolloutMode = "test",
 ) -> list[Trial]:
+    """Run the agent on each sample some times, and return how that went, sample by sample.
+
+    The same `request_id` again continues what was begun; see `run_batch`, as for the other arguments.
+    """
     inputs = [sample for sample in samples for _ in range(repeat)]
     batch = await run_batch(store, inputs, mode=mode, resources_id=resources_id, config=config, request_id=request_id)
     return [_trial(outcome) for outcome in batch.outcomes]

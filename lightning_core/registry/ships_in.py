@@ -27,6 +27,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "legacy": "lightning-legacy",
         "prometheus": "lightning-http",
         "proxy": "lightning-proxy",
+        "referee": "lightning-referee",
         "report": "lightning-viewer",
         "runner": "lightning-http",
         "show": "lightning-viewer",

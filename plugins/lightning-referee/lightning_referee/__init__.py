@@ -1,0 +1,5 @@
+"""A referee for whoever improves an agent. Nothing is imported before use."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
