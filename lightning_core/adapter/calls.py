@@ -29,11 +29,16 @@ _SIGNS = (
 
 
 def is_call_span(span: Span) -> bool:
-    """Tell whether a span is of a model call, by what its source writes: GenAI, AgentOps, Traceloop, Weave, LiteLLM."""
+    """Tell whether a span is of a model call, by what its source writes.
+
+    Read are the GenAI conventions, OpenInference, AgentOps, Traceloop, Weave and LiteLLM.
+    """
     attributes = span.attributes
     operation = attributes.get(genai.OPERATION_NAME)
     if operation is not None:
         return operation in genai.INFERENCE_OPERATIONS
+    if genai.OPENINFERENCE_KIND in attributes:
+        return bool(attributes[genai.OPENINFERENCE_KIND] == "LLM")
     if span.name in (genai.LITELLM_RAW_SPAN, genai.LITELLM_REQUEST_SPAN):
         return True
     if any(attributes.get(name) in ("chat", "completion") for name in genai.REQUEST_TYPES):
@@ -341,7 +346,7 @@ def _purpose(span: Span) -> str | None:
 
 def _model(span: Span) -> str | None:
     attributes: Mapping[str, Any] = span.attributes
-    for name in (genai.RESPONSE_MODEL, genai.REQUEST_MODEL, genai.OUTPUT_MODEL):
+    for name in (genai.RESPONSE_MODEL, genai.REQUEST_MODEL, genai.OUTPUT_MODEL, *genai.OPENINFERENCE_MODELS):
         if isinstance(attributes.get(name), str):
             return str(attributes[name])
     if span.name == genai.LITELLM_RAW_SPAN:
@@ -355,6 +360,8 @@ def _finish_reasons(span: Span) -> list[str | None]:
     found = decoded(attributes.get(genai.FINISH_REASONS))
     if isinstance(found, (list, tuple)):
         return [str(reason) if reason is not None else None for reason in found]
+    if isinstance(found := attributes.get(genai.OPENINFERENCE_FINISH_REASON), str):
+        return [found]
     reasons: list[str | None] = []
     for prefix in (genai.COMPLETION, genai.OUTPUT_CHOICES):
         while (reason := attributes.get(f"{prefix}.{len(reasons)}.finish_reason")) is not None:

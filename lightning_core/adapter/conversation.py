@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_core.adapter import genai
@@ -208,12 +208,14 @@ _Reader = Callable[[Span, Mapping[str, Any]], Messages]
 
 def request_messages(span: Span) -> Messages:
     """Read the messages that the model was given; none when the span has none."""
-    return _first_of((_genai_request, _indexed_request, _weave_request, _event_request, _raw_request), span)
+    readers = (_genai_request, _indexed_request, _weave_request, _openinference_request, _event_request, _raw_request)
+    return _first_of(readers, span)
 
 
 def answer_messages(span: Span) -> Messages:
     """Read the assistant's message of each choice; none when the span has none."""
-    return _first_of((_genai_answers, _indexed_answers, _weave_answers, _event_answers, _raw_answers), span)
+    readers = (_genai_answers, _indexed_answers, _weave_answers, _openinference_answers, _event_answers, _raw_answers)
+    return _first_of(readers, span)
 
 
 def offered_tools(span: Span) -> list[dict[str, Any]]:
@@ -224,6 +226,9 @@ def offered_tools(span: Span) -> list[dict[str, Any]]:
         found = chat_tools(nested(attributes, *genai.TOOL_PREFIXES))
     if not found:
         found = chat_tools(nested(attributes, genai.INPUT_TOOLS))
+    if not found:
+        tools = _unwrapped(nested(attributes, genai.OPENINFERENCE_TOOLS), "tool")
+        found = chat_tools([tool.get("json_schema") for tool in tools])
     if not found and span.name == genai.LITELLM_RAW_SPAN:
         found = chat_tools(raw_fields(attributes).get("tools"))
     return found
@@ -274,6 +279,38 @@ def _weave_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
 
 def _weave_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
     return _read_choices(entries(nested(attributes, genai.OUTPUT_CHOICES)))
+
+
+def _openinference_request(_: Span, attributes: Mapping[str, Any]) -> Messages:
+    return chat_messages(_openinference_messages(nested(attributes, genai.OPENINFERENCE_INPUT)))
+
+
+def _openinference_answers(_: Span, attributes: Mapping[str, Any]) -> Messages:
+    messages = _openinference_messages(nested(attributes, genai.OPENINFERENCE_OUTPUT))
+    return chat_messages(messages, role="assistant")
+
+
+def _openinference_messages(given: Any) -> Messages:
+    """Turn OpenInference's messages into OpenAI's; https://github.com/Arize-ai/openinference, in spec/."""
+    messages = []
+    for message in _unwrapped(given, "message"):
+        parts: list[dict[str, Any]] = []
+        for part in _unwrapped(message.get("contents"), "message_content"):
+            if part.get("type") == "image":
+                url = next((image.get("url") for image in _unwrapped([part.get("image")], "image")), None)
+                parts.append({"type": "image_url", "image_url": {"url": url}})
+            else:
+                parts.append({"type": "text", "text": _text(part.get("text"))})
+        calls = list(_unwrapped(message.get("tool_calls"), "tool_call"))
+        messages.append({**message, "tool_calls": calls, **({"content": parts} if parts else {})})
+    return messages
+
+
+def _unwrapped(given: Any, name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield what each entry of a list has under the name that OpenInference repeats in each of them."""
+    for entry in entries(given):
+        if isinstance(entry, Mapping) and isinstance(entry.get(name), Mapping):
+            yield entry[name]
 
 
 def _raw_request(span: Span, attributes: Mapping[str, Any]) -> Messages:

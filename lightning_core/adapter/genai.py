@@ -20,6 +20,7 @@ LOGPROBS_CONTENT = "logprobs.content"
 OPERATION_NAME = "gen_ai.operation.name"
 INFERENCE_OPERATIONS = frozenset({"chat", "completion", "generate_content", "responses", "text_completion"})
 """The values of `OPERATION_NAME` that mean a model call; others are agents, tools and embeddings."""
+PROVIDER_NAME = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
 RESPONSE_MODEL = "gen_ai.response.model"
 RESPONSE_ID = "gen_ai.response.id"
@@ -28,6 +29,16 @@ INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
 TOOL_DEFINITIONS = "gen_ai.tool.definitions"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+AGENT_NAME = "gen_ai.agent.name"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+TOOL_CALL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_CALL_RESULT = "gen_ai.tool.call.result"
+EVALUATION_EVENT = "gen_ai.evaluation.result"
+EVALUATION_NAME = "gen_ai.evaluation.name"
+EVALUATION_VALUE = "gen_ai.evaluation.score.value"
 ERROR_TYPE = "error.type"
 BUDGET_EXHAUSTED = "budget_exhausted"
 """The value of `ERROR_TYPE` for a call that a budget kept from starting."""
@@ -69,6 +80,20 @@ REQUEST_TYPES = ("gen_ai.request.type", "llm.request.type")
 TOOL_PREFIXES = ("gen_ai.request.functions", "gen_ai.request.tools", "llm.request.functions")
 TOOL_SPAN = "tool"
 """Prefix of what a tool's span says: `tool.name`, `tool.parameters`, `tool.call.id`, `tool.call.type`."""
+
+# OpenInference, the names of Arize's instrumentors and of Phoenix.
+OPENINFERENCE_KIND = "openinference.span.kind"
+"""What a span is of: `LLM`, `TOOL`, `AGENT` and others."""
+OPENINFERENCE_INPUT = "llm.input_messages"
+"""Prefix of the request's messages: `llm.input_messages.0.message.role`, ..."""
+OPENINFERENCE_OUTPUT = "llm.output_messages"
+"""Prefix of the answers: `llm.output_messages.0.message.content`, ..."""
+OPENINFERENCE_TOOLS = "llm.tools"
+"""Prefix of the tools: `llm.tools.0.tool.json_schema`, ..."""
+OPENINFERENCE_MODELS = ("llm.response.model_name", "llm.request.model_name", "llm.model_name")
+OPENINFERENCE_FINISH_REASON = "llm.finish_reason"
+OPENINFERENCE_PARAMETERS = "llm.invocation_parameters"
+"""The request's parameters: JSON of an object."""
 
 # Weave, as agentlightning 0.3 records it.
 OPERATION_INPUT = LightningSpanAttributes.OPERATION_INPUT.value

@@ -38,7 +38,7 @@ class CallSelector:
     Args:
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
         llm_call_match: A regular expression, searched in span names; None for every model call. A span of the GenAI
-            conventions or of the LiteLLM proxy is matched under the name `openai.chat.completion` too.
+            conventions, of OpenInference or of the LiteLLM proxy is also matched as `openai.chat.completion`.
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
 
@@ -110,9 +110,10 @@ class CallSelector:
     def _matches(self, span: Span) -> bool:
         if self._name_pattern is None or self._name_pattern.search(span.name):
             return True
-        named_otherwise = genai.OPERATION_NAME in span.attributes or span.name in (
-            genai.LITELLM_RAW_SPAN,
-            genai.LITELLM_REQUEST_SPAN,
+        named_otherwise = (
+            genai.OPERATION_NAME in span.attributes
+            or genai.OPENINFERENCE_KIND in span.attributes
+            or span.name in (genai.LITELLM_RAW_SPAN, genai.LITELLM_REQUEST_SPAN)
         )
         return named_otherwise and is_call_span(span) and self._name_pattern.search(genai.CHAT_CALL_NAME) is not None
 

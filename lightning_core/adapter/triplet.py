@@ -43,8 +43,8 @@ class TracerTraceToTriplet(TraceToTripletBase):
 
     Args:
         repair_hierarchy: Whether spans that float under the root are first moved to where they belong.
-        llm_call_match: A regular expression, searched in span names: the model calls. Spans of the GenAI conventions
-            and of the LiteLLM proxy are matched under the name `openai.chat.completion` too.
+        llm_call_match: A regular expression, searched in span names: the model calls. Spans of the GenAI
+            conventions, of OpenInference and of the LiteLLM proxy are also matched as `openai.chat.completion`.
         agent_match: A regular expression, searched in the name of the innermost agent around a call; None for any.
         exclude_llm_call_in_reward: Whether calls within the computation of a reward are left out.
         reward_match: How a reward finds its call.
@@ -155,8 +155,8 @@ def _spans(source: "Sequence[Span] | Sequence[ReadableSpan]") -> list[Span]:
 def triplet_of(call: ModelCall, agent_name: str) -> Triplet:
     """Return the triplet of a call, without a reward."""
     recorded = _Recorded(call)
-    raw_prompt = recorded.first("prompt", genai.INPUT_CHAT, genai.INPUT_MESSAGES)
-    raw_answer = recorded.first("completion", genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES)
+    raw_prompt = recorded.first("prompt", genai.INPUT_CHAT, genai.INPUT_MESSAGES, genai.OPENINFERENCE_INPUT)
+    raw_answer = recorded.first("completion", genai.OUTPUT_CHOICES, genai.OUTPUT_MESSAGES, genai.OPENINFERENCE_OUTPUT)
     response: dict[str, Any] = {"token_ids": _or_empty(call.response_token_ids), "raw_content": raw_answer}
     logprobs = _logprobs(call)
     if logprobs is not None:

@@ -5,20 +5,29 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.adapter import ModelCall, read_model_calls
-from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED, ERROR_TYPE, OPERATION_OUTPUT
+from lightning_core.adapter.genai import (
+    ATTEMPT_LIMIT,
+    BUDGET_EXHAUSTED,
+    ERROR_TYPE,
+    INPUT_TOKENS,
+    OPERATION_OUTPUT,
+    OUTPUT_TOKENS,
+)
 from lightning_core.types import Span
 
 _REFUSED = (BUDGET_EXHAUSTED, ATTEMPT_LIMIT)
-_INPUT_TOKENS = (
-    "gen_ai.usage.input_tokens",
+_INPUT_NAMES = (
+    INPUT_TOKENS,
     "gen_ai.usage.prompt_tokens",
     "llm.usage.prompt_tokens",
+    "llm.token_count.prompt",  # OpenInference
     f"{OPERATION_OUTPUT}.usage.prompt_tokens",
 )
-_OUTPUT_TOKENS = (
-    "gen_ai.usage.output_tokens",
+_OUTPUT_NAMES = (
+    OUTPUT_TOKENS,
     "gen_ai.usage.completion_tokens",
     "llm.usage.completion_tokens",
+    "llm.token_count.completion",
     f"{OPERATION_OUTPUT}.usage.completion_tokens",
 )
 _COST = (
@@ -27,6 +36,7 @@ _COST = (
     "gen_ai.usage.cost_usd",
     "gen_ai.cost.total_cost",  # the LiteLLM proxy
     "litellm.cost.total",
+    "llm.cost.total",  # OpenInference
 )
 """No price list is kept here: a cost is known where the source of a span knows it."""
 
@@ -68,7 +78,7 @@ def read_usage(spans: Sequence[Span]) -> Usage:
 
 def usage_of(call: ModelCall) -> Usage:
     """Return what one call used; the numbers of recorded token ids where no source told a number."""
-    input_tokens, output_tokens = _find_number(call.spans, _INPUT_TOKENS), _find_number(call.spans, _OUTPUT_TOKENS)
+    input_tokens, output_tokens = _find_number(call.spans, _INPUT_NAMES), _find_number(call.spans, _OUTPUT_NAMES)
     if input_tokens is None and call.prompt_token_ids is not None:
         input_tokens = len(call.prompt_token_ids)
     if output_tokens is None and any(choice.token_ids is not None for choice in call.choices):

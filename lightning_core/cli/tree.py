@@ -29,8 +29,8 @@ MAX_ATTRIBUTES = 8
 
 _CONVENTIONS = (
     *(f"{each}." for each in ("agentlightning", "agentops", "code", "error", "exception", "gen_ai", "http", "llm")),
-    *(f"{each}." for each in ("net", "network", "openai", "otel", "server", "service", "telemetry", "thread", "tool")),
-    *(f"{each}." for each in ("traceloop", "url", "user_agent", "weave")),
+    *(f"{each}." for each in ("net", "network", "openai", "openinference", "otel", "server", "service", "telemetry")),
+    *(f"{each}." for each in ("thread", "tool", "traceloop", "url", "user_agent", "weave")),
 )
 """Attributes that begin so are those of OpenTelemetry, of instrumentors, or ours."""
 

@@ -8,16 +8,21 @@ import importlib.metadata
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace import Link, Status
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from lightning_core.adapter.current_names import with_current_names
+from lightning_core.adapter.genai import INFERENCE_OPERATIONS, OPERATION_NAME
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.trace import Trace
+from lightning_core.types import Span
 from lightning_core.types.text import well_formed, well_formed_value
 
 logger = logging.getLogger(__name__)
@@ -102,8 +107,64 @@ def with_resource(span: ReadableSpan, resource: Resource) -> ReadableSpan:
     )
 
 
+class _CurrentNames(SpanExporter):
+    """Sends spans under the current names of OpenTelemetry's GenAI conventions, in the thread that sends."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._exporter.export([self._renamed(span) for span in spans])
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    @staticmethod
+    def _renamed(span: ReadableSpan) -> ReadableSpan:
+        recorded = Span.from_opentelemetry(span, "", "", 0)
+        current = with_current_names(recorded)
+        if current == recorded:
+            return span
+        return readable(current, resource=span.resource, scope=span.instrumentation_scope)
+
+
+def readable(span: Span, *, resource: Resource, scope: InstrumentationScope | None = None) -> ReadableSpan:
+    """Make the span that OpenTelemetry's exporters take. It is a client's if it is of a model call, else internal."""
+    is_call = span.attributes.get(OPERATION_NAME) in INFERENCE_OPERATIONS
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace_id, span.span_id),
+        parent=None if span.parent_id is None else _context(span.trace_id, span.parent_id),
+        resource=resource,
+        attributes={name: value for name, value in span.attributes.items() if value is not None},
+        events=[
+            Event(each.name, dict(each.attributes), None if each.timestamp is None else nanoseconds(each.timestamp))
+            for each in span.events
+        ],
+        links=[
+            Link(_context(each.context.trace_id, each.context.span_id), dict(each.attributes)) for each in span.links
+        ],
+        kind=SpanKind.CLIENT if is_call else SpanKind.INTERNAL,
+        status=Status(StatusCode[span.status.status_code], span.status.description),
+        start_time=None if span.start_time is None else nanoseconds(span.start_time),
+        end_time=None if span.end_time is None else nanoseconds(span.end_time),
+        instrumentation_scope=scope,
+    )
+
+
+def nanoseconds(seconds: float) -> int:
+    """Convert seconds since the epoch to OpenTelemetry's nanoseconds."""
+    return round(seconds * 1_000_000_000)
+
+
+def _context(trace_id: str, span_id: str) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
 def export_from_environment() -> SpanExport | None:
     """Make the export that the environment asks for; None when it asks for none.
+
+    Spans are sent under the current names of OpenTelemetry's GenAI conventions.
 
     It does with `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, unless `OTEL_TRACES_EXPORTER`
     names other exporters only. When the exporter is not installed or does not work, a warning says so, and None is
@@ -133,7 +194,7 @@ def export_from_environment() -> SpanExport | None:
         )
         return None
     try:
-        return SpanExport(offers[0].load()())
+        return SpanExport(_CurrentNames(offers[0].load()()))
     except Exception as exc:
         logger.warning("lightning.export_off protocol=%s cause=%r; the OTLP exporter cannot be used", protocol, exc)
         return None

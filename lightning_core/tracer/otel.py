@@ -18,7 +18,7 @@ from lightning_core.emitter.exception import exception_attributes
 from lightning_core.emitter.recording import OK, LocalRecording, failure_text, failures_recorded, record_locally
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer
-from lightning_core.tracer.export import SpanExport, export_from_environment
+from lightning_core.tracer.export import SpanExport, export_from_environment, nanoseconds
 from lightning_core.tracer.instrumentors import (
     GENAI,
     start_carrying_context,
@@ -327,11 +327,6 @@ def otel_status(status: TraceStatus) -> otel.Status:
     code = otel.StatusCode[status.status_code]
     # OpenTelemetry has descriptions for errors only.
     return otel.Status(code, status.description if code is otel.StatusCode.ERROR else None)
-
-
-def nanoseconds(seconds: float) -> int:
-    """Convert seconds since the epoch to OpenTelemetry's nanoseconds."""
-    return round(seconds * 1_000_000_000)
 
 
 _SIMPLE = frozenset({str, bool, int, float, type(None)})
