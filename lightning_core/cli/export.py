@@ -1,6 +1,7 @@
 """`agl export`: what a run has made, in a form that other programs read."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,15 +17,39 @@ from lightning_core.cli.options import runs_dir_option, runs_root
     type=click.Path(path_type=Path),
     help="Where to write it; nothing may be there. Without it, RUN-FORM in the current folder.",
 )
+@click.option(
+    "--rows",
+    metavar="KIND",
+    help="For jsonl, parquet and hf: messages (by default), sft, trajectories or triplets.",
+)
+@click.option(
+    "--best",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Of each input only the N with the highest rewards.",
+)
+@click.option("--min-reward", type=float, metavar="X", help="Only rollouts with at least this reward.")
+@click.option("--mode", type=click.Choice(["train", "val", "test"]), help="Only rollouts of this mode.")
+@click.option("--redact", is_flag=True, help="Replace keys and passwords by ***, and leave out token ids.")
+@click.option("--endpoint", metavar="URL", help="For otlp: where traces go; by default what the environment says.")
 @runs_dir_option
-def export(run: str, target: str, output: Path | None, runs_dir: Path | None) -> None:
+def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **given: Any) -> None:
     """Write what a RUN has made, in a form that other programs read.
 
-    RUN is an id, the beginning of one, or the path of its folder. The form `model` (of lightning-verl) is a folder for
-    vLLM: the newest model that was saved, or the LoRA adapter.
+    RUN is an id, the beginning of one, or the path of its folder.
+
+    \b
+    Forms of lightning-export:
+      jsonl, parquet, hf   rows to train on: a file, or a folder for load_dataset
+      atif                 trajectories, in a folder for harbor
+      otlp                 traces, sent to Phoenix, Jaeger or another collector
+    Of lightning-verl:
+      model                the newest model that was saved, or LoRA adapter, for vLLM
 
     \b
     Example:
+      agl export run-3f2a --to hf --rows sft --best 2 -o examples
+      agl export run-3f2a --to otlp --endpoint http://127.0.0.1:6006/v1/traces
       agl export run-3f2a --to model -o trained
     """
     # Imported here, so that listing the commands stays fast.
@@ -33,9 +58,12 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None) ->
 
     from lightning_core.errors import ConfigError
     from lightning_core.registry import default_registry
+    from lightning_core.registry.options import check_options
     from lightning_core.runs.folder import find_run
 
     write = default_registry().load("exports", target)
+    options = {name: value for name, value in given.items() if value is not None and value is not False}
+    check_options(f"--to {target}", options, write)
     folder = find_run(runs_root(runs_dir), run)
     output = (output or Path(f"{folder.run_id}-{target}")).absolute()
     if output.exists():
@@ -43,11 +71,13 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None) ->
     output.parent.mkdir(parents=True, exist_ok=True)
     draft = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        written = write(folder, draft)
-        draft.rename(output)
+        written = write(folder, draft, **options)
+        if draft.exists():
+            draft.rename(output)
+            written = f"{output}: {written}"
     finally:
         if draft.is_dir():
             shutil.rmtree(draft)
         else:
             draft.unlink(missing_ok=True)
-    click.echo(f"{output}: {written}")
+    click.echo(written)

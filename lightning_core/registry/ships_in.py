@@ -24,6 +24,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     "commands": {
         "agentops": "lightning-agentops",
         "compare": "lightning-viewer",
+        "import": "lightning-export",
         "legacy": "lightning-legacy",
         "prometheus": "lightning-http",
         "proxy": "lightning-proxy",
@@ -37,7 +38,12 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
         "vllm": "lightning-verl",
     },
     "exports": {
+        "atif": "lightning-export",
+        "hf": "lightning-export",
+        "jsonl": "lightning-export",
         "model": "lightning-verl",
+        "otlp": "lightning-export",
+        "parquet": "lightning-export",
     },
     "graders": {
         "agentos": "lightning-agentos",

@@ -39,11 +39,11 @@ def report(
     """
     import asyncio
 
+    from lightning_core.runs.stored import copied, find
     from lightning_viewer import compare as comparing
     from lightning_viewer.collect import MAX_TRACES, collect
     from lightning_viewer.redaction import redacted
     from lightning_viewer.report import REPORT_FILE, write_report
-    from lightning_viewer.stored import copied, find
 
     folder = find(runs_root(runs_dir), run)
     compared = None if other is None else find(runs_root(runs_dir), other)
@@ -101,9 +101,9 @@ def show(
     from lightning_core.cli.console import plain_console
     from lightning_core.cli.run_report import print_run
     from lightning_core.runs.recording import read_best
+    from lightning_core.runs.stored import copied, find
     from lightning_viewer.reading import read_aggregates
     from lightning_viewer.report import REPORT_FILE
-    from lightning_viewer.stored import copied, find
     from lightning_viewer.terminal import print_before_and_after, print_failed, print_rollout, print_rollouts
 
     if rollout is not None and (as_json or failed):
@@ -164,8 +164,8 @@ def compare(before: str, after: str, limit: int, as_json: bool, runs_dir: Path |
     import json
 
     from lightning_core.cli.console import plain_console, to_json
+    from lightning_core.runs.stored import copied, find
     from lightning_viewer import compare as comparing
-    from lightning_viewer.stored import copied, find
     from lightning_viewer.terminal import print_comparison
 
     root = runs_root(runs_dir)
@@ -206,7 +206,7 @@ def top(run: str | None, url: str | None, runs_dir: Path | None) -> None:
 
     from lightning_core.cli.console import plain_console
     from lightning_core.errors import ConfigError
-    from lightning_viewer.stored import find
+    from lightning_core.runs.stored import find
     from lightning_viewer.top import looks_at_folder, looks_at_store, watch
 
     if run is not None and url is not None:

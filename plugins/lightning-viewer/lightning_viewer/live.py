@@ -14,12 +14,12 @@ from typing import Any, Literal
 from lightning_core.errors import LightningError, NotFound
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.recording import read_best
+from lightning_core.runs.stored import copied
 from lightning_core.store import LightningStore
 from lightning_core.types import RolloutStatus
 from lightning_viewer.aggregates import Aggregates, Filter
 from lightning_viewer.collect import FORMAT, about_run
 from lightning_viewer.reading import Follower
-from lightning_viewer.stored import copied
 
 logger = logging.getLogger(__name__)
 

@@ -190,8 +190,8 @@ async def _compare(live: "Live", request: Request) -> Any:
     """Compare another run with this one."""
     from lightning_core.runs.folder import runs_in
     from lightning_core.runs.recording import read_best
+    from lightning_core.runs.stored import copied
     from lightning_viewer.compare import compare, most_changed, read_side, side_of
-    from lightning_viewer.stored import copied
 
     asked = request.query_params
     if live.root is None or live.folder is None:

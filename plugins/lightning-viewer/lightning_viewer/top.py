@@ -22,11 +22,11 @@ from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.runs import RunFolder
 from lightning_core.runs.metrics import newest_of, read_metrics
 from lightning_core.runs.standing import CURVES
+from lightning_core.runs.stored import copied
 from lightning_core.types import Worker
 from lightning_viewer.aggregates import Aggregates, Filter
 from lightning_viewer.reading import Follower, read_aggregates
 from lightning_viewer.routes import PREFIX
-from lightning_viewer.stored import copied
 
 INTERVAL_SECONDS = 1.0
 """The least time between two looks. One that takes long is followed by a longer rest, so that it disturbs little."""

@@ -72,10 +72,10 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
 
     from lightning_core.errors import StoreError
     from lightning_core.registry import default_registry
+    from lightning_core.runs.stored import find
     from lightning_core.store import LightningStore
     from lightning_viewer.door import Door
     from lightning_viewer.live import Live
-    from lightning_viewer.stored import find
 
     if key is None and not is_loopback(host):
         raise ConfigError(

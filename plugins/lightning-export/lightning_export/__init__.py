@@ -1,0 +1,1 @@
+"""Runs for other programs: datasets, ATIF trajectories, OpenTelemetry traces; and ATIF trajectories as runs."""

@@ -1,0 +1,121 @@
+"""Reads the attempts of a run one by one, so that a run may be larger than memory."""
+
+import hashlib
+import heapq
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_core.algorithm.batch import reward_of
+from lightning_core.algorithm.own_calls import is_of_algorithm
+from lightning_core.runs.folder import RunFolder
+from lightning_core.runs.stored import copied
+from lightning_core.secrets import hide_keys_in, remember_environment, remember_secrets
+from lightning_core.store import LightningStore
+from lightning_core.types import AttemptedRollout, RolloutMode, RolloutStatus, Span
+
+PAGE_SIZE = 100
+"""How many rollouts are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rollouts of a run are exported, and how."""
+
+    statuses: Sequence[RolloutStatus] = ("succeeded",)
+    mode: RolloutMode | None = None
+    """What the rollouts were for; None for all."""
+    best: int | None = None
+    """Of the rollouts of one input, only so many, those with the highest rewards; None for all, rewarded or not."""
+    min_reward: float | None = None
+    """Only rollouts with at least this reward."""
+    redact: bool = False
+    """Whether secrets are replaced, and token ids left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A rollout that has ended, with its last attempt."""
+
+    rollout: AttemptedRollout
+    reward: float | None
+    """The final one; None where there is none."""
+    spans: list[Span]
+
+
+def agent_of(run: RunFolder) -> str:
+    """Return what the agent of a run is called, as its config says: `solve` of `agent:solve`."""
+    named = run.manifest().origin.config.get("agent")
+    named = named.get("name") if isinstance(named, Mapping) else named
+    return named.rpartition(":")[2] if isinstance(named, str) and named else "agent"
+
+
+async def read_ended(run: RunFolder, wanted: Wanted) -> AsyncIterator[Ended]:
+    """Yield the rollouts in the order in which they were made; an algorithm's own calls are left out.
+
+    Held at once are one page of rollouts, the spans of one attempt and, for `best`, an id and a reward for each input.
+
+    Raises:
+        RunFolderError: When the run has no store in its folder.
+    """
+    async with copied(run) as store:
+        if wanted.redact:
+            remember_environment()
+            for version in await store.query_resources():
+                remember_secrets("resources", version.resources)
+        chosen = None if wanted.best is None else await _best(store, wanted, wanted.best)
+        async for rollout in _rollouts(store, wanted):
+            if chosen is not None and rollout.rollout_id not in chosen:
+                continue
+            reward = await reward_of(store, rollout)
+            if wanted.min_reward is None or (reward is not None and reward >= wanted.min_reward):
+                spans = list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+                if wanted.redact:
+                    rollout = rollout.model_copy(update={"input": hide_keys_in(rollout.input)})
+                    spans = [redacted(span) for span in spans]
+                yield Ended(rollout, reward, spans)
+
+
+def redacted(span: Span) -> Span:
+    """Copy a span with secrets replaced by `***`, and without token ids and log-probabilities."""
+    events = [each.model_copy(update={"attributes": _redacted(each.attributes)}) for each in span.events]
+    description = hide_keys_in(span.status.description)
+    status = span.status.model_copy(update={"description": description})
+    return span.model_copy(update={"attributes": _redacted(span.attributes), "events": events, "status": status})
+
+
+def _redacted(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = hide_keys_in(attributes)
+    return {name: value for name, value in found.items() if not _spells_text(name)}
+
+
+def _spells_text(name: str) -> bool:
+    """Tell whether an attribute says the text in tokens, by its name. LiteLLM has them in the provider's answer."""
+    return "token_ids" in name or "logprobs" in name or (name.startswith("llm.") and name.endswith(".choices"))
+
+
+async def _rollouts(store: LightningStore, wanted: Wanted) -> AsyncIterator[AttemptedRollout]:
+    offset = 0
+    modes = None if wanted.mode is None else [wanted.mode]
+    while page := await store.query_rollouts(status_in=wanted.statuses, mode_in=modes, limit=PAGE_SIZE, offset=offset):
+        offset += len(page)
+        for rollout in page:
+            if isinstance(rollout, AttemptedRollout) and not is_of_algorithm(rollout):
+                yield rollout
+
+
+async def _best(store: LightningStore, wanted: Wanted, count: int) -> set[str]:
+    """Return the ids of the best rollouts of each input; of equally good ones the earliest."""
+    best: dict[bytes, list[tuple[float, int, str]]] = {}
+    place = 0
+    async for rollout in _rollouts(store, wanted):
+        place -= 1
+        if (reward := await reward_of(store, rollout)) is None:
+            continue
+        task = json.dumps([rollout.mode, rollout.input], sort_keys=True, default=str)
+        kept = best.setdefault(hashlib.sha256(task.encode()).digest(), [])
+        heapq.heappush(kept, (reward, place, rollout.rollout_id))
+        if len(kept) > count:
+            heapq.heappop(kept)
+    return {rollout_id for kept in best.values() for *_, rollout_id in kept}

@@ -1,0 +1,193 @@
+"""`agl export RUN --to jsonl|parquet|hf`: rows of a run in files."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from lightning_core.errors import ConfigError
+from lightning_core.runs.folder import RunFolder
+from lightning_core.types import RolloutMode
+from lightning_export.attempts import Wanted, read_ended
+from lightning_export.rows import Row, RowKind, rows_of
+
+BATCH_WEIGHT = 1_000_000
+"""After so many tokens, a row counting as 1,000 besides its own, rows are written as one group."""
+
+_IDS = pa.list_(pa.int64())
+_TOOL_CALL = pa.struct(
+    {"id": pa.string(), "type": pa.string(), "function": pa.struct({"name": pa.string(), "arguments": pa.string()})}
+)
+_MESSAGE = pa.struct(
+    {
+        **{name: pa.string() for name in ("role", "content", "reasoning_content", "name", "tool_call_id")},
+        "tool_calls": pa.list_(_TOOL_CALL),
+    }
+)
+_COMMON = {
+    **{name: pa.string() for name in ("run_id", "rollout_id", "attempt_id", "mode", "resources_id", "input")},
+    "reward": pa.float64(),
+}
+_SCHEMAS: Mapping[RowKind, pa.Schema] = {
+    "messages": pa.schema({**_COMMON, "messages": pa.list_(_MESSAGE), "tools": pa.string()}),
+    "sft": pa.schema({**_COMMON, "prompt": pa.list_(_MESSAGE), "completion": pa.list_(_MESSAGE), "tools": pa.string()}),
+    "trajectories": pa.schema(
+        {
+            **_COMMON,
+            "prompt_ids": _IDS,
+            "response_ids": _IDS,
+            "loss_mask": pa.list_(pa.int8()),
+            "logprobs": pa.list_(pa.float64()),
+            "call_rewards": pa.list_(pa.float64()),
+        }
+    ),
+    "triplets": pa.schema(
+        {
+            **_COMMON,
+            "prompt": pa.list_(_MESSAGE),
+            "response": _MESSAGE,
+            "prompt_ids": _IDS,
+            "response_ids": _IDS,
+            "logprobs": pa.list_(pa.float64()),
+            "call_reward": pa.float64(),
+            **{name: pa.string() for name in ("model", "finish_reason", "error")},
+        }
+    ),
+}
+_SPLITS = {"train": "train", "val": "validation", "test": "test", None: "train"}
+"""What Hugging Face calls the rollouts of each mode."""
+
+
+Add = Callable[[Row], None]
+Open = Callable[[Path, pa.Schema], AbstractContextManager[Add]]
+
+
+@contextmanager
+def _lines(path: Path, schema: pa.Schema) -> Iterator[Add]:
+    with open(path, "w", encoding="utf-8") as file:
+        yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+
+
+@contextmanager
+def _parquet(path: Path, schema: pa.Schema) -> Iterator[Add]:
+    waiting: list[Row] = []
+    weight = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+
+        def add(row: Row) -> None:
+            nonlocal weight
+            waiting.append({name: _flat(name, value) for name, value in row.items()})
+            weight += 1_000 + sum(len(row.get(name) or ()) for name in ("prompt_ids", "response_ids"))
+            if weight > BATCH_WEIGHT:
+                write()
+
+        def write() -> None:
+            nonlocal weight
+            file.write_table(pa.Table.from_pylist(waiting, schema=schema))
+            waiting.clear()
+            weight = 0
+
+        yield add
+        write()
+
+
+@contextmanager
+def _splits(folder: Path, schema: pa.Schema) -> Iterator[Add]:
+    data = folder / "data"
+    data.mkdir(parents=True)
+    with ExitStack() as files:
+        opened: dict[str, Add] = {}
+
+        def add(row: Row) -> None:
+            split = _SPLITS[row["mode"]]
+            if split not in opened:
+                opened[split] = files.enter_context(_parquet(data / f"{split}.parquet", schema))
+            opened[split](row)
+
+        yield add
+
+
+def _why(kind: RowKind, rollouts: int) -> str:
+    if not rollouts:
+        return "none of its rollouts is wanted: those count that succeeded, and with --best those with a reward"
+    missing = "token ids of model calls" if kind == "trajectories" else "model calls"
+    return f"its {rollouts:,} rollouts have no recorded {missing}"
+
+
+def _flat(name: str, value: Any) -> Any:
+    """Return what fits the column: messages have texts, and what is nested otherwise is JSON."""
+    if name == "tools":
+        return None if value is None else json.dumps(value, ensure_ascii=False)
+    if name == "response" and value is not None:
+        return _flat_message(value)
+    if name in ("messages", "prompt", "completion"):
+        return [_flat_message(message) for message in value]
+    return value
+
+
+def _flat_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    is_text = content is None or isinstance(content, str)
+    return {**message, "content": content if is_text else json.dumps(content, ensure_ascii=False)}
+
+
+def _export(opened: Open) -> Callable[..., str]:
+    def export(
+        run: RunFolder,
+        target: Path,
+        *,
+        rows: RowKind = "messages",
+        best: int | None = None,
+        min_reward: float | None = None,
+        mode: RolloutMode | None = None,
+        redact: bool = False,
+    ) -> str:
+        """Write rows of the rollouts that succeeded.
+
+        Args:
+            run: The run.
+            target: The file or folder to make.
+            rows: What a row is; see `rows_of`.
+            best: Of each input only so many rollouts, with the highest rewards; by default 1 for `sft`, else all.
+            min_reward: Only rollouts with at least this reward.
+            mode: Only rollouts of this mode.
+            redact: Replace secrets, and leave out token ids.
+
+        Raises:
+            ConfigError: When there is no row, or `redact` would leave nothing of them.
+        """
+        if redact and rows == "trajectories":
+            raise ConfigError("--redact leaves out token ids, and trajectories are nothing else; take --rows messages")
+        if best is None and rows == "sft":
+            best = 1
+        return asyncio.run(
+            _write(run, opened, target, rows, Wanted(mode=mode, best=best, min_reward=min_reward, redact=redact))
+        )
+
+    return export
+
+
+async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, wanted: Wanted) -> str:
+    rollouts = count = 0
+    with opened(target, _SCHEMAS[kind]) as add:
+        async for ended in read_ended(run, wanted):
+            rollouts += 1
+            for row in rows_of(run.run_id, ended, kind):
+                count += 1
+                add(row)
+    if not count:
+        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, rollouts)}")
+    return f"{count:,} rows of {rollouts:,} rollouts"
+
+
+jsonl = _export(_lines)
+"""A line of JSON for each row."""
+parquet = _export(_parquet)
+"""One Parquet file. `tools`, and contents that are not texts, are JSON."""
+hf = _export(_splits)
+"""A folder for `datasets.load_dataset`, with a split for each mode; its files are those of `parquet`."""

@@ -1,0 +1,140 @@
+"""`agl export RUN --to otlp`: the traces of a run, for a collector."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from lightning_core.adapter import genai
+from lightning_core.adapter.calls import agent_calls
+from lightning_core.adapter.current_names import chat_text, with_current_names
+from lightning_core.errors import LightningError
+from lightning_core.runs.folder import RunFolder
+from lightning_core.semconv import LightningResourceAttributes
+from lightning_core.tracer.export import readable
+from lightning_core.types import RolloutMode, Span, TraceStatus
+from lightning_export.attempts import Ended, Wanted, agent_of, read_ended
+
+BATCH_SIZE = 512
+"""How many spans are sent at once."""
+
+
+def otlp(
+    run: RunFolder,
+    target: Path,
+    *,
+    endpoint: str | None = None,
+    best: int | None = None,
+    min_reward: float | None = None,
+    mode: RolloutMode | None = None,
+    redact: bool = False,
+) -> str:
+    """Send each rollout's last attempt as one trace, under the current names of OpenTelemetry's GenAI conventions.
+
+    The root is a span `invoke_agent`, with the task, the last answer and the rewards. Ids of traces are made of the
+    attempt's, so that sending a run again does not make other traces.
+
+    Args:
+        run: The run.
+        target: Nothing is written there.
+        endpoint: The URL that takes traces, as `http://127.0.0.1:6006/v1/traces`; None for that of the environment.
+        best: Of each input only so many rollouts, with the highest rewards.
+        min_reward: Only rollouts with at least this reward.
+        mode: Only rollouts of this mode.
+        redact: Replace secrets, and leave out token ids.
+
+    Raises:
+        LightningError: When the collector does not take them.
+    """
+    del target
+    wanted = Wanted(
+        statuses=("succeeded", "failed", "cancelled"), mode=mode, best=best, min_reward=min_reward, redact=redact
+    )
+    agent = agent_of(run)
+    exporter = OTLPSpanExporter(endpoint=endpoint)
+    sent = traces = 0
+
+    async def send() -> None:
+        nonlocal sent, traces
+        batch: list[ReadableSpan] = []
+        async for ended in read_ended(run, wanted):
+            traces += 1
+            batch += trace_of(ended, agent)
+            if len(batch) >= BATCH_SIZE:
+                sent += await asyncio.to_thread(_send, exporter, batch)
+                batch = []
+        sent += await asyncio.to_thread(_send, exporter, batch) if batch else 0
+
+    try:
+        asyncio.run(send())
+    finally:
+        exporter.shutdown()  # type: ignore[no-untyped-call]
+    return f"sent {sent:,} spans of {traces:,} rollouts"
+
+
+def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
+    """Make one trace of an attempt: a root, and below it all spans that had no parent among them."""
+    attempt = ended.rollout.attempt
+    trace_id = hashlib.sha256(attempt.attempt_id.encode()).hexdigest()[:32]
+    root_id = trace_id[16:]
+    spans = [with_current_names(span) for span in ended.spans]
+    known = {span.span_id for span in spans}
+    ids = {
+        LightningResourceAttributes.ROLLOUT_ID.value: ended.rollout.rollout_id,
+        LightningResourceAttributes.ATTEMPT_ID.value: attempt.attempt_id,
+    }
+    times = [time for span in spans for time in (span.start_time, span.end_time) if time is not None]
+    root = Span.from_attributes(
+        attributes=_root_attributes(ended, agent),
+        **_ids_of(ended),
+        name=f"invoke_agent {agent}",
+        trace_id=trace_id,
+        span_id=root_id,
+        start_time=min([attempt.start_time, *times]),
+        end_time=max([attempt.end_time or attempt.start_time, *times]),
+        status=TraceStatus(status_code="ERROR" if ended.rollout.status == "failed" else "OK"),
+    )
+    root.events = [event for span in spans for event in span.events if event.name == genai.EVALUATION_EVENT]
+    found = [readable(root, resource=Resource({"service.name": agent, **ids}))]
+    for span in spans:
+        placed = span.model_copy(
+            update={
+                "trace_id": trace_id,
+                "parent_id": span.parent_id if span.parent_id in known else root_id,
+                "events": [event for event in span.events if event.name != genai.EVALUATION_EVENT],
+            }
+        )
+        found.append(readable(placed, resource=Resource({**span.resource.attributes, **ids})))
+    return found
+
+
+def _ids_of(ended: Ended) -> dict[str, Any]:
+    return {"rollout_id": ended.rollout.rollout_id, "attempt_id": ended.rollout.attempt.attempt_id}
+
+
+def _root_attributes(ended: Ended, agent: str) -> dict[str, Any]:
+    task = ended.rollout.input
+    said = task if isinstance(task, str) else json.dumps(task, ensure_ascii=False, default=str)
+    answers = [call.answers[0] for call in agent_calls(ended.spans) if call.answers][-1:]
+    return {
+        genai.OPERATION_NAME: "invoke_agent",
+        genai.AGENT_NAME: agent,
+        genai.INPUT_MESSAGES: chat_text([{"role": "user", "content": said}]),
+        **({genai.OUTPUT_MESSAGES: chat_text(answers)} if answers else {}),
+    }
+
+
+def _send(exporter: OTLPSpanExporter, spans: Sequence[ReadableSpan]) -> int:
+    if exporter.export(spans) is not SpanExportResult.SUCCESS:
+        raise LightningError(
+            "the collector did not take the spans (the log says why); name its address with --endpoint, as in "
+            "http://127.0.0.1:6006/v1/traces, or with OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+        )
+    return len(spans)

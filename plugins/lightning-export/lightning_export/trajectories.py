@@ -1,0 +1,304 @@
+"""From the spans of an attempt to a trajectory of ATIF, and back.
+
+https://github.com/harbor-framework/harbor/blob/main/rfcs/0001-trajectory-format.md
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from atif import Trajectory
+
+from lightning_core.adapter import ModelCall, genai
+from lightning_core.adapter.attributes import decoded
+from lightning_core.adapter.calls import agent_calls
+from lightning_core.adapter.current_names import chat_text
+from lightning_core.adapter.usage import usage_of
+from lightning_core.emitter import find_reward_spans, get_rewards_from_span
+from lightning_core.types import Span
+from lightning_export.attempts import Ended
+
+VERSION = "ATIF-v1.8"
+OWN = "lightning_core"
+"""Under this name, `extra` has what ATIF has no field for."""
+
+Message = Mapping[str, Any]
+
+
+def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Trajectory | None:
+    """Make the trajectory of an attempt: what was said, each message once, in order.
+
+    An answer is a step of the agent, with the engine's tokens where there are some; a tool's result is an observation
+    of the step that called it. An answer that the agent put into a prompt itself is marked as copied context.
+
+    Returns:
+        The trajectory; None when no message was recorded.
+    """
+    steps = _Steps()
+    calls = agent_calls(ended.spans)
+    for call in calls:
+        steps.take(call)
+    if not steps.steps:
+        return None
+    attempt = ended.rollout.attempt
+    usages = [usage_of(call) for call in calls]
+    totals = {
+        "total_prompt_tokens": _sum(usage.input_tokens for usage in usages),
+        "total_completion_tokens": _sum(usage.output_tokens for usage in usages),
+        "total_cost_usd": _sum(usage.cost for usage in usages),
+        "total_steps": len(steps.steps),
+    }
+    own = {
+        "rollout_id": ended.rollout.rollout_id,
+        "status": ended.rollout.status,
+        "mode": ended.rollout.mode,
+        "input": ended.rollout.input,
+        "rewards": rewards_of(ended),
+    }
+    return Trajectory.model_validate(
+        {
+            "schema_version": VERSION,
+            "session_id": run_id,
+            "trajectory_id": attempt.attempt_id,
+            "agent": {
+                "name": agent,
+                "version": version,
+                "model_name": next((call.model for call in calls if call.model), None),
+                "tool_definitions": next((list(call.tools) for call in calls if call.tools), None),
+            },
+            "steps": steps.steps,
+            "final_metrics": totals,
+            "extra": {OWN: own},
+        }
+    )
+
+
+def rewards_of(ended: Ended) -> dict[str, float]:
+    """Return the rewards of an attempt by name; the final one first, in case of doubt under the name `reward`."""
+    if ended.reward is None:
+        return {}
+    for span in reversed(find_reward_spans(ended.spans)):
+        rewards = {reward.name: float(reward.value) for reward in get_rewards_from_span(span)}
+        if next(iter(rewards.values())) == ended.reward:
+            return rewards
+    return {"reward": ended.reward}
+
+
+class _Steps:
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self._told: set[bytes] = set()
+        """Of each conversation up to a message that is told, a digest."""
+        self._callers: dict[str, dict[str, Any]] = {}
+        """By the id of a tool call, the newest step that made it."""
+
+    def take(self, call: ModelCall) -> None:
+        digest = b""
+        for message in call.messages:
+            digest = _digest(digest, message)
+            if digest not in self._told:
+                self._told.add(digest)
+                self._tell(message)
+        for answer, choice in list(zip(call.answers, call.choices, strict=False))[:1]:
+            self._told.add(_digest(digest, answer))
+            step = self._answered(answer)
+            if call.model is not None:
+                step["model_name"] = call.model
+            if call.end_time is not None:
+                step["timestamp"] = datetime.fromtimestamp(call.end_time, UTC).isoformat()
+            usage = usage_of(call)
+            complete = choice.token_ids is not None and choice.logprobs is not None
+            step["llm_call_count"] = 1
+            metrics = {
+                "prompt_tokens": usage.input_tokens,
+                "completion_tokens": usage.output_tokens,
+                "cost_usd": usage.cost,
+                "prompt_token_ids": _plain(call.prompt_token_ids),
+                "completion_token_ids": _plain(choice.token_ids),
+                "logprobs": _plain(choice.logprobs) if complete else None,
+            }
+            if any(value is not None for value in metrics.values()):
+                step["metrics"] = metrics
+
+    def _tell(self, message: Message) -> None:
+        role = message["role"]
+        if role == "assistant":
+            self._answered(message)["is_copied_context"] = True
+        elif role == "tool":
+            self._observe(message)
+        else:
+            self._add("user" if role == "user" else "system", _atif_content(message.get("content")))
+
+    def _answered(self, answer: Message) -> dict[str, Any]:
+        step = self._add("agent", _atif_content(answer.get("content")))
+        if answer.get("reasoning_content"):
+            step["reasoning_content"] = answer["reasoning_content"]
+        calls = []
+        for call in answer.get("tool_calls") or ():
+            arguments = decoded(call["function"]["arguments"])
+            arguments = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+            calls.append(
+                {"tool_call_id": call["id"], "function_name": call["function"]["name"], "arguments": arguments}
+            )
+            self._callers[call["id"]] = step
+        if calls:
+            step["tool_calls"] = calls
+        return step
+
+    def _observe(self, message: Message) -> None:
+        called = message.get("tool_call_id")
+        step = self._callers.get(str(called))
+        result = {"content": _atif_content(message.get("content"))}
+        if step is None:
+            self._add("system", "")["observation"] = {"results": [result]}
+        else:
+            results = step.setdefault("observation", {"results": []})["results"]
+            results.append({"source_call_id": called, **result})
+
+    def _add(self, source: str, message: Any) -> dict[str, Any]:
+        step = {"step_id": len(self.steps) + 1, "source": source, "message": message}
+        self.steps.append(step)
+        return step
+
+
+def _digest(before: bytes, message: Message) -> bytes:
+    """Return the digest of a conversation with one more message, however a client writes that."""
+    calls = [
+        (call["id"], call["function"]["name"], decoded(call["function"]["arguments"]))
+        for call in message.get("tool_calls") or ()
+    ]
+    said = [message["role"], message.get("content") or "", calls, message.get("tool_call_id")]
+    return hashlib.sha256(before + json.dumps(said, sort_keys=True, default=str).encode()).digest()
+
+
+def _atif_content(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content or ""
+    parts = []
+    for part in content:
+        url = part["image_url"].get("url") if part.get("type") == "image_url" else None
+        kind = url.partition(";")[0].removeprefix("data:") if url and url.startswith("data:") else "image/png"
+        if url is not None and kind in ("image/jpeg", "image/png", "image/gif", "image/webp"):
+            parts.append({"type": "image", "source": {"media_type": kind, "path": url}})
+        else:
+            parts.append({"type": "text", "text": part.get("text") or json.dumps(part, ensure_ascii=False)})
+    return parts
+
+
+def _plain(values: Sequence[Any] | None) -> list[Any] | None:
+    return None if values is None else list(values)
+
+
+def _sum(numbers: Iterator[Any]) -> Any:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
+
+
+def spans_of(trajectory: Trajectory, parent_id: str | None = None) -> Iterator[Span]:
+    """Yield spans as a tracer would have recorded them: the agent, and each of its model calls within it.
+
+    A step that is copied context, or that no model was called for, is part of what was said only. The trajectories of
+    subagents, where they are embedded, lie within the agent that they are of.
+    """
+    times = [_seconds(step.timestamp) for step in trajectory.steps if step.timestamp is not None]
+    now = max(times, default=time.time())
+    name = trajectory.agent.name
+    agent = Span.from_attributes(
+        attributes={genai.OPERATION_NAME: "invoke_agent", genai.AGENT_NAME: name},
+        name=f"invoke_agent {name}",
+        parent_id=parent_id,
+        start_time=min(times, default=now),
+        end_time=now,
+    )
+    yield agent
+    said: list[dict[str, Any]] = []
+    last = agent.start_time
+    for step in trajectory.steps:
+        ended = last if step.timestamp is None else _seconds(step.timestamp)
+        if step.source != "agent":
+            said.append({"role": step.source, "content": _chat_content(step.message)})
+        else:
+            answer = _answer(step)
+            if step.llm_call_count != 0 and not step.is_copied_context:
+                yield _call_span(trajectory, step, said, answer, agent, (last, ended))
+            said.append(answer)
+        last = ended
+        for result in () if step.observation is None else step.observation.results:
+            message = {"role": "user", "content": _chat_content(result.content)}
+            if result.source_call_id is not None:
+                message |= {"role": "tool", "tool_call_id": result.source_call_id}
+            if result.content is not None:
+                said.append(message)
+    for each in trajectory.subagent_trajectories or ():
+        yield from spans_of(each, agent.span_id)
+
+
+def _answer(step: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {"role": "assistant", "content": _chat_content(step.message)}
+    if step.reasoning_content:
+        answer["reasoning_content"] = step.reasoning_content
+    calls = [
+        {
+            "id": call.tool_call_id,
+            "type": "function",
+            "function": {"name": call.function_name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for call in step.tool_calls or ()
+    ]
+    return {**answer, "tool_calls": calls} if calls else answer
+
+
+def _call_span(
+    trajectory: Trajectory,
+    step: Any,
+    said: Sequence[Message],
+    answer: Message,
+    agent: Span,
+    times: tuple[float | None, float | None],
+) -> Span:
+    model = step.model_name or trajectory.agent.model_name
+    metrics = step.metrics
+    tools = trajectory.agent.tool_definitions
+    told = {
+        genai.OPERATION_NAME: "chat",
+        genai.REQUEST_MODEL: model,
+        genai.INPUT_MESSAGES: chat_text(said),
+        genai.OUTPUT_MESSAGES: chat_text([answer], ["tool_calls" if step.tool_calls else "stop"]),
+        genai.TOOL_DEFINITIONS: None if tools is None else json.dumps(tools, ensure_ascii=False),
+    }
+    if metrics is not None:
+        told |= {
+            genai.INPUT_TOKENS: metrics.prompt_tokens,
+            genai.OUTPUT_TOKENS: metrics.completion_tokens,
+            "gen_ai.usage.cost": metrics.cost_usd,
+            genai.PROMPT_TOKEN_IDS: metrics.prompt_token_ids,
+            genai.RESPONSE_TOKEN_IDS: metrics.completion_token_ids,
+            genai.RESPONSE_LOGPROBS: metrics.logprobs,
+        }
+    return Span.from_attributes(
+        attributes={name: value for name, value in told.items() if value is not None},
+        name=f"chat {model}" if model else "chat",
+        trace_id=agent.trace_id,
+        parent_id=agent.span_id,
+        start_time=times[0],
+        end_time=times[1],
+    )
+
+
+def _chat_content(content: Any) -> Any:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return [
+        {"type": "text", "text": part.text}
+        if part.type == "text"
+        else {"type": f"{part.type}_url", f"{part.type}_url": {"url": part.source.path}}
+        for part in content
+    ]
+
+
+def _seconds(timestamp: str) -> float:
+    moment = datetime.fromisoformat(timestamp)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,110 @@
+"""`agl export RUN --to jsonl|parquet|hf`: what the rows are, and that others read the files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+
+from lightning_core.cli import agl
+
+RAIN, SUN = {"question": "Rain in Bern?"}, {"question": "Sun in Bern?"}
+ROLLOUTS = (
+    (RAIN, "train", "Yes.", {"quality": 0.5, "speed": 1.0}),
+    (RAIN, "train", "Yes, it rains.", {"quality": 0.75, "speed": 0.0}),
+    (SUN, "val", "No.", {"quality": 0.25}),
+    (SUN, "val", "", {}),  # it failed
+)
+
+
+def export(*arguments: str) -> str:
+    done = CliRunner().invoke(agl, ["export", "1f", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def lines(*arguments: str) -> list[dict[str, Any]]:
+    export("--to", "jsonl", "-o", "rows.jsonl", *arguments)
+    found = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    Path("rows.jsonl").unlink()
+    return found
+
+
+def test_trajectories_have_the_tokens_of_the_engine_and_the_loss_mask(make_run: Any) -> None:
+    make_run(*ROLLOUTS)
+    [first, second, third] = lines("--rows", "trajectories")
+    assert (first["prompt_ids"], first["response_ids"]) == ([1, 2], [3, 4, 5, 6])
+    assert first["loss_mask"] == [1, 1, 0, 1]
+    assert first["logprobs"] == [-0.5, -0.25, None, -1.0]
+    assert first["call_rewards"] == [None, 0.5]
+    assert [row["reward"] for row in (first, second, third)] == [0.5, 0.75, 0.25]
+    assert [row["mode"] for row in (first, second, third)] == ["train", "train", "val"]
+    assert json.loads(first["input"]) == RAIN
+    assert first["run_id"] == "run-1f"
+
+
+def test_sft_rows_are_of_the_best_rollouts_of_each_input(make_run: Any) -> None:
+    make_run(*ROLLOUTS)
+    rows = lines("--rows", "sft")
+    assert [row["completion"][0]["content"] for row in rows] == [None, "Yes, it rains.", None, "No."]
+    assert [message["role"] for message in rows[1]["prompt"]] == ["system", "user", "assistant", "tool"]
+    assert rows[0]["tools"][0]["function"]["name"] == "weather"
+    assert len(lines("--rows", "sft", "--best", "2")) == 6
+    assert {row["reward"] for row in lines("--rows", "sft", "--min-reward", "0.5")} == {0.75}
+    assert {row["reward"] for row in lines("--rows", "messages", "--mode", "val")} == {0.25}
+
+
+def test_parquet_has_the_rows_of_jsonl(make_run: Any) -> None:
+    make_run(*ROLLOUTS)
+    for kind in ("messages", "sft", "trajectories", "triplets"):
+        output = export("--to", "parquet", "--rows", kind, "-o", f"{kind}.parquet")
+        assert output.endswith(
+            f"{kind}.parquet: {4 if kind == 'sft' else 3 if kind == 'trajectories' else 6} rows of "
+            f"{2 if kind == 'sft' else 3} rollouts\n"
+        )
+        rows = [plain(row) for row in parquet.read_table(f"{kind}.parquet").to_pylist()]
+        assert rows == [plain(row) for row in lines("--rows", kind)]
+
+
+def plain(value: Any) -> Any:
+    """Return a row without what is null, and with the tools as JSON."""
+    if isinstance(value, dict):
+        kept = {name: plain(each) for name, each in value.items() if each is not None}
+        return kept | ({"tools": json.dumps(kept["tools"])} if isinstance(kept.get("tools"), list) else {})
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def test_redacting_replaces_keys_and_leaves_out_tokens(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEATHER_API_KEY", "of-this-machine-42")
+    form = "sk-abcdefgh12345678abcdefgh"
+    make_run(({"question": f"use {form}"}, "train", f"I use {form} and of-this-machine-42.", {"quality": 1.0}))
+    rows = lines("--rows", "triplets", "--redact")
+    text = json.dumps(rows)
+    assert form not in text
+    assert "of-this-machine-42" not in text
+    assert rows[1]["response"]["content"] == "I use sk-*** and ***."
+    assert rows[1]["reward"] == 1.0
+    assert [rows[1][name] for name in ("prompt_ids", "response_ids", "logprobs")] == [None, None, None]
+    done = CliRunner().invoke(agl, ["export", "1f", "--to", "jsonl", "--rows", "trajectories", "--redact"])
+    assert "--redact leaves out token ids" in done.output
+    assert not Path("run-1f-jsonl").exists()
+
+
+def test_what_a_form_does_not_take_and_what_a_run_does_not_have_are_said(make_run: Any) -> None:
+    make_run((RAIN, "train", "", {}))
+    done = CliRunner().invoke(agl, ["export", "1f", "--to", "jsonl", "--endpoint", "http://x"])
+    assert "--to jsonl has no option 'endpoint'" in done.output
+    done = CliRunner().invoke(agl, ["export", "1f", "--to", "parquet"])
+    assert "run run-1f has no messages to write: none of its rollouts is wanted" in done.output
+
+
+def test_datasets_loads_a_folder_with_a_split_for_each_mode(make_run: Any, tmp_path: Path) -> None:
+    make_run(*ROLLOUTS)
+    export("--to", "hf", "--rows", "trajectories", "-o", "rows")
+    assert sorted(path.name for path in Path("rows/data").iterdir()) == ["train.parquet", "validation.parquet"]
+    datasets = pytest.importorskip("datasets", reason="it is in the environment of lightning-verl")
+    loaded = datasets.load_dataset("rows", cache_dir=str(tmp_path / "cache"))
+    assert {name: len(split) for name, split in loaded.items()} == {"train": 2, "validation": 1}
+    assert loaded["train"][0]["loss_mask"] == [1, 1, 0, 1]

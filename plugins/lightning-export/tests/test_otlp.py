@@ -1,0 +1,86 @@
+"""`agl export RUN --to otlp`: what a collector gets."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from lightning_core.cli import agl
+
+
+class Collector(BaseHTTPRequestHandler):
+    received: list[ExportTraceServiceRequest]
+    status = 200
+
+    def do_POST(self) -> None:
+        request = ExportTraceServiceRequest()
+        request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
+        self.received.append(request)
+        self.send_response(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def collector() -> Iterator[Any]:
+    handler = type("Handler", (Collector,), {"received": []})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    handler.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+    yield handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def spans_of(collector: Any) -> list[Any]:
+    return [
+        span
+        for request in collector.received
+        for group in request.resource_spans
+        for scope in group.scope_spans
+        for span in scope.spans
+    ]
+
+
+def test_each_rollout_is_one_trace_of_an_agent_with_its_calls_and_rewards(make_run: Any, collector: Any) -> None:
+    make_run(("Rain?", "train", "Yes.", {"quality": 0.5, "speed": 1.0}), ("Sun?", "train", "", {}))
+    for _ in range(2):
+        done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
+        assert done.output == "sent 7 spans of 2 rollouts\n"
+    spans = spans_of(collector)
+    assert len(spans) == 14
+    assert len({(span.trace_id, span.span_id) for span in spans}) == 7  # the second time is the same
+    assert len({span.trace_id for span in spans}) == 2
+    root, *others = [span for span in spans[:7] if span.trace_id == spans[0].trace_id]
+    assert (root.name, root.parent_span_id) == ("invoke_agent forecast", b"")
+    assert [span.name for span in others] == ["chat small", "chat small", "a span"]
+    assert {span.parent_span_id for span in others} == {root.span_id}
+    told = {pair.key: pair.value.string_value for pair in root.attributes}
+    assert told["gen_ai.operation.name"] == "invoke_agent"
+    assert '"content": "Rain?"' in told["gen_ai.input.messages"]
+    assert '"content": "Yes."' in told["gen_ai.output.messages"]
+    assert [event.name for event in root.events] == ["gen_ai.evaluation.result"] * 2
+    assert not [event for span in others for event in span.events]
+    [score] = [pair.value.double_value for pair in root.events[0].attributes if pair.key.endswith("score.value")]
+    assert score == 0.5
+    resource = {
+        pair.key: pair.value.string_value for pair in collector.received[0].resource_spans[0].resource.attributes
+    }
+    assert resource.keys() >= {"agentlightning.rollout_id", "agentlightning.attempt_id"}
+
+
+def test_a_collector_that_refuses_is_an_error(make_run: Any, collector: Any) -> None:
+    make_run(("Rain?", "train", "Yes.", {"quality": 0.5}))
+    collector.status = 400
+    done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
+    assert done.exit_code != 0
+    assert "the collector did not take the spans" in done.output

@@ -1,0 +1,116 @@
+"""ATIF both ways: our attempts as trajectories, and trajectories as rollouts of a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from atif import Trajectory
+from click.testing import CliRunner
+
+from lightning_core.cli import agl
+
+TASK = {"question": "Rain in Bern?"}
+PUBLIC = {
+    "schema_version": "ATIF-v1.6",
+    "session_id": "s1",
+    "agent": {"name": "shell-agent", "version": "2", "model_name": "small"},
+    "steps": [
+        {"step_id": 1, "source": "system", "message": "You have a shell."},
+        {"step_id": 2, "source": "user", "message": "How many files?", "timestamp": "2026-01-31T12:00:00Z"},
+        {
+            "step_id": 3,
+            "timestamp": "2026-01-31T12:00:05Z",
+            "source": "agent",
+            "message": "I look.",
+            "reasoning_content": "ls will do",
+            "tool_calls": [{"tool_call_id": "t1", "function_name": "bash", "arguments": {"cmd": "ls | wc -l"}}],
+            "observation": {"results": [{"source_call_id": "t1", "content": "3"}]},
+            "metrics": {"prompt_tokens": 20, "completion_tokens": 5, "cost_usd": 0.5},
+        },
+        {"step_id": 4, "source": "agent", "message": "from before", "is_copied_context": True},
+        {
+            "step_id": 5,
+            "source": "agent",
+            "message": "Three.",
+            "metrics": {"completion_token_ids": [7], "logprobs": [-1]},
+        },
+    ],
+}
+
+
+def invoke(*arguments: str) -> str:
+    done = CliRunner().invoke(agl, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_an_attempt_is_a_trajectory_with_each_message_once(make_run: Any) -> None:
+    make_run((TASK, "train", "Yes.", {"quality": 0.5, "speed": 1.0}), (TASK, "train", "", {}))
+    assert "2 trajectories of 2 rollouts" in invoke("export", "1f", "--to", "atif", "-o", "job")
+    [path] = [each for each in Path("job").glob("*/agent/trajectory.json") if '"succeeded"' in each.read_text()]
+    found = Trajectory.model_validate_json(path.read_bytes())
+    assert found.schema_version == "ATIF-v1.8"
+    assert (found.agent.name, found.agent.model_name) == ("forecast", "small")
+    assert [(step.source, step.message) for step in found.steps] == [
+        ("system", "Be brief."),
+        ("user", "Rain in Bern?"),
+        ("agent", ""),
+        ("agent", "Yes."),
+    ]
+    called, said = found.steps[2:]
+    assert called.tool_calls is not None
+    assert called.tool_calls[0].arguments == {"city": "Bern"}
+    assert called.observation is not None
+    assert called.observation.results[0].content == "wet"
+    assert said.reasoning_content == "So it rains."
+    assert said.metrics is not None
+    assert (said.metrics.prompt_token_ids, said.metrics.completion_token_ids) == ([1, 2, 3, 4, 5], [6])
+    assert said.metrics.logprobs == [-1.0]
+    result = json.loads((path.parents[1] / "result.json").read_text())
+    assert result["verifier_result"] == {"rewards": {"quality": 0.5, "speed": 1.0}}
+
+
+def test_what_was_exported_comes_back_as_it_was(make_run: Any) -> None:
+    make_run((TASK, "val", "Yes.", {"quality": 0.5, "speed": 1.0}))
+    invoke("export", "1f", "--to", "atif", "-o", "job")
+    [run, *_] = invoke("import", "job").split(":")
+    for kind in ("messages", "trajectories"):
+        before, after = rows("1f", kind), rows(run, kind)
+        assert before == after
+
+
+def test_trajectories_of_others_are_rollouts(make_run: Any, tmp_path: Path) -> None:
+    trial = tmp_path / "jobs" / "trial-1"
+    (trial / "agent").mkdir(parents=True)
+    (trial / "agent" / "trajectory.json").write_text(json.dumps(PUBLIC))
+    (trial / "result.json").write_text(json.dumps({"verifier_result": {"rewards": {"reward": 1.0}}}))
+    (tmp_path / "more.jsonl").write_text(f"{json.dumps(PUBLIC)}\n\n")
+    make_run()
+    said = invoke("import", "jobs", "more.jsonl")
+    assert ": 2 rollouts" in said
+    [first, second, *others] = rows(said.partition(":")[0], "messages")
+    assert len(others) == 2
+    assert first["reward"] == 1.0
+    assert json.loads(first["input"]) == "How many files?"
+    assert [message["role"] for message in second["messages"]] == [
+        *("system", "user", "assistant", "tool", "assistant", "assistant"),
+    ]
+    assert second["messages"][3] == {"role": "tool", "content": "3", "tool_call_id": "t1"}
+    assert second["messages"][-1]["content"] == "Three."
+    assert others[0]["reward"] is None
+
+
+def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(make_run: Any, tmp_path: Path) -> None:
+    make_run()
+    (tmp_path / "other.json").write_text('{"schema_version": "ATIF-v1.8", "steps": []}')
+    done = CliRunner().invoke(agl, ["import", "other.json"])
+    assert done.exit_code == 2
+    assert "other.json is not an ATIF trajectory" in done.output
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-1f"]
+
+
+def rows(run: str, kind: str) -> list[dict[str, Any]]:
+    """Return the rows of a run, without the ids."""
+    invoke("export", run, "--to", "jsonl", "--rows", kind, "-o", f"{run}-{kind}")
+    found = [json.loads(line) for line in Path(f"{run}-{kind}").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if not name.endswith("_id")} for row in found]
