@@ -53,6 +53,7 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
       agl export run-3f2a --to model -o trained
     """
     # Imported here, so that listing the commands stays fast.
+    import functools
     import os
     import shutil
 
@@ -63,15 +64,16 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
 
     write = default_registry().load("exports", target)
     options = {name: value for name, value in given.items() if value is not None and value is not False}
-    check_options(f"--to {target}", options, write)
     folder = find_run(runs_root(runs_dir), run)
     output = (output or Path(f"{folder.run_id}-{target}")).absolute()
     if output.exists():
         raise ConfigError(f"{output} is there already; name another place with -o")
     output.parent.mkdir(parents=True, exist_ok=True)
     draft = output.with_name(f".{output.name}.{os.getpid()}")
+    write_draft = functools.partial(write, folder, draft)
+    check_options(f"--to {target}", options, write_draft)
     try:
-        written = write(folder, draft, **options)
+        written = write_draft(**options)
         if draft.exists():
             draft.rename(output)
             written = f"{output}: {written}"

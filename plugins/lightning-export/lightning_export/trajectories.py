@@ -197,7 +197,7 @@ def _sum(numbers: Iterator[Any]) -> Any:
     return sum(known) if known else None
 
 
-def spans_of(trajectory: Trajectory, parent_id: str | None = None) -> Iterator[Span]:
+def spans_of(trajectory: Trajectory, within: Span | None = None) -> Iterator[Span]:
     """Yield spans as a tracer would have recorded them: the agent, and each of its model calls within it.
 
     A step that is copied context, or that no model was called for, is part of what was said only. The trajectories of
@@ -209,7 +209,8 @@ def spans_of(trajectory: Trajectory, parent_id: str | None = None) -> Iterator[S
     agent = Span.from_attributes(
         attributes={genai.OPERATION_NAME: "invoke_agent", genai.AGENT_NAME: name},
         name=f"invoke_agent {name}",
-        parent_id=parent_id,
+        trace_id=None if within is None else within.trace_id,
+        parent_id=None if within is None else within.span_id,
         start_time=min(times, default=now),
         end_time=now,
     )
@@ -233,7 +234,7 @@ def spans_of(trajectory: Trajectory, parent_id: str | None = None) -> Iterator[S
             if result.content is not None:
                 said.append(message)
     for each in trajectory.subagent_trajectories or ():
-        yield from spans_of(each, agent.span_id)
+        yield from spans_of(each, agent)
 
 
 def _answer(step: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def test_redacting_replaces_keys_and_leaves_out_tokens(make_run: Any, monkeypatc
 def test_what_a_form_does_not_take_and_what_a_run_does_not_have_are_said(make_run: Any) -> None:
     make_run((RAIN, "train", "", {}))
     done = CliRunner().invoke(agl, ["export", "1f", "--to", "jsonl", "--endpoint", "http://x"])
-    assert "--to jsonl has no option 'endpoint'" in done.output
+    assert "--to jsonl has no option 'endpoint'; it takes: rows, best, min_reward, mode, redact" in done.output
     done = CliRunner().invoke(agl, ["export", "1f", "--to", "parquet"])
     assert "run run-1f has no messages to write: none of its rollouts is wanted" in done.output
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from atif import Trajectory
 from click.testing import CliRunner
+from lightning_export.trajectories import spans_of
 
+from lightning_core.adapter import read_model_calls
 from lightning_core.cli import agl
 
 TASK = {"question": "Rain in Bern?"}
@@ -98,6 +100,16 @@ def test_trajectories_of_others_are_rollouts(make_run: Any, tmp_path: Path) -> N
     assert second["messages"][3] == {"role": "tool", "content": "3", "tool_call_id": "t1"}
     assert second["messages"][-1]["content"] == "Three."
     assert others[0]["reward"] is None
+
+
+def test_a_subagent_lies_within_its_agent() -> None:
+    inner = {**PUBLIC, "trajectory_id": "t2", "agent": {"name": "helper", "version": "1"}}
+    spans = list(spans_of(Trajectory.model_validate({**PUBLIC, "subagent_trajectories": [inner]})))
+    agent, *calls, helper = spans[:4]
+    assert (agent.name, helper.name) == ("invoke_agent shell-agent", "invoke_agent helper")
+    assert {span.parent_id for span in (*calls, helper)} == {agent.span_id}
+    assert len({span.trace_id for span in spans}) == 1
+    assert len(read_model_calls(spans)) == 4
 
 
 def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(make_run: Any, tmp_path: Path) -> None:
