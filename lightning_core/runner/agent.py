@@ -27,7 +27,7 @@ from lightning_core.errors import (
 from lightning_core.plugins import Hooks
 from lightning_core.rewards import sound_final_reward
 from lightning_core.runner.base import Runner, StopEvent, T_task, stop_of, worker_name
-from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, take_in_calls, with_key
+from lightning_core.runner.calls import BUDGET_PAUSE_SECONDS, Limits, call_agent, of_attempt, take_in_calls
 from lightning_core.runner.heartbeats import Assignment, Heartbeats
 from lightning_core.runner.outcome import (
     Outcome,
@@ -391,7 +391,7 @@ class LitAgentRunner(Runner[T_task]):
         if update is None:
             raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are not there")
         remember_secrets("resources", update.resources)
-        return with_key(update.resources, self._attempt_key(rollout.attempt))
+        return of_attempt(update.resources, rollout.attempt, self._attempt_key(rollout.attempt))
 
     def _attempt_key(self, attempt: Attempt) -> str | None:
         if self.mint_key is not None:

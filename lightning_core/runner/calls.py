@@ -13,25 +13,29 @@ from lightning_core.errors import AgentError, AgentTimeout, AttemptLimitReached,
 from lightning_core.model_proxy import flush_calls
 from lightning_core.runner.outcome import Outcome
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, NamedResources, ProxyLLM, Span
+from lightning_core.types import Attempt, AttemptedRollout, NamedResources, ProxyLLM, Span
 
 BUDGET_PAUSE_SECONDS = 1.0
 """How long a runner waits after such a call. Without this, rollouts would be claimed and refused as fast as it goes
 until all have failed; a separate process may count the budget, and report its end later."""
 
 
-def with_key(resources: NamedResources, key: str | None) -> NamedResources:
-    """Return resources as one attempt gets them: what is behind a proxy is opened with the attempt's key.
+def of_attempt(resources: NamedResources, attempt: Attempt, key: str | None) -> NamedResources:
+    """Return resources as one attempt gets them: what is behind a proxy has its URL, and is opened with its key.
 
     Args:
         resources: Stay as they are.
+        attempt: The attempt.
         key: The attempt's; None where there is none.
     """
-    if key is None:
-        return resources
     return {
-        name: resource.model_copy(update={"api_key": key})
-        if isinstance(resource, ProxyLLM) and resource.api_key is None
+        name: resource.model_copy(
+            update={
+                "endpoint": resource.get_base_url(attempt.rollout_id, attempt.attempt_id),
+                "api_key": key if resource.api_key is None else resource.api_key,
+            }
+        )
+        if isinstance(resource, ProxyLLM)
         else resource
         for name, resource in resources.items()
     }

@@ -1,5 +1,6 @@
 """What an algorithm tunes and an agent is given: a versioned, named bundle of these."""
 
+import re
 import string
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -39,6 +40,9 @@ class LLM(Resource):
         return self.endpoint
 
 
+_ATTEMPT = re.compile(r"/rollout/[^/]+/attempt/[^/]+$")
+
+
 class ProxyLLM(LLM):
     """A model behind the proxy, which tells from the URL which attempt calls it."""
 
@@ -46,6 +50,8 @@ class ProxyLLM(LLM):
 
     def get_base_url(self, rollout_id: str | None = None, attempt_id: str | None = None, /) -> str:
         """Return the base URL for one attempt: `.../rollout/{rollout_id}/attempt/{attempt_id}/v1`.
+
+        An agent has it as `endpoint` already: a runner gives each attempt its own.
 
         Raises:
             ValueError: When only one of the two ids is given.
@@ -58,7 +64,8 @@ class ProxyLLM(LLM):
             )
         root = self.endpoint.rstrip("/")
         version = "/v1" if root.endswith("/v1") else ""
-        return f"{root.removesuffix('/v1')}/rollout/{rollout_id}/attempt/{attempt_id}{version}"
+        root = _ATTEMPT.sub("", root.removesuffix("/v1"))
+        return f"{root}/rollout/{rollout_id}/attempt/{attempt_id}{version}"
 
     def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
         """Return the plain `LLM` that an agent of this attempt calls."""

@@ -33,7 +33,7 @@ from lightning_core.errors import (
     RunEnded,
     StoreError,
 )
-from lightning_core.runner.calls import take_in_calls, with_key
+from lightning_core.runner.calls import of_attempt, take_in_calls
 from lightning_core.runner.heartbeats import Assignment, Heartbeats
 from lightning_core.runner.outcome import Outcome, check_rewards, give_back, report
 from lightning_core.store import InMemoryLightningStore, LightningStore
@@ -286,7 +286,7 @@ class AgentLightningServer:
         if update is None:
             raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are not there")
         key = self.store.attempt_key(rollout.attempt.attempt_id)
-        return update.model_copy(update={"resources": with_key(update.resources, key)})
+        return update.model_copy(update={"resources": of_attempt(update.resources, rollout.attempt, key)})
 
     async def _give_latest_resources(self, request: Request) -> ResourcesUpdate:
         update = await self.store.get_latest_resources()
