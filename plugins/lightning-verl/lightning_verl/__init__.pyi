@@ -7,7 +7,7 @@ from .algorithm import (
 from .daemon import (
     AgentModeDaemon as AgentModeDaemon,
 )
-from .learning import (
+from .learning.padding import (
     get_left_padded_ids_and_attention_mask as get_left_padded_ids_and_attention_mask,
     get_right_padded_ids_and_attention_mask as get_right_padded_ids_and_attention_mask,
 )

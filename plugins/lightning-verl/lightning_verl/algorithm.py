@@ -24,7 +24,7 @@ from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.ending import Ending
-from lightning_verl.learning import as_trajectory_adapter
+from lightning_verl.learning.outcomes import as_trajectory_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.requirements import check_accelerator, check_versions

@@ -18,18 +18,11 @@ from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
 from lightning_verl.config import TraceAggregator
-from lightning_verl.learning import (
-    EndedRollout,
-    LearningOptions,
-    Lesson,
-    Level,
-    as_fault,
-    learn_from_group,
-    padded_batch,
-    read_rollout,
-    training_metrics,
-    validation_metrics,
-)
+from lightning_verl.learning.groups import Lesson, learn_from_group
+from lightning_verl.learning.metrics import training_metrics, validation_metrics
+from lightning_verl.learning.options import LearningOptions, Level
+from lightning_verl.learning.outcomes import EndedRollout, as_fault, read_rollout
+from lightning_verl.learning.padding import padded_batch
 from lightning_verl.serving import RESOURCE
 
 if TYPE_CHECKING:

@@ -19,18 +19,11 @@ from lightning_core.types import (
 )
 from lightning_verl.bridge import Bridge
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.learning import (
-    EndedRollout,
-    LearningOptions,
-    Lesson,
-    as_fault,
-    group_of,
-    is_lost,
-    learn_from_group,
-    read_rollout,
-    training_metrics,
-    validation_metrics,
-)
+from lightning_verl.learning.groups import Lesson, learn_from_group
+from lightning_verl.learning.metrics import training_metrics, validation_metrics
+from lightning_verl.learning.options import LearningOptions
+from lightning_verl.learning.outcomes import EndedRollout, as_fault, is_lost, read_rollout
+from lightning_verl.learning.steps import group_of
 from lightning_verl.serving import Serving
 
 if TYPE_CHECKING:

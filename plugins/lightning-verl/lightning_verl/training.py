@@ -18,7 +18,7 @@ from lightning_core.errors import ConfigError
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.learning import LearningOptions
+from lightning_verl.learning.options import LearningOptions
 from lightning_verl.longest import let_servers_go_as_far, longest_conversation
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome

@@ -45,7 +45,10 @@ from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
 from lightning_verl.config.saving import ADAPTER, servable_folder
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.hf import NAME
-from lightning_verl.learning import LearnedRow, LearningOptions, Lesson, MiniBatches, make_mini_batches, step_advantages
+from lightning_verl.learning.groups import LearnedRow, Lesson
+from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
+from lightning_verl.learning.options import LearningOptions
+from lightning_verl.learning.steps import step_advantages
 from lightning_verl.lora import write_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome

@@ -24,7 +24,7 @@ from lightning_verl.config.context import ROPE, changes
 from lightning_verl.config.given import Given
 from lightning_verl.config.own import PREFIX, Own
 from lightning_verl.config.saving import has_lora
-from lightning_verl.learning import OWN_ESTIMATORS
+from lightning_verl.learning.options import OWN_ESTIMATORS
 
 ROLLOUT_LOSS = "seq-mean-token-mean"
 """The loss of verl's that the weights of rows belong to."""

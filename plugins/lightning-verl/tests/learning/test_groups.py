@@ -14,7 +14,8 @@ from learning_toys import (
     spans_of,
     two_choices,
 )
-from lightning_verl.learning import Lesson, learn_from_group, read_rollout
+from lightning_verl.learning.groups import Lesson, learn_from_group
+from lightning_verl.learning.outcomes import read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 

@@ -1,6 +1,8 @@
 import pytest
 from learning_toys import conversation, failed, faulty, options, rollout, scored, two_choices
-from lightning_verl.learning import learn_from_group, read_rollout, training_metrics, validation_metrics
+from lightning_verl.learning.groups import learn_from_group
+from lightning_verl.learning.metrics import training_metrics, validation_metrics
+from lightning_verl.learning.outcomes import read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 

@@ -1,6 +1,8 @@
 import pytest
 from learning_toys import add_reward, options, rollout, scored
-from lightning_verl.learning import EndedRollout, LearningOptions, learn_from_group, overlong_punishment, read_rollout
+from lightning_verl.learning.groups import learn_from_group
+from lightning_verl.learning.options import LearningOptions
+from lightning_verl.learning.outcomes import EndedRollout, overlong_punishment, read_rollout
 
 from lightning_core.testing.adapter import TraceBuilder
 

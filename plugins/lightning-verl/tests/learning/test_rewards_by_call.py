@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from learning_toys import judged, options, plain
-from lightning_verl.learning import learn_from_group, step_advantages
+from lightning_verl.learning.groups import learn_from_group
+from lightning_verl.learning.steps import step_advantages
 
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
