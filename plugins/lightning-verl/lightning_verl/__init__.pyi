@@ -14,7 +14,7 @@ from .learning.padding import (
 from .manager import (
     RolloutManager as RolloutManager,
 )
-from .verl_internals import (
+from .verl_internals.trainer import (
     AgentLightningTrainer as AgentLightningTrainer,
 )
 

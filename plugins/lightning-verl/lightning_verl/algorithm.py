@@ -29,7 +29,7 @@ from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.requirements import check_accelerator, check_versions
 from lightning_verl.serving import RESOURCE, Serving
-from lightning_verl.training import Plan, Training
+from lightning_verl.training import Parts, Plan, Training
 
 logger = logging.getLogger(__name__)
 
@@ -139,24 +139,23 @@ class VERL(Algorithm):
             )
             plan = Plan(
                 verl=OmegaConf.create(settings.verl),
-                options=settings.learning,
                 n_train=len(train),
                 n_val=len(val),
                 checkpoints=checkpoints,
                 trainer_cls=self._trainer_cls,
             )
-            await manager.cancel_left()
-            training = Training(
-                plan,
-                bridge=bridge,
-                manager=manager,
-                serving=serving,
-                outcome=outcome,
-                schedule=Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
-                ending=ending,
-                is_spent=self._is_spent,
-                report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
+            parts = Parts(
+                bridge,
+                manager,
+                serving,
+                outcome,
+                Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
+                ending,
+                settings.learning,
+                self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
+            await manager.cancel_left()
+            training = Training(plan, parts, is_spent=self._is_spent)
             try:
                 await training.run()
             finally:

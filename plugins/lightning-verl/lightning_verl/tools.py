@@ -12,13 +12,17 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from lightning_core.errors import ConfigError
 from lightning_core.registry import did_you_mean
 from lightning_verl.config.conflicts import TOOL_FORMAT
-from lightning_verl.verl_internals import tool_forms
 
 logger = logging.getLogger(__name__)
 
 _HERMES = "hermes"
 _THINKS = ("<think>", "</think>")
 """Those of Qwen3, DeepSeek-R1, GLM and most others, as plain text; special tokens are not in an answer's text."""
+
+
+def tool_forms() -> list[str]:
+    """Return the forms in which verl reads calls of tools; it lists them nowhere else."""
+    return sorted(ToolParser._registry)
 
 
 def check_form(form: str) -> None:

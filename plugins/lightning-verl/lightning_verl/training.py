@@ -42,11 +42,10 @@ _END_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a training needs besides its parts."""
+    """What is trained, and on what."""
 
     verl: DictConfig
     """verl's whole config; it is changed."""
-    options: LearningOptions
     n_train: int
     """How many training tasks there are."""
     n_val: int
@@ -57,43 +56,41 @@ class Plan:
     """What goes before verl's trainer; see `make_trainer_class`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a training works with, on either side of the bridge."""
+
+    bridge: Bridge
+    """To the event loop."""
+    manager: RolloutManager
+    """Runs rollouts."""
+    serving: Serving
+    """Serves the policy."""
+    outcome: Outcome
+    """Measures the policy, and knows where it is saved."""
+    schedule: Schedule
+    """After which steps it is saved, besides those that verl's config names."""
+    ending: Ending
+    """Lets the trainer's thread end, and keep what it has learned."""
+    options: LearningOptions
+    """What is learned, and how."""
+    report: Callable[[Mapping[str, float], int], None]
+    """Is told what each step has measured; called in the trainer's thread."""
+
+
 class Training:
     """One training.
 
     Args:
-        plan: What it needs.
-        bridge: To the event loop.
-        manager: Runs rollouts.
-        serving: Serves the policy.
-        outcome: Measures the policy, and knows where it is saved.
-        schedule: After which steps it is saved, besides those that verl's config names.
-        ending: Lets the trainer's thread end, and keep what it has learned.
+        plan: What is trained, and on what.
+        parts: What it works with.
         is_spent: Whether the run's budget is used up, so that cancelling `run` is not an interruption.
-        report: Is told of each step's measurements; called in the trainer's thread.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        bridge: Bridge,
-        manager: RolloutManager,
-        serving: Serving,
-        outcome: Outcome,
-        schedule: Schedule,
-        ending: Ending,
-        is_spent: Callable[[], bool],
-        report: Callable[[Mapping[str, float], int], None],
-    ) -> None:
+    def __init__(self, plan: Plan, parts: Parts, *, is_spent: Callable[[], bool]) -> None:
         self._plan = plan
-        self._bridge = bridge
-        self._manager = manager
-        self._serving = serving
-        self._outcome = outcome
-        self._schedule = schedule
-        self._ending = ending
+        self._parts = parts
         self._is_spent = is_spent
-        self._report = report
         self._trainer: Any = None
         self._killing = threading.Lock()
 
@@ -106,11 +103,11 @@ class Training:
             try:
                 trainer = self._trainer  # of its thread, which may take it away at any moment
                 if self._is_spent() and trainer is not None and trainer.has_more_to_keep:
-                    self._ending.ask()
-                    self._bridge.tell()
+                    self._parts.ending.ask()
+                    self._parts.bridge.tell()
                     await asyncio.shield(thread)
             finally:
-                self._bridge.stop()
+                self._parts.bridge.stop()
                 await asyncio.to_thread(self._kill_workers)
                 await asyncio.wait((thread,), timeout=_END_SECONDS)
                 if thread.done() and not thread.cancelled():
@@ -124,7 +121,7 @@ class Training:
         _choose_platform(str(config.trainer.device))
         from lightning_verl.cluster import ray_cluster
         from lightning_verl.tools import check_form
-        from lightning_verl.verl_internals import RAY_ENDS, check_with_verl
+        from lightning_verl.verl_internals.trainer import RAY_ENDS, check_with_verl
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
@@ -137,35 +134,27 @@ class Training:
                 self._train(config)
             finally:
                 RAY_ENDS.set()
-                self._serving.close()
+                self._parts.serving.close()
                 self._kill_workers(is_last=True)
 
     def _train(self, config: DictConfig) -> None:
-        from lightning_verl.verl_internals import TransferQueueRows, make_trainer_class, own_queue
+        from lightning_verl.verl_internals.queue import TransferQueueRows, own_queue
+        from lightning_verl.verl_internals.trainer import make_trainer_class
 
         with own_queue(config.transfer_queue):
-            self._manager.write_to(TransferQueueRows())
-            self._trainer = make_trainer_class(config.trainer.v1.trainer_mode, self._plan.trainer_cls)(
-                config,
-                bridge=self._bridge,
-                manager=self._manager,
-                serving=self._serving,
-                outcome=self._outcome,
-                schedule=self._schedule,
-                ending=self._ending,
-                options=self._plan.options,
-                report=self._report,
-            )
+            self._parts.manager.write_to(TransferQueueRows())
+            trainer_cls = make_trainer_class(config.trainer.v1.trainer_mode, self._plan.trainer_cls)
+            self._trainer = trainer_cls(config, self._parts)
             self._trainer.init()
-            self._bridge.call(self._serving.start(self._policy(config)))
+            self._parts.bridge.call(self._parts.serving.start(self._policy(config)))
             try:
-                self._bridge.call(self._outcome.begin(self._trainer.learned_steps))
-                self._trainer.fit(self._manager)
-                self._bridge.call(self._manager.cancel_rest())
-                self._bridge.call(self._outcome.end(self._trainer.learned_steps))
+                self._parts.bridge.call(self._parts.outcome.begin(self._trainer.learned_steps))
+                self._trainer.fit(self._parts.manager)
+                self._parts.bridge.call(self._parts.manager.cancel_rest())
+                self._parts.bridge.call(self._parts.outcome.end(self._trainer.learned_steps))
             except Enough as exc:
                 logger.info("lightning_verl.ended_early learned=%d: %s", self._trainer.learned_steps, exc)
-                self._bridge.call(self._manager.cancel_rest())
+                self._parts.bridge.call(self._parts.manager.cancel_rest())
                 self._trainer.keep_learned()
 
     def _complete(self, config: DictConfig) -> None:
@@ -174,7 +163,7 @@ class Training:
             config.transfer_queue.enable = True
             config.data.train_files = str(self._plan.n_train)
             config.data.val_files = str(self._plan.n_val or 1)  # verl makes a loader, which is not read from then
-            config.data.custom_cls = {"path": "pkg://lightning_verl.verl_internals", "name": "TaskNumbers"}
+            config.data.custom_cls = {"path": "pkg://lightning_verl.verl_internals.queue", "name": "TaskNumbers"}
             config.data.dataloader_num_workers = 0  # numbers need no process to read them
             if config.data.seed is None:
                 config.data.seed = _SEED
@@ -219,7 +208,7 @@ class Training:
 
     @property
     def _row(self) -> int:
-        return self._plan.options.max_prompt_length + self._plan.options.max_response_length
+        return self._parts.options.max_prompt_length + self._parts.options.max_response_length
 
     # In any thread
 

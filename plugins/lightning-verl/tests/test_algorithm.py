@@ -208,8 +208,8 @@ class Begun(Training):
             max_response_tokens=8,
             max_context_tokens=100,
         )
-        await self._serving.start(policy)
-        await self._outcome.begin(0)
+        await self._parts.serving.start(policy)
+        await self._parts.outcome.begin(0)
         if self.ends_with is not None:
             raise self.ends_with
 

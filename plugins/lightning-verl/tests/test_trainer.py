@@ -14,6 +14,7 @@ from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import load_settings
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.manager import RolloutManager
+from lightning_verl.training import Parts
 from omegaconf import OmegaConf
 
 from lightning_core.errors import AlgorithmError, ConfigError
@@ -21,7 +22,8 @@ from lightning_core.store import InMemoryLightningStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals import make_trainer_class, own_queue
+    from lightning_verl.verl_internals.queue import own_queue
+    from lightning_verl.verl_internals.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -78,7 +80,7 @@ class Saves:
     async def save(self, step: int) -> None: ...
 
 
-def trainer_in(folder: Path, mode: str = "sync", **more: Any) -> Any:
+def trainer_in(folder: Path, mode: str = "sync", *, outcome: Any = None, serving: Any = None, **more: Any) -> Any:
     """Return verl's trainer with all that it needs to save, to load, and to fetch tasks."""
     settings = load_settings(
         {
@@ -102,17 +104,17 @@ def trainer_in(folder: Path, mode: str = "sync", **more: Any) -> Any:
         options=settings.learning,
         key="k",
     )
-    trainer = make_trainer_class(mode)(
-        OmegaConf.create(settings.verl),
-        bridge=bridge,
-        manager=manager,
-        serving=cast(Any, None),
-        outcome=cast(Any, Saves()),
+    parts = Parts(
+        bridge,
+        manager,
+        serving=cast(Any, serving),
+        outcome=cast(Any, outcome or Saves()),
         schedule=Schedule(600),
         ending=Ending(),
         options=settings.learning,
         report=lambda metrics, step: None,
     )
+    trainer = make_trainer_class(mode)(OmegaConf.create(settings.verl), parts)
     trainer.actor_rollout_wg, trainer.train_dataloader, trainer.train_dataloader_it = Models(), Loader(), None
     return trainer
 
@@ -180,12 +182,13 @@ class Servers:
 async def test_the_last_step_of_the_last_epoch_is_saved_while_servers_sleep(
     tmp_path: Path, step: int, expected: list[str]
 ) -> None:
-    trainer = trainer_in(tmp_path, **{"trainer.total_epochs": 2, "trainer.save_freq": 100})
     happened: list[str] = []
-    trainer.checkpoint_manager = trainer._serving = Servers(happened)
+    servers = Servers(happened)
+    trainer = trainer_in(tmp_path, serving=servers, **{"trainer.total_epochs": 2, "trainer.save_freq": 100})
+    trainer.checkpoint_manager = servers
     trainer.actor_rollout_wg.save_checkpoint = lambda local_path, *_, **__: happened.append("save")
     (tmp_path / f"global_step_{step}").mkdir()
-    with trainer._schedule.saving():
+    with trainer.lightning.schedule.saving():
         pass
     trainer.steps_per_epoch, trainer.global_steps, trainer.learned_steps, trainer.timing_raw = 3, step, step, {}
     await asyncio.to_thread(trainer.on_step_end)
@@ -211,8 +214,9 @@ async def test_trackers_are_closed_however_a_training_ends(
 ) -> None:
     finished: list[tuple[Any, int]] = []
     monkeypatch.setattr("verl.utils.tracking.Tracking.finish", lambda it, code=0: finished.append((it, code)))
-    trainer = trainer_in(tmp_path, **{"trainer.val_before_train": True, "trainer.logger": ["console"]})
-    trainer._outcome, trainer.global_steps = Measures(error), 0
+    logged = {"trainer.val_before_train": True, "trainer.logger": ["console"]}
+    trainer = trainer_in(tmp_path, outcome=Measures(error), **logged)
+    trainer.global_steps = 0
     with pytest.raises(type(error), match=str(error)):
         await asyncio.to_thread(trainer.fit, None)
     assert (trainer.logger, exit_code) in finished
@@ -285,8 +289,6 @@ async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept
 
 
 def test_a_class_goes_before_verl_s_trainer_of_any_mode_and_a_whole_trainer_is_of_one() -> None:
-    from lightning_verl.verl_internals import AgentLightningTrainer, LightningMixin, make_trainer_class
-
     class Mine: ...
 
     class Whole(AgentLightningTrainer): ...

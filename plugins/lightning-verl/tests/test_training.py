@@ -8,7 +8,7 @@ import pytest
 from lightning_verl.bridge import Bridge, Stopped
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.ending import Ending, Enough
-from lightning_verl.training import Training
+from lightning_verl.training import Parts, Training
 
 
 class Trainer:
@@ -26,17 +26,17 @@ class Waiting(Training):
 
     def __init__(self, *, is_spent: bool, has_more_to_keep: bool = True, goes_wrong: Exception | None = None) -> None:
         self.ending = Ending()
-        super().__init__(
-            cast(Any, None),
+        parts = Parts(
             bridge=Bridge(asyncio.get_running_loop()),
             manager=cast(Any, None),
             serving=cast(Any, None),
             outcome=cast(Any, None),
             schedule=Schedule(None),
             ending=self.ending,
-            is_spent=lambda: is_spent,
+            options=cast(Any, None),
             report=lambda metrics, step: None,
         )
+        super().__init__(cast(Any, None), parts, is_spent=lambda: is_spent)
         self._trainer = Trainer(has_more_to_keep=has_more_to_keep)
         self._goes_wrong = goes_wrong
         self.waits, self.keeps = asyncio.Event(), asyncio.Event()
@@ -45,13 +45,13 @@ class Waiting(Training):
 
     def _work(self) -> None:
         try:
-            self._bridge.call(self._say(self.waits))
+            self._parts.bridge.call(self._say(self.waits))
             while not self.ending.is_asked:
-                self._bridge.wait(60)
+                self._parts.bridge.wait(60)
             raise Enough("the budget")
         except Enough:
             self.did.append("keeps")
-            self._bridge.call(self._say(self.keeps))
+            self._parts.bridge.call(self._say(self.keeps))
             self.may_save.wait(60)
             if self._goes_wrong is not None:
                 raise self._goes_wrong from None

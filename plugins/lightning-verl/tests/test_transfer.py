@@ -16,7 +16,7 @@ from lightning_core.errors import ConfigError
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
     from lightning_verl.cluster import ray_cluster
-    from lightning_verl.verl_internals import TaskNumbers, TransferQueueRows, filter_by_lessons, own_queue
+    from lightning_verl.verl_internals.queue import TaskNumbers, TransferQueueRows, filter_by_lessons, own_queue
 
 pytestmark = [
     pytest.mark.slow,

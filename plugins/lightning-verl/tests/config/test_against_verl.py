@@ -14,7 +14,7 @@ from lightning_verl.config import load_settings
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass
 from lightning_core.errors import ConfigError
-from lightning_verl.verl_internals import check_with_verl
+from lightning_verl.verl_internals.trainer import check_with_verl
 
 model, cases = sys.argv[1:]
 for preset, more in json.loads(cases):

@@ -1,20 +1,11 @@
-"""What knows verl's trainer from inside, and TransferQueue. Read against verl 0.9.1 and TransferQueue 0.1.11.
-
-verl promises nothing of what is used here, so another version of it means reading this module again. Also to be read:
-the forms of its checkpoints in `lora`, `checkpoints`, `export` and `config/saving`, what its servers answer in
-`engine` and `tools`, its pools in `cluster`, and what its workers find by name in `cpu`, `hf` and `vllm`. In order:
-the tasks, the queue and its rows, which groups verl leaves out, forms of tool calls, and its trainer with rollouts
-from the store and advantages for whole rollouts.
-"""
+"""verl's trainer, with rollouts from the store and advantages for whole rollouts."""
 
 import asyncio
 import copy
 import math
 import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,35 +15,27 @@ import ray
 import torch
 import transfer_queue as tq
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig, OmegaConf
-from tensordict import TensorDict
-from torch.utils.data import Dataset
-from transfer_queue import interface
-from verl.experimental.agent_loop.tool_parser import ToolParser
+from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn
 from verl.trainer.ppo.utils import Role, need_critic, need_reference_policy
 from verl.trainer.ppo.v1 import get_trainer_cls, trainer_base
 from verl.utils.config import validate_config
 from verl.utils.debug import marked_timer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
-from verl.utils.tensordict_utils import assign_non_tensor_stack, list_of_dict_to_tensordict
+from verl.utils.tensordict_utils import assign_non_tensor_stack
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
 from lightning_core.errors import ConfigError
 from lightning_core.registry import load_object
-from lightning_verl.bridge import Bridge
-from lightning_verl.checkpoints import Schedule, remove_older, repair_tracker
+from lightning_verl.checkpoints import remove_older, repair_tracker
 from lightning_verl.config.saving import ADAPTER, servable_folder
-from lightning_verl.ending import Ending, Enough
+from lightning_verl.ending import Enough
 from lightning_verl.hf import NAME
-from lightning_verl.learning.groups import LearnedRow, Lesson
 from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
-from lightning_verl.learning.options import LearningOptions
 from lightning_verl.learning.steps import step_advantages
 from lightning_verl.lora import write_adapter
-from lightning_verl.manager import RolloutManager
-from lightning_verl.outcome import Outcome
-from lightning_verl.serving import Serving
+from lightning_verl.training import Parts
+from lightning_verl.verl_internals.queue import StoredRows, filter_by_lessons, write_fields
 
 if TYPE_CHECKING:
     from transfer_queue import KVBatchMeta
@@ -83,11 +66,6 @@ _LEARNED_FROM = [
     "old_log_probs",
 ]
 
-Report = Callable[[Mapping[str, float], int], None]
-
-ONLY_REWARD = "only_reward"
-"""The tag of a row that says what all of its group's rewards are; see `Lesson.only_reward`."""
-
 
 def check_with_verl(config: DictConfig) -> None:
     """Have verl check its configuration; it needs no Ray for that.
@@ -108,151 +86,6 @@ def check_with_verl(config: DictConfig) -> None:
                 raise ValueError(f"actor_rollout_ref.rollout.name is {rollout.name!r}; there are: {sorted(engines)}")
     except (AssertionError, ValueError, InstantiationException) as exc:
         raise ConfigError(f"verl refuses its configuration: {exc}") from exc
-
-
-@contextmanager
-def own_queue(config: DictConfig) -> Iterator[None]:
-    """Have a queue during the block that this process has made: trainings would take each other's rows from one.
-
-    Args:
-        config: verl's `transfer_queue`.
-
-    Raises:
-        ConfigError: When another process in the cluster has made one.
-    """
-    try:
-        # Only its creator learns where it listens; all others have joined it.
-        if OmegaConf.select(tq.init(config), "controller.zmq_info") is None:
-            interface._TQ_CONTROLLER = None  # `close` would end it for those whose it is
-            raise ConfigError(
-                "another training runs in this cluster of Ray (its TransferQueue is there), and each would take the "
-                "rows of the other; wait for its end, or give this one a Ray of its own"
-            )
-        yield
-    finally:
-        tq.close()
-
-
-class TaskNumbers(Dataset[dict[str, Any]]):  # type: ignore[misc]
-    """The dataset that verl shuffles and goes through, as its `data.custom_cls`: the numbers of the tasks, from 0.
-
-    The samples stay where the rollouts are enqueued, so they can be of any type, and verl tokenizes none of them.
-
-    Args:
-        data_files: How many there are, in decimal: verl's config has no better place for it.
-        max_samples: The most to take, from the first on; -1 for all.
-        _: What else verl gives: the tokenizer, the processor, the config.
-    """
-
-    def __init__(self, data_files: Any, max_samples: int = -1, **_: Any) -> None:
-        count = int(data_files)
-        self._count = count if max_samples < 0 else min(count, max_samples)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if not 0 <= number < self._count:
-            raise IndexError(number)
-        return {"raw_prompt": f"task {number}", "index": number}
-
-
-class TransferQueueRows:
-    """Writes groups into TransferQueue; see verl's `ReplayBuffer` for the form.
-
-    A row has the key `{uid}_{session}_{index}`, a group the key `{uid}` and a status. Not for an event loop's thread:
-    each call waits for the queue.
-    """
-
-    def begin(self, uid: str, *, partition: str) -> None:
-        """Say that the rollouts of a group run."""
-        tq.kv_put(key=uid, partition_id=partition, tag={"status": "running"})
-
-    def end(self, uid: str, lesson: Lesson, *, partition: str, step: int) -> None:
-        """Put the rows of a group, and then say that it has ended. Each row has its versions.
-
-        One without rows is a failure: verl leaves it out, or asks for another one, where configured; of what is
-        finished it wants to know the reward.
-        """
-        rows = lesson.rows
-        if rows:
-            tq.kv_batch_put(
-                keys=[f"{uid}_{row.session}_{row.index}" for row in rows],
-                partition_id=partition,
-                fields=list_of_dict_to_tensordict([_fields(uid, row, step) for row in rows]),
-                tags=[
-                    {
-                        "status": "success",
-                        "prompt_len": len(row.prompt_ids),
-                        "response_len": len(row.response_ids),
-                        "seq_len": len(row.prompt_ids) + len(row.response_ids),
-                        "global_steps": step,
-                        ONLY_REWARD: lesson.only_reward,
-                        **_age(row),
-                    }
-                    for row in rows
-                ],
-            )
-        tq.kv_put(key=uid, partition_id=partition, tag={"status": "finished" if rows else "failure"})
-
-
-def _age(row: LearnedRow) -> dict[str, int]:
-    """Return with which weights a row was sampled, as verl names them."""
-    assert row.versions is not None
-    return dict(zip(("min_global_steps", "max_global_steps"), row.versions, strict=True))
-
-
-def _fields(uid: str, row: LearnedRow, step: int) -> dict[str, Any]:
-    prompts = torch.tensor(row.prompt_ids, dtype=torch.int64)
-    responses = torch.tensor(row.response_ids, dtype=torch.int64)
-    mask = torch.tensor(row.mask, dtype=torch.int64)
-    input_ids = torch.cat([prompts, responses])
-    fields: dict[str, Any] = {
-        "uid": uid,
-        "session_id": row.session,
-        "global_steps": step,
-        "prompts": prompts,
-        "responses": responses,
-        "response_mask": mask,
-        "loss_mask": mask,
-        "input_ids": input_ids,
-        "position_ids": torch.arange(len(input_ids)),
-        "rm_scores": torch.tensor(row.scores, dtype=torch.float32),
-        "num_turns": row.num_turns,
-        "answers": row.packed(),
-        "multi_modal_inputs": {},
-        "extra_fields": _age(row),
-    }
-    if row.logprobs is not None:
-        fields["rollout_log_probs"] = torch.tensor(row.logprobs, dtype=torch.float32)
-    return fields
-
-
-def filter_by_lessons(buffer: Any) -> None:
-    """Have verl's replay buffer leave out groups in which all rewards are the same.
-
-    By itself it compares the sums of rows: of several rows of one rollout, or of rollouts that were rewarded at other
-    calls, these say nothing of advantages. Rows without the tag stay compared so.
-    """
-    if getattr(buffer, "filter_groups_metric", None) is None:
-        return
-    by_rows = buffer._dapo_filtered_keys
-
-    def by_lessons(partition_id: str) -> "tuple[set[str], Counter[float]]":
-        known, finished = (buffer._dapo_classification_cache[partition_id], buffer.finished_keys[partition_id])
-        for key, tag in buffer.partitions[partition_id].items():
-            uid = key.split("_", 1)[0]
-            if ONLY_REWARD in tag and uid in finished:
-                known[uid] = tag[ONLY_REWARD]
-        filtered: tuple[set[str], Counter[float]] = by_rows(partition_id)
-        return filtered
-
-    buffer._dapo_filtered_keys = by_lessons
-
-
-def tool_forms() -> list[str]:
-    """Return the forms in which verl reads calls of tools; it lists them nowhere else."""
-    return sorted(ToolParser._registry)
 
 
 RAY_ENDS = threading.Event()
@@ -299,40 +132,14 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     Args:
         config: verl's.
-        bridge: To the event loop.
-        manager: Runs rollouts.
-        serving: Serves the policy.
-        outcome: Measures the policy, and knows where it is saved.
-        schedule: After which steps it is saved, too.
-        ending: Says when no further step is to be learned from.
-        options: What is learned, and how.
-        report: Is told what each step has measured.
+        lightning: What it works with.
     """
 
     global_steps: int
 
-    def __init__(
-        self,
-        config: DictConfig,
-        *,
-        bridge: Bridge,
-        manager: RolloutManager,
-        serving: Serving,
-        outcome: Outcome,
-        schedule: Schedule,
-        ending: Ending,
-        options: LearningOptions,
-        report: Report,
-    ) -> None:
-        self._bridge = bridge
-        self._manager = manager
-        self._manager.end_with(ending)
-        self._serving = serving
-        self._outcome = outcome
-        self._schedule = schedule
-        self._ending = ending
-        self._options = options
-        self._report = report
+    def __init__(self, config: DictConfig, lightning: Parts) -> None:
+        self.lightning = lightning
+        lightning.manager.end_with(lightning.ending)
         self._is_training = False
         self._fetched = (0, 0)
         self._sampled: Sequence[str] = ()
@@ -382,13 +189,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
     def _build_replay_buffer(self) -> Any:
         buffer = super()._build_replay_buffer()
         buffer._wait_for_next_poll = self._wait_for_groups  # rather than sleeping
-        if self._options.advantage == "rollout":  # else rows are the samples, as verl has it
+        if self.lightning.options.advantage == "rollout":  # else rows are the samples, as verl has it
             filter_by_lessons(buffer)
         return buffer
 
     def _wait_for_groups(self, partition_id: str, last_debug_time: float) -> float:
-        self._bridge.wait(_POLL_SECONDS)
-        if self._ending.is_asked:
+        self.lightning.bridge.wait(_POLL_SECONDS)
+        if self.lightning.ending.is_asked:
             raise Enough(f"step {self.global_steps} is not to be learned from")
         return last_debug_time
 
@@ -426,13 +233,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _save_checkpoint(self) -> None:
         trainer, model = self.config.trainer, self.config.actor_rollout_ref.model
-        with self._schedule.saving():
+        with self.lightning.schedule.saving():
             super()._save_checkpoint()
             actor = Path(trainer.default_local_dir, f"global_step_{self.global_steps}", "actor")
             if servable_folder(self.config) == f"actor/{ADAPTER}":
                 write_adapter(actor, actor / ADAPTER, base=str(model.path), start=model.lora_adapter_path)
         self._saved_step = self.global_steps
-        self._bridge.call(self._outcome.save(self.global_steps))
+        self.lightning.bridge.call(self.lightning.outcome.save(self.global_steps))
         keep = [trainer.max_actor_ckpt_to_keep]
         if self.use_critic:
             keep.append(trainer.max_critic_ckpt_to_keep)
@@ -472,22 +279,24 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self.actor_rollout_wg.update_actor = self._sized(self.actor_rollout_wg.update_actor, 0)
         if self.use_critic:
             self.critic_wg.train_mini_batch = self._sized(self.critic_wg.train_mini_batch, 1)
-        self._bridge.call(self._serving.resume(self.global_steps))
+        self.lightning.bridge.call(self.lightning.serving.resume(self.global_steps))
 
     def on_train_begin(self) -> None:
         self._is_training = True
-        self._schedule.begin()
+        self.lightning.schedule.begin()
         super().on_train_begin()
 
     def on_step_begin(self) -> None:
-        if self._ending.is_asked:
+        if self.lightning.ending.is_asked:
             raise Enough(f"step {self.global_steps} is not to be learned from")
         super().on_step_begin()
 
     def on_sample_end(self) -> None:
         if not self._is_separate:  # there, weights change beside the training
             # The rollouts of a step have ended then, or verl interrupts their calls, which go on with the new weights.
-            self._bridge.call(self._serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS))
+            self.lightning.bridge.call(
+                self.lightning.serving.pause(drain_seconds=None if self._is_async else _DRAIN_SECONDS)
+            )
         super().on_sample_end()
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> "KVBatchMeta":
@@ -499,11 +308,13 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._loader_state = copy.deepcopy(self.train_dataloader.state_dict())
         # verl saves the last step by itself where `total_training_steps` ends the run, and not where the epochs do.
         is_last = self.global_steps // self.steps_per_epoch >= self.config.trainer.total_epochs
-        if (self._schedule.is_due() or is_last) and self._is_unsaved:  # before the servers wake, and take their memory
+        if (
+            self.lightning.schedule.is_due() or is_last
+        ) and self._is_unsaved:  # before the servers wake, and take their memory
             with marked_timer("save_checkpoint", self.timing_raw, color="green"):
                 self._save_checkpoint()
         super().on_step_end()
-        self._bridge.call(self._serving.resume(self.global_steps))
+        self.lightning.bridge.call(self.lightning.serving.resume(self.global_steps))
 
     # Which rows the optimiser sees together
 
@@ -563,7 +374,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: "KVBatchMeta", metrics: dict[str, Any]) -> "KVBatchMeta":
         batch = super()._compute_advantage(batch, metrics)
-        rows = _Rows(tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=_LEARNED_FROM))
+        rows = StoredRows(batch, _LEARNED_FROM)
         masks = rows.numbers("response_mask") or []
         scores, rewards = rows.numbers("rm_scores"), rows.numbers("token_level_rewards")
         has_penalties = self.config.algorithm.use_kl_in_reward and scores is not None and rewards is not None
@@ -571,7 +382,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
             keys=batch.keys,
             masks=masks,
             answers=rows.objects("answers"),
-            options=self._options,
+            options=self.lightning.options,
             values=rows.numbers("values"),
             penalties=_difference(rewards or (), scores or ()) if has_penalties else None,
             gamma=self.config.algorithm.gamma,
@@ -579,35 +390,32 @@ class LightningMixin(_Base):  # type: ignore[misc]
         )
         self._n_rows = result.n_rows
         metrics.update(_difference_of_logprobs(rows, masks))
-        if self._options.advantage == "row" and self._options.loss == "verl":
+        if self.lightning.options.advantage == "row" and self.lightning.options.loss == "verl":
             return batch
         advantages, returns = (rows.numbers("advantages") or [], rows.numbers("returns") or [])
-        if self._options.advantage == "rollout":
+        if self.lightning.options.advantage == "rollout":
             advantages, returns = result.advantages, result.returns
         fields = {"returns": returns}
-        if self._options.loss == "rollout" and self._options.weights_in == "loss":
+        if self.lightning.options.loss == "rollout" and self.lightning.options.weights_in == "loss":
             # verl's losses multiply by these, for corrections of the rollout's distribution.
             corrections = rows.numbers("rollout_is_weights") or [np.ones(len(mask)) for mask in masks]
             fields["rollout_is_weights"] = _scaled(corrections, result.weights)
-        elif self._options.loss == "rollout":
+        elif self.lightning.options.loss == "rollout":
             advantages = _scaled(advantages, result.weights)
         fields["advantages"] = advantages
-        nested = {name: _nested(values) for name, values in fields.items()}
-        return tq.kv_batch_put(
-            keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(nested, batch_size=len(batch.keys))
-        )
+        return write_fields(batch, fields)
 
     # What is measured
 
     def _validate(self) -> dict[str, float]:
         try:
-            metrics = self._bridge.call(self._outcome.validate(self.global_steps))
+            metrics = self.lightning.bridge.call(self.lightning.outcome.validate(self.global_steps))
         except Enough:
             if self._is_training:  # the step's other metrics are reported before the end
                 return {}
             raise
         if not self._is_training:  # later, they are among those of the step
-            self._report(metrics, self.global_steps)
+            self.lightning.report(metrics, self.global_steps)
         return metrics
 
     def _compute_metrics(
@@ -615,8 +423,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
     ) -> None:
         super()._compute_metrics(batch, metrics, timing_raw, global_steps=global_steps, epoch=epoch)
         entries = (tq.kv_list(batch.partition_id) or {}).get(batch.partition_id, {})
-        metrics.update(self._bridge.call(self._manager.take_metrics(batch.keys, waiting=entries)))
-        self._report(metrics, global_steps)
+        metrics.update(self.lightning.bridge.call(self.lightning.manager.take_metrics(batch.keys, waiting=entries)))
+        self.lightning.report(metrics, global_steps)
 
 
 def make_trainer_class(mode: str, own: type | str | None = None) -> type[LightningMixin]:
@@ -670,24 +478,7 @@ def _n_workers(group: Any, mesh: str) -> int:
     return int(max(group._dispatch_info[mesh])) + 1
 
 
-class _Rows:
-    """Fields of TransferQueue, row by row."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def numbers(self, name: str) -> list[np.ndarray] | None:
-        """Return a field of numbers; None where there is none."""
-        if name not in self._data.keys():  # noqa: SIM118 - a TensorDict is not a mapping
-            return None
-        return [row.numpy() for row in self._data[name].unbind()]
-
-    def objects(self, name: str) -> list[Any]:
-        """Return a field of any values."""
-        return list(self._data[name])  # a list, a stack or an array, as the queue's storage has it
-
-
-def _difference_of_logprobs(rows: _Rows, masks: Sequence[np.ndarray]) -> dict[str, float]:
+def _difference_of_logprobs(rows: StoredRows, masks: Sequence[np.ndarray]) -> dict[str, float]:
     """Say by how much the actor's log-probabilities of the sampled tokens differ from those that they were drawn with.
 
     verl says it of probabilities, which are small where a model is unsure of every token.
@@ -705,9 +496,3 @@ def _difference(rewards: Sequence[np.ndarray], scores: Sequence[np.ndarray]) -> 
 
 def _scaled(values: Sequence[np.ndarray], weights: Sequence[float]) -> list[np.ndarray]:
     return [weight * row for row, weight in zip(values, weights, strict=True)]
-
-
-def _nested(values: Sequence[np.ndarray]) -> torch.Tensor:
-    return torch.nested.as_nested_tensor(
-        [torch.as_tensor(row, dtype=torch.float32) for row in values], layout=torch.jagged
-    )
