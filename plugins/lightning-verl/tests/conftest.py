@@ -1,5 +1,31 @@
 """Tested where verl is installed: it has an environment of its own."""
 
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
+import pytest
+
 collect_ignore_glob = [] if find_spec("verl") else ["*"]
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads only wait for each other where models are this small
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A Ray for all tests of a process."""
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def queue(cluster: None) -> Iterator[None]:
+    """A TransferQueue in it."""
+    from lightning_verl.verl_internals.queue import own_queue
+    from omegaconf import OmegaConf
+
+    with own_queue(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})):
+        yield

@@ -36,7 +36,7 @@ def agent(task, llm):
 given = json.loads(sys.argv[1])
 try:
     Trainer(algorithm=VERL(given["config"], preset="grpo"), **given["trainer"]).fit(
-        agent, given["tasks"], test_dataset=given["test"]
+        agent, given["tasks"]
     )
 except Exception as exc:
     heavy = [name for name in ("torch", "ray", "verl", "transformers") if name in sys.modules]
@@ -45,10 +45,10 @@ except Exception as exc:
 """
 
 
-def refusal(config: dict[str, object], tasks: int, *, test: list[object] | None = None, **trainer: object) -> str:
+def refusal(config: dict[str, object], tasks: int, **trainer: object) -> str:
     """Return the one error that a training is refused with, before anything is started that could be left."""
     numbered = [{"number": number} for number in range(tasks)]
-    given = json.dumps({"config": config, "tasks": numbered, "test": test, "trainer": trainer})
+    given = json.dumps({"config": config, "tasks": numbered, "trainer": trainer})
     ran = subprocess.run([sys.executable, "-c", PROBE, given], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 1
     kind, message, heavy = json.loads(ran.stdout.splitlines()[-1])
@@ -127,12 +127,13 @@ def test_without_a_gpu_the_processor_has_to_be_asked_for(model: str) -> None:
     assert "\n" not in message
 
 
-def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    assert str(tmp_path / "none") in refusal(config(str(tmp_path / "none")), 8)
-
-
-def test_a_dataset_that_is_less_than_a_batch(model: str) -> None:
-    assert "less than one batch" in refusal(config(model), 3)
+def test_a_model_that_is_not_there_and_a_dataset_that_is_less_than_a_batch(tmp_path: Path) -> None:
+    algorithm = GRPO(config(str(tmp_path / "none")))
+    algorithm.set_store(InMemoryLightningStore())
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(algorithm.run([1] * 3))
+    assert str(tmp_path / "none") in str(caught.value)
+    assert "less than one batch" in str(caught.value)
 
 
 def test_a_port_that_is_taken(model: str) -> None:

@@ -36,26 +36,22 @@ class Endless:
 
 
 @pytest.mark.parametrize("name", ["LLMServerClient", "FullyAsyncLLMServerClient"])
-async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(name: str) -> None:
+async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(name: str, cluster: None) -> None:
     from lightning_verl.verl_internals.trainer import RAY_ENDS, CancelsCalls
     from verl.workers.rollout import llm_server
     from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
     RAY_ENDS.clear()  # a training of this process may have ended before
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        server = ray.remote(Endless).options(num_cpus=0, max_concurrency=8).remote()
-        balancer = ray.remote(GlobalRequestLoadBalancer).options(num_cpus=0).remote({"first": server})
-        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm"}}})
-        client = type("Client", (CancelsCalls, getattr(llm_server, name)), {})(config, balancer)
-        call = asyncio.create_task(client.generate("r", prompt_ids=[1], sampling_params={"max_tokens": 8}))
-        async with asyncio.timeout(120):
-            await server.has_begun.remote()
-            assert await balancer.get_total_inflight.remote() == 1
-            call.cancel()
-            await server.was_cancelled.remote()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            assert await balancer.get_total_inflight.remote() == 0
-    finally:
-        ray.shutdown()
+    server = ray.remote(Endless).options(num_cpus=0, max_concurrency=8).remote()
+    balancer = ray.remote(GlobalRequestLoadBalancer).options(num_cpus=0).remote({"first": server})
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm"}}})
+    client = type("Client", (CancelsCalls, getattr(llm_server, name)), {})(config, balancer)
+    call = asyncio.create_task(client.generate("r", prompt_ids=[1], sampling_params={"max_tokens": 8}))
+    async with asyncio.timeout(120):
+        await server.has_begun.remote()
+        assert await balancer.get_total_inflight.remote() == 1
+        call.cancel()
+        await server.was_cancelled.remote()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await balancer.get_total_inflight.remote() == 0

@@ -15,7 +15,8 @@ from lightning_core.errors import AlgorithmError, ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl import cluster
+    from lightning_verl import cluster as ray_for_verl
+    from lightning_verl.cluster import logs_named
 
 pytestmark = pytest.mark.filterwarnings(  # of verl
     "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
@@ -41,21 +42,21 @@ def test_generation_with_devices_of_its_own_is_counted(
             "actor_rollout_ref.rollout": {"nnodes": 2, "n_gpus_per_node": 1},
         }
     ).verl
-    monkeypatch.setattr(cluster, "get_resource_name", lambda: "GPU")
+    monkeypatch.setattr(ray_for_verl, "get_resource_name", lambda: "GPU")
     for name in ("cluster_resources", "available_resources"):
-        monkeypatch.setattr(cluster.ray, name, lambda: has)
+        monkeypatch.setattr(ray_for_verl.ray, name, lambda: has)
     if missing is None:
-        cluster._check_resources(config)
+        ray_for_verl._check_resources(config)
         return
     with pytest.raises(ConfigError) as caught:
-        cluster._check_resources(config)
+        ray_for_verl._check_resources(config)
     assert missing in str(caught.value)
     named = "for separate_async actor_rollout_ref.rollout.nnodes=2 times actor_rollout_ref.rollout.n_gpus_per_node=1)"
     assert (named in str(caught.value)) is (mode == "separate_async")
 
 
 @pytest.mark.slow
-def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error() -> None:
+def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error(cluster: None) -> None:
     def fail() -> None:
         raise ValueError("no such layer")
 
@@ -63,20 +64,16 @@ def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error() -> None:
         print("RuntimeError: CUDA out of memory", file=sys.stderr, flush=True)
         os._exit(1)
 
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        said = []
-        for function in (fail, die):
-            with pytest.raises(AlgorithmError) as caught, cluster.logs_named():
-                ray.get(ray.remote(Worker).remote().run.remote(function))
-            said.append(str(caught.value))
-            path = re.search(r"its log is ([^,\s]+)", said[-1])
-            assert path is not None, said[-1]
-            assert Path(path[1]).is_file()
-        assert said[0].startswith("a worker of verl failed: ValueError: no such layer; its log is /")
-        assert said[1].endswith("the last error there: RuntimeError: CUDA out of memory")
-    finally:
-        ray.shutdown()
+    said = []
+    for function in (fail, die):
+        with pytest.raises(AlgorithmError) as caught, logs_named():
+            ray.get(ray.remote(Worker).remote().run.remote(function))
+        said.append(str(caught.value))
+        path = re.search(r"its log is ([^,\s]+)", said[-1])
+        assert path is not None, said[-1]
+        assert Path(path[1]).is_file()
+    assert said[0].startswith("a worker of verl failed: ValueError: no such layer; its log is /")
+    assert said[1].endswith("the last error there: RuntimeError: CUDA out of memory")
 
 
 class Worker:

@@ -2,12 +2,11 @@
 
 import asyncio
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import ray
 import transfer_queue as tq
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
@@ -22,7 +21,6 @@ from lightning_core.store import InMemoryLightningStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl.verl_internals.queue import own_queue
     from lightning_verl.verl_internals.trainer import AgentLightningTrainer, LightningMixin, make_trainer_class
 
 pytestmark = [
@@ -247,24 +245,8 @@ async def test_a_critic_whose_workers_are_grouped_otherwise_has_its_own_share_of
     assert extra["mini_batch_size"] % 4 == 0
 
 
-@pytest.fixture
-def queue() -> Iterator[Callable[[], None]]:
-    """A queue; what it gives makes it empty, as a new process has it."""
-    warnings.simplefilter("ignore")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-
-    def empty() -> None:
-        tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")
-
-    with own_queue(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})):
-        yield empty
-    ray.shutdown()
-
-
 @pytest.mark.slow
-async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept(
-    queue: Callable[[], None], tmp_path: Path
-) -> None:
+async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept(queue: None, tmp_path: Path) -> None:
     def names(trainer: Any, count: int) -> list[str]:
         return [str(uid) for _ in range(count) for uid in trainer._fetch_one_gen_batch()["uid"]]
 
@@ -278,7 +260,7 @@ async def test_new_groups_have_other_names_than_those_that_a_checkpoint_has_kept
         tq.kv_put(key=uid, partition_id="train", tag={"is_prompt": True, "status": "running", "global_steps": 4})
     tq.kv_put(key="4-10_0_0", partition_id="train", tag={"status": "success"})  # learned from, the group is forgotten
     await saved(trainer, 3)
-    queue()
+    tq.kv_clear(keys=list(tq.kv_list("train")["train"]), partition_id="train")  # as a new process has it
 
     resumed = trainer_in(tmp_path, "colocate_async")
     resumed._load_checkpoint()

@@ -1,7 +1,6 @@
 """Rows in TransferQueue, and who may use it: with a real Ray, and verl's own replay buffer."""
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,6 @@ pytestmark = [
 ]
 
 QUEUE = OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def queue(cluster: None) -> Iterator[None]:
-    with own_queue(QUEUE):
-        yield
 
 
 def row(session: int, score: float, index: int = 0) -> LearnedRow:

@@ -21,6 +21,8 @@ class Ran:
     output: str = field(repr=False)
     left: list[str]
     """What still ran ten seconds after its end."""
+    cwd: Path
+    """Where it ran."""
 
     @property
     def steps(self) -> list[dict[str, Any]]:
@@ -47,7 +49,8 @@ class Ran:
 def train(*arguments: str, cwd: Path, script: str = "letters.py", seconds: float = 600) -> Ran:
     """Run a script of this folder; after so many seconds it is killed."""
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
-    quiet = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1"}
+    # More threads only wait for each other where a model is this small.
+    quiet = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     with (cwd / "printed").open("w") as printed:
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name(script)), *arguments],
@@ -64,7 +67,7 @@ def train(*arguments: str, cwd: Path, script: str = "letters.py", seconds: float
         process.wait()
         output = (cwd / "printed").read_text()
         print(output[-5000:])
-    return Ran(status, output, _left(mark))
+    return Ran(status, output, _left(mark), cwd)
 
 
 def _left(mark: str, seconds: float = 10.0) -> list[str]:
