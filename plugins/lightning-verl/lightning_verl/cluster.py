@@ -15,8 +15,7 @@ from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 from verl.utils.device import get_resource_name
 
 from lightning_core.errors import AlgorithmError, ConfigError
-from lightning_verl.hf import NAME
-from lightning_verl.leftovers import check_gpu_memory, end_leftovers, worker_variables
+from lightning_verl.leftovers import end_leftovers, worker_variables
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
 """Options of Ray, unless the config gives others. Workers' logs stand in Ray's session folder."""
@@ -43,11 +42,8 @@ def ray_cluster(config: DictConfig) -> Iterator[None]:
         )
     end_leftovers()
     logging.getLogger("ray").setLevel(logging.ERROR)  # it warns of not being in the main thread
-    arguments, rollout = _arguments(config), config.actor_rollout_ref.rollout
-    if arguments["address"] == "local" and config.trainer.device != "cpu" and rollout.name != NAME:
-        check_gpu_memory(rollout.gpu_memory_utilization, n_gpus=config.trainer.n_gpus_per_node)
     try:
-        ray.init(**arguments)
+        ray.init(**_arguments(config))
     except (ConnectionError, RuntimeError, ValueError) as exc:
         raise ConfigError(f"Ray does not start: {exc}; see ray_kwargs.ray_init of verl's config") from exc
     try:

@@ -1,11 +1,9 @@
-"""What holds the GPUs of this machine before a training starts: processes that a killed one has left, and others."""
+"""Processes that a killed training has left on this machine, where they hold its GPUs: the next one ends them."""
 
 import logging
 import os
 import select
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -19,7 +17,6 @@ VARIABLE = "AGL_VERL_TRAINER"
 """Names the process that trains, in the environment of every process that Ray starts for it, and of their children."""
 
 _END_SECONDS = 30.0
-_ASK_SECONDS = 30.0
 _PROC = Path("/proc")
 
 
@@ -121,46 +118,3 @@ def _machine() -> str:
     """Name the machine since it was started, and the numbering of processes that this one sees."""
     boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink(_PROC / 'self/ns/pid')}"
-
-
-def check_gpu_memory(share: float, *, n_gpus: int) -> None:
-    """Refuse GPUs that have less free memory than the generating servers take, and name what holds it.
-
-    Args:
-        share: Of a GPU's memory, that which they take: `rollout.gpu_memory_utilization`.
-        n_gpus: How many of those that this process may use are used, from the first on.
-
-    Raises:
-        ConfigError: Names the processes, as far as NVIDIA's driver shows them. Nothing is checked without its
-            `nvidia-smi`.
-    """
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        return
-    gpus = [row for row in _asked(smi, "gpu=uuid,index,memory.total,memory.free") if row[2].isdecimal()]
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        names = [name.strip() for name in chosen.split(",")]
-        gpus = [row for name in names for row in gpus if name and (row[1] == name or row[0].startswith(name))]
-    for uuid, index, total, free in gpus[:n_gpus]:
-        if int(free) >= share * int(total):
-            continue
-        holders = [row[1:] for row in _asked(smi, "compute-apps=gpu_uuid,pid,name,used_memory") if row[0] == uuid]
-        named = ", ".join(f"{pid} {', '.join(name)} ({used} MiB)" for pid, *name, used in holders)
-        raise ConfigError(
-            f"GPU {index} has {free} of {total} MiB free, and the generating servers take {share:g} of it "
-            "(actor_rollout_ref.rollout.gpu_memory_utilization). It is held by "
-            f"{named or 'processes that this machine does not show, such as those of another container'}; end them, "
-            "choose other GPUs with CUDA_VISIBLE_DEVICES, or set a smaller share"
-        )
-
-
-def _asked(smi: str, query: str) -> list[list[str]]:
-    """Return the rows of one of the driver's tables; none where it does not answer."""
-    command = [smi, f"--query-{query}", "--format=csv,noheader,nounits"]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as exc:
-        logger.warning("lightning_verl.gpus_unknown %s: %s", " ".join(command), exc)
-        return []
-    return [[field.strip() for field in line.split(", ")] for line in said.splitlines() if line.strip()]

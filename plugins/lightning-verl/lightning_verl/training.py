@@ -17,9 +17,9 @@ from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
 from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
+from lightning_verl.config.context import fault_of_positions, let_servers_go_as_far, longest_conversation
 from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning.options import LearningOptions
-from lightning_verl.longest import let_servers_go_as_far, longest_conversation
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome
 from lightning_verl.serving import Policy, Serving
@@ -125,7 +125,10 @@ class Training:
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
-        let_servers_go_as_far(config, self._row)
+        told = _told_of(config.actor_rollout_ref.model)
+        if fault := fault_of_positions(told, str(config.actor_rollout_ref.model.path)):
+            raise ConfigError(fault)
+        let_servers_go_as_far(config, told, row=self._row)
         check_with_verl(config)
         OmegaConf.resolve(config)
         with ray_cluster(config):
@@ -200,7 +203,7 @@ class Training:
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
-            max_context_tokens=longest_conversation(config, self._row),
+            max_context_tokens=longest_conversation(config, _told_of(model), row=self._row),
             tool_parser=tools,
             reasoning=reasoning_marks(self._trainer.tokenizer),
             stop_token_ids=tools.stop_token_ids,
@@ -224,6 +227,18 @@ class Training:
                     ray.kill(worker)
             if is_last:
                 self._trainer = None  # Ray ends next, and who killed a worker then would start it again
+
+
+def _told_of(model: DictConfig) -> Mapping[str, Any]:
+    """Return a model's own configuration; nothing where verl fetches it later."""
+    if "://" in str(model.path):
+        return {}
+    from transformers import AutoConfig
+
+    told: Mapping[str, Any] = AutoConfig.from_pretrained(
+        model.path, trust_remote_code=model.trust_remote_code
+    ).to_dict()
+    return told
 
 
 def _choose_platform(device: str) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from lightning_verl.hf.batching import Batcher, Rejected
-from lightning_verl.hf.generator import Answer
-from lightning_verl.hf.sampling import Sampling
+from lightning_verl.hf.generator import Answer, Sampling
 
 
 class Echo:

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lightning_verl.leftovers import VARIABLE, check_gpu_memory, end_leftovers
-
-from lightning_core.errors import ConfigError
+from lightning_verl.leftovers import VARIABLE, end_leftovers
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are told apart by /proc"),
@@ -125,41 +123,3 @@ def test_a_part_of_a_training_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         killed.wait()
         monkeypatch.setenv(VARIABLE, "a trainer")
         assert end_leftovers() == []
-
-
-GPUS = "GPU-a, 0, 81559, 80000\nGPU-b, 1, 81559, 20000\nGPU-c, 2, [N/A], [N/A]\n"
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A command that answers as NVIDIA's `nvidia-smi` does."""
-    for name, said in (("gpus", GPUS), ("apps", "GPU-b, 4711, VLLM::EngineCore, 61000\n")):
-        (tmp_path / name).write_text(said)
-    script = f'#!/bin/sh\ncase "$1" in --query-gpu=*) cat {tmp_path}/gpus;; *) cat {tmp_path}/apps;; esac\n'
-    (tmp_path / "nvidia-smi").write_text(script)
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return tmp_path
-
-
-def test_a_gpu_that_is_full_names_what_holds_it(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = r"GPU 1 has 20000 of 81559 MiB free, .* It is held by 4711 VLLM::EngineCore \(61000 MiB\); end them"
-    with pytest.raises(ConfigError, match=held):
-        check_gpu_memory(0.5, n_gpus=2)
-    check_gpu_memory(0.5, n_gpus=1)
-    check_gpu_memory(0.2, n_gpus=8)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with pytest.raises(ConfigError, match="GPU 1 has"):
-        check_gpu_memory(0.5, n_gpus=1)
-    (driver / "apps").write_text("GPU-b, 4711, python train.py --a 1, 2, 61000\n")
-    with pytest.raises(ConfigError, match=r"held by 4711 python train\.py --a 1, 2 \(61000 MiB\);"):
-        check_gpu_memory(0.5, n_gpus=1)
-    (driver / "apps").write_text("")
-    with pytest.raises(ConfigError, match="processes that this machine does not show"):
-        check_gpu_memory(0.5, n_gpus=1)
-
-
-def test_a_driver_that_does_not_answer_refuses_nothing(driver: Path) -> None:
-    (driver / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
-    check_gpu_memory(1.0, n_gpus=8)

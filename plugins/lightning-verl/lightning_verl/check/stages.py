@@ -71,8 +71,7 @@ def _versions(folder: Path, device: str) -> str:
 
 
 def _model(folder: Path, device: str) -> str:
-    from lightning_verl.hf.generator import Generator
-    from lightning_verl.hf.sampling import Sampling
+    from lightning_verl.hf.generator import Generator, Sampling
     from lightning_verl.testing import make_tiny_model
 
     made = make_tiny_model(folder / "model", hidden_size=256)  # heads of 64, the smallest that vLLM has

@@ -1,7 +1,12 @@
-"""What a model can have before it, as its own configuration says: how many tokens, and whether they stand in a line."""
+"""What a model can have before it, as its own configuration says: how many tokens, and whether they stand in a line.
+
+And how long a conversation may become, with verl's servers that allow as much.
+"""
 
 from collections.abc import Mapping
 from typing import Any
+
+from omegaconf import DictConfig, open_dict
 
 _NAMES = ("max_position_embeddings", "n_positions")
 """What models call it; the second is GPT-2's."""
@@ -78,3 +83,37 @@ def _with_yarn(place: Mapping[str, Any], said: int) -> int:
         if isinstance(each, Mapping) and each.get("rope_type", each.get("type")) == "yarn" and each.get("factor"):
             return int((each.get("original_max_position_embeddings") or said) * each["factor"])
     return said
+
+
+def longest_conversation(config: DictConfig, told: Mapping[str, Any], *, row: int) -> int:
+    """Return how many tokens a conversation may have.
+
+    Args:
+        config: verl's, whole.
+        told: What the model's `config.json` has; nothing where it is not known yet.
+        row: How many a row may have; it is less where the model has no more, or `rollout.max_model_len` says so.
+    """
+    model, asked = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout.max_model_len
+    return int(asked or min(row, context_length(told, model.override_config) or row))
+
+
+def let_servers_go_as_far(config: DictConfig, told: Mapping[str, Any], *, row: int) -> None:
+    """Set what verl's servers need to go as far as conversations do.
+
+    vLLM plans memory for one conversation of the model's whole context, and does not start where that is too much.
+    With YaRN a model's context is another one than `max_position_embeddings`, beyond which no server goes by itself.
+
+    Args:
+        config: verl's, whole; it is changed.
+        told: As for `longest_conversation`.
+        row: The same.
+    """
+    model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
+    said, context = (length(told, model.override_config) for length in (said_length, context_length))
+    if said is None or (said == context and rollout.name != "vllm"):
+        return
+    longest = longest_conversation(config, told, row=row)
+    with open_dict(config):
+        rollout.max_model_len = longest
+        if longest > said:
+            changes(model.override_config).max_position_embeddings = context

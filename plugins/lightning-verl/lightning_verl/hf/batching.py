@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lightning_verl.hf.generator import Answer
-from lightning_verl.hf.sampling import Sampling
+from lightning_verl.hf.generator import Answer, Sampling
 
 _CLOSED = "this server takes no requests until generation is resumed"
 

@@ -14,4 +14,4 @@ def _load() -> type:
 
 RolloutReplicaRegistry.register(NAME, _load)
 # The side of the training worker has no public registry in verl 0.9.
-base._ROLLOUT_REGISTRY[(NAME, "async")] = "lightning_verl.hf.sender.WeightSender"
+base._ROLLOUT_REGISTRY[(NAME, "async")] = "lightning_verl.hf.replica.WeightSender"

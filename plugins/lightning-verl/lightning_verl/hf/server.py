@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from lightning_proxy.tokens import Generated
+from aiohttp import web
+from lightning_proxy.backend import BackendBroke, BackendRequest
+from lightning_proxy.tokens import Generated, TokenEngine, TokensBackend
 from verl.workers.rollout.replica import TokenOutput
 
 from lightning_verl.hf.batching import Batcher, Rejected
 from lightning_verl.hf.generator import Generator
-from lightning_verl.hf.http import HttpFront
 
+_MAX_BODY_BYTES = 64 * 1024 * 1024
 _STOP_REASONS = {"stop": "completed", "length": "length", "aborted": "aborted"}
 
 
@@ -40,14 +41,13 @@ class HFServer:
         trust_remote_code: bool,
     ) -> None:
         self._generator = Generator(path, device=device, dtype=dtype, seed=seed, trust_remote_code=trust_remote_code)
-        self._name = Path(path).name
         self._options = {"max_batch": max_batch, "default_max_tokens": max_tokens}
 
     async def start(self, host: str) -> str:
         """Take requests; return where over HTTP."""
         self._batcher = Batcher(self._generator, **self._options)
         self._running = asyncio.create_task(self._batcher.run(), name="batches")
-        self._front = HttpFront(_Engine(self._batcher), self._generator.tokenizer, name=self._name)
+        self._front = HttpFront(_Engine(self._batcher), self._generator.tokenizer)
         return await self._front.start(host)
 
     # What verl's client calls
@@ -122,3 +122,46 @@ class _Engine:
     async def generate(self, prompt_ids: list[int], sampling: Mapping[str, Any], *, request_id: str) -> Generated:
         answer = (await self._batcher.ask(prompt_ids, sampling)).answer
         return Generated(answer.token_ids, answer.logprobs, "abort" if answer.end == "aborted" else answer.end)
+
+
+class HttpFront:
+    """Serves `/v1/chat/completions` and `/v1/completions` on a free port, with vLLM's fields.
+
+    Args:
+        engine: Samples tokens.
+        tokenizer: The model's.
+    """
+
+    def __init__(self, engine: TokenEngine, tokenizer: Any) -> None:
+        self._backend = TokensBackend(engine, tokenizer)
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        app.router.add_post("/v1/{path:.*}", self._call)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+
+    async def start(self, host: str) -> str:
+        """Listen; return where, as `host:port`."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, 0).start()
+        address, port = self._runner.addresses[0][:2]
+        return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+    async def stop(self) -> None:
+        """Close the port."""
+        await self._runner.cleanup()
+
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        fields = await request.json()
+        try:
+            answer = await self._backend.send(BackendRequest("POST", f"/{request.match_info['path']}", fields=fields))
+            if not fields.get("stream"):
+                return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
+            response = web.StreamResponse(status=answer.status, headers=dict(answer.headers))
+            await response.prepare(request)
+            async for piece in answer.pieces():
+                await response.write(piece)
+        except BackendBroke as exc:
+            cause = exc.__cause__ or exc
+            status = 400 if isinstance(cause, ValueError) else 500
+            error = {"message": str(cause), "type": "invalid_request_error", "param": None, "code": status}
+            return web.json_response({"error": error}, status=status)
+        return response
