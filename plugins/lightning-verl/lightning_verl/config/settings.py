@@ -20,8 +20,8 @@ from lightning_core.registry import did_you_mean
 from lightning_verl.config.conflicts import (
     POLICY_LOSS,
     ROLLOUT_LOSS,
+    Facts,
     faults_of_conflicts,
-    is_loss_by_rollout,
     unused_options,
 )
 from lightning_verl.config.given import Given, Source
@@ -143,15 +143,16 @@ def load_settings(source: Source = None, *, preset: str | None = None) -> Settin
                 "chosen by model_engine, such as model_engine=megatron"
             )
         packaged = _composed(_folder(), str(engine))
-        _refuse(faults_of_conflicts(config, given, own, packaged=packaged))
+        facts = Facts(config, given, own)
+        _refuse(faults_of_conflicts(facts, packaged=packaged))
         _let_loss_correct(config, given)
-        learning = _learning(config, given, own)
+        learning = _learning(facts)
         if learning.loss == "rollout":
             config.actor_rollout_ref.actor.loss_agg_mode = ROLLOUT_LOSS
         _complete(config, given, engine=str(engine))
     except OmegaConfBaseException as exc:
         raise ConfigError(f"the configuration of verl is wrong: {' '.join(str(exc).split())}") from exc
-    if unused := unused_options(given, own, packaged=packaged):
+    if unused := unused_options(facts, packaged=packaged):
         logger.warning("lightning_verl.options_without_effect %s; leave them out", ", ".join(unused))
     if config.trainer.save_freq > 0 and servable_folder(config) is None:
         logger.warning(
@@ -238,8 +239,8 @@ def _lay(config: DictConfig, values: Mapping[str, Any]) -> None:
         OmegaConf.update(config, key, value, force_add=True)
 
 
-def _learning(config: DictConfig, given: Given, own: Own) -> LearningOptions:
-    estimator = str(config.algorithm.adv_estimator)
+def _learning(facts: Facts) -> LearningOptions:
+    config, own, estimator = facts.config, facts.own, facts.estimator
     rows = own.trace_aggregator
     is_trajectory = rows.level == "trajectory"
     limits = {}
@@ -263,7 +264,7 @@ def _learning(config: DictConfig, given: Given, own: Own) -> LearningOptions:
         estimator=estimator,
         norm_by_std=bool(config.algorithm.norm_adv_by_std_in_grpo),
         advantage=own.advantage or ("rollout" if estimator in OWN_ESTIMATORS else "row"),
-        loss="rollout" if is_loss_by_rollout(given, own) else "verl",
+        loss="rollout" if facts.is_loss_by_rollout else "verl",
         weights_in=weights_go_in(str(config.actor_rollout_ref.actor.policy_loss.loss_mode)),
         needs_logprobs=bypass or bool(config.actor_rollout_ref.rollout.calculate_log_probs),
     )

@@ -72,10 +72,13 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
     ("config", "message"),
     [
         (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "set it to row"),
-        (["algorithm.adv_estimator=opo", "agentlightning.mask_truncated=true"], "'opo' compares rows, so that"),
+        (
+            ["algorithm.adv_estimator=opo", "agentlightning.mask_truncated=true"],
+            "mask_truncated is True: it leaves rows out",
+        ),
         (
             ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.mask_truncated=true"],
-            "agentlightning.mask_truncated leaves rows out",
+            "agentlightning.mask_truncated is True: it leaves rows out",
         ),
         (["algorithm.use_kl_in_reward=true", "algorithm.adv_estimator=grpo"], "actor.use_kl_loss=true instead"),
         (["agentlightning.call_discount=0.5"], "has an effect with agentlightning.credit=discounted only"),
@@ -85,7 +88,7 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         ),
         (
             ["agentlightning.loss=rollout", "actor_rollout_ref.actor.loss_agg_mode=token-mean"],
-            "agentlightning.loss is 'rollout', and actor_rollout_ref.actor.loss_agg_mode is 'token-mean'",
+            "loss_agg_mode is 'token-mean': agentlightning.loss is 'rollout'",
         ),
         (
             ["algorithm.adv_estimator=grpo", "agentlightning.advantage=row", "agentlightning.credit=per_call"],
@@ -93,18 +96,18 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         ),
         (
             ["actor_rollout_ref.actor.policy_loss.loss_mode=bypass_mode"],
-            "needs algorithm.rollout_correction.bypass_mode",
+            "is 'bypass_mode': it needs algorithm.rollout_correction.bypass_mode",
         ),
         (
             ["algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=token"],
-            "rollout_is has no effect with bypass_mode and loss_type=ppo_clip",
+            "rollout_is is 'token': it has no effect with bypass_mode and loss_type=ppo_clip",
         ),
         (
             [
                 "algorithm.rollout_correction={bypass_mode: true, rollout_rs: token_k1}",
                 "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
             ],
-            "have no effect with bypass_mode and the policy loss 'gspo'",
+            "loss_mode is 'gspo': with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs",
         ),
         (["actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean"], "takes a mean of its own over each micro-batch"),
         (
@@ -122,25 +125,24 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         (["trainer.del_local_ckpt_after_load=true"], "what was learned would be gone"),
         (
             ["trainer.val_only=true", "trainer.val_before_train=false"],
-            "trainer.val_only is true, and trainer.val_before_train is false, without which verl trains nevertheless",
+            "trainer.val_before_train is False: without it verl trains although trainer.val_only is true",
         ),
         (
             ["trainer.save_freq=20", "agentlightning.checkpoint_minutes=5"],
-            "agentlightning.checkpoint_minutes is 5, and trainer.save_freq is 20, which says it in steps",
+            "trainer.save_freq is 20: it says in steps what agentlightning.checkpoint_minutes says",
         ),
         (
             ["actor_rollout_ref.actor.checkpoint.async_save=true"],
-            "actor_rollout_ref.actor.checkpoint.async_save is true: no run could go on from",
+            "actor_rollout_ref.actor.checkpoint.async_save is True: no run could go on from",
         ),
-        (["critic.checkpoint.async_save=true"], "critic.checkpoint.async_save is true"),
+        (["critic.checkpoint.async_save=true"], "critic.checkpoint.async_save is True"),
         (
             ["algorithm.filter_groups={enable: true, metric: acc}"],
-            "algorithm.filter_groups.metric is 'acc', and groups are compared by the rewards that agents give; set it "
-            "to reward",
+            "algorithm.filter_groups.metric is 'acc': groups are compared by the rewards that agents give; set it to r",
         ),
         (
             ["+actor_rollout_ref.model.override_config.rope_scaling={rope_type: yarn, factor: 4}"],
-            "override_config has rope_scaling, which neither verl nor its servers can change; write it into the config",
+            "neither verl nor its servers can change rope_parameters or rope_scaling; write it into the config",
         ),
         (["distillation.enabled=true"], "what the teacher says is collected by verl's own agents"),
         (
@@ -152,7 +154,7 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         (["reward.reward_model.enable=true"], "the agent gives the reward"),
         (
             ["actor_rollout_ref.model.lora_adapter_path=/an/adapter"],
-            "lora_adapter_path is '/an/adapter', which verl reads with actor_rollout_ref.model.lora_rank only",
+            "lora_adapter_path is '/an/adapter': verl reads it with actor_rollout_ref.model.lora_rank only",
         ),
         (
             [
@@ -160,20 +162,23 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
                 "actor_rollout_ref.model.lora.merge=false",
                 "actor_rollout_ref.rollout.name=hf",
             ],
-            "lora.merge is false; with separate_async and with rollout.name=hf whole weights are sent",
+            "lora.merge is False: with separate_async and with rollout.name=hf whole weights are sent",
         ),
         (["algorithm.use_pf_ppo=true"], "verl's newer trainer, which runs here, does not look at it"),
         (["algorithm.filter_groups.max_num_gen_batches=3"], "set max_inflight_gen_batches beside it"),
         (["actor_rollout_ref.rollout.do_sample=false"], "what is learned from is drawn at actor_rollout_ref.rollout."),
         (["trainer.resume_from_path=/ckpt/global_step_3"], "resume_from_path has no effect: a run goes on from"),
-        (["actor_rollout_ref.model.lora.rank=8"], "it would train the whole model; set actor_rollout_ref.model.lora_"),
+        (
+            ["actor_rollout_ref.model.lora.rank=8"],
+            "fsdp2 does not read it, and would train the whole model; set",
+        ),
         (
             {"model_engine": "megatron", "actor_rollout_ref.model.lora_rank": 8},
-            "the engine 'megatron' does not read: it would train the whole model; set actor_rollout_ref.model.lora.",
+            "megatron does not read it, and would train the whole model; set actor_rollout_ref.model.lora.rank",
         ),
         (
             ["actor_rollout_ref.actor.checkpoint.save_contents=[hf_model]"],
-            "is ['hf_model'], of which no run can go on and no adapter is written; add model, or set trainer.resume_mo",
+            "is ['hf_model']: no run can go on from that, and no adapter is written; add model, or (without LoRA)",
         ),
         (
             [
@@ -185,7 +190,7 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         ),
         (
             ["agentlightning.overlong_buffer=256", "agentlightning.trace_aggregator.level=trajectory"],
-            "counts from the limit of a whole trajectory, which is 8192 and not data.max_response_length; set ",
+            "overlong_buffer is 256: it counts from the limit of a whole trajectory, and not",
         ),
     ],
 )
@@ -244,6 +249,13 @@ def test_the_length_of_trajectories_is_named_where_there_are_none(caplog):
     assert not caplog.messages
     load_settings([f"{length}=100"])
     assert f"options_without_effect {length}; leave them out" in caplog.text
+
+
+def test_a_discount_by_token_is_named_where_no_critic_learns(caplog):
+    load_settings(["algorithm.gamma=0.9"], preset="ppo")
+    assert not caplog.messages
+    load_settings(["algorithm.gamma=0.9"], preset="grpo")
+    assert "options_without_effect algorithm.gamma; leave them out" in caplog.text
 
 
 def test_nothing_is_said_of_what_verl_has_anyway(caplog):

@@ -13,8 +13,11 @@ def test_what_becomes_of_long_responses_is_said_under_our_own_key() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"overlong_buffer": 4, "credit": "per_call"}, "agentlightning.credit is 'per_call'; set it to final, or"),
-        ({"overlong_penalty": 2.0}, "has an effect with agentlightning.overlong_buffer only"),
+        (
+            {"overlong_buffer": 4, "credit": "per_call"},
+            "agentlightning.credit is 'per_call': agentlightn",
+        ),
+        ({"overlong_penalty": 2.0}, "has an effect with agentlightning.overlong_buffer; set that"),
         ({"overlong_buffer": -1}, "overlong_buffer is -1"),
     ],
 )
