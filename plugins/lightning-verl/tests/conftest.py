@@ -22,10 +22,19 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def queue(cluster: None) -> Iterator[None]:
-    """A TransferQueue in it."""
+def shared_queue(cluster: None) -> Iterator[None]:
     from lightning_verl.verl_internals.queue import own_queue
     from omegaconf import OmegaConf
 
     with own_queue(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}})):
         yield
+
+
+@pytest.fixture
+def queue(shared_queue: None) -> Iterator[None]:
+    """A TransferQueue in it, without training rows."""
+    import transfer_queue as tq
+
+    yield
+    if left := list((tq.kv_list("train") or {}).get("train", ())):
+        tq.kv_clear(keys=left, partition_id="train")

@@ -134,7 +134,7 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--trainer", default="{}", help="further options of the trainer, as JSON")
     parser.add_argument("--own-classes", action="store_true", help="take those of the page about verl")
     parser.add_argument("--run", help="the folder of one run, which is gone on with where there is one")
-    given = parser.parse_args(options)
+    given = parser.parse_intermixed_args(options)
     config = [
         "agentlightning.device=cpu",
         "agentlightning.trace_aggregator.trajectory_max_prompt_length=128",
