@@ -8,22 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lightning_proxy import LLMProxy
-from lightning_proxy.control import CallsLost
 
 from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.concurrency import EventLoopThread
 from lightning_core.deprecated import deprecated
-from lightning_core.errors import AlgorithmError, ConfigError, StoreUnavailable
+from lightning_core.errors import AlgorithmError, ConfigError
 from lightning_core.registry import check_options
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
+from lightning_core.types import EnqueueRolloutRequest, NamedResources, Rollout, RolloutConfig, Span
 from lightning_verl.config import TraceAggregator
 from lightning_verl.learning.groups import Lesson, learn_from_group
 from lightning_verl.learning.metrics import training_metrics, validation_metrics
 from lightning_verl.learning.options import LearningOptions, Level
-from lightning_verl.learning.outcomes import EndedRollout, as_fault, read_rollout
+from lightning_verl.learning.outcomes import EndedRollout, read_rollout
 from lightning_verl.learning.padding import padded_batch
-from lightning_verl.serving import RESOURCE
+from lightning_verl.serving import RESOURCE, record_of
 
 if TYPE_CHECKING:
     from verl import DataProto
@@ -264,27 +263,16 @@ class AgentModeDaemon:
         groups = []
         for group in self._groups:
             ended = await wait_for_all(self.store, [rollout.rollout_id for rollout in group])
-            groups.append([(rollout, await self._record_of(rollout)) for rollout in ended])
+            groups.append(
+                [(rollout, await record_of(rollout, store=self.store, proxy=self.llm_proxy)) for rollout in ended]
+            )
         return groups
-
-    async def _record_of(self, rollout: Rollout) -> Sequence[Span] | str:
-        if isinstance(rollout, AttemptedRollout) and self.llm_proxy.is_running():
-            try:
-                await self.llm_proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
-            except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
-                return str(exc)
-        return await self.store.query_spans(rollout.rollout_id, "latest")
 
     def _read(self, options: LearningOptions) -> list[list[EndedRollout]]:
         if self._ended is None:
             raise AlgorithmError("the rollouts have not ended; call run_until_all_finished")
         return [
-            [
-                as_fault(rollout.rollout_id, record)
-                if isinstance(record, str)
-                else read_rollout(rollout, record, options=options, adapter=self.adapter)
-                for rollout, record in group
-            ]
+            [read_rollout(rollout, record, options=options, adapter=self.adapter) for rollout, record in group]
             for group in self._ended
         ]
 

@@ -11,7 +11,6 @@ from lightning_core.algorithm.batch import wait_for_all
 from lightning_core.errors import AlgorithmError, InvalidTransition, NoRewards
 from lightning_core.store import LightningStore
 from lightning_core.types import (
-    AttemptedRollout,
     EnqueueRolloutRequest,
     NamedResources,
     Rollout,
@@ -22,7 +21,7 @@ from lightning_verl.ending import Ending, Enough
 from lightning_verl.learning.groups import Lesson, learn_from_group
 from lightning_verl.learning.metrics import training_metrics, validation_metrics
 from lightning_verl.learning.options import LearningOptions
-from lightning_verl.learning.outcomes import EndedRollout, as_fault, is_lost, read_rollout
+from lightning_verl.learning.outcomes import EndedRollout, is_lost, read_rollout
 from lightning_verl.learning.steps import group_of
 from lightning_verl.serving import Serving
 
@@ -299,15 +298,10 @@ class RolloutManager:
         )
         ids = [rollout.rollout_id for rollout in rollouts]
         self._unfinished.update(ids)
-        ended: list[EndedRollout] = []
-        for rollout in await wait_for_all(self._store, ids):
-            if isinstance(rollout, AttemptedRollout):
-                lost = await self._serving.flush(rollout.rollout_id, rollout.attempt.attempt_id)
-                if lost is not None:
-                    ended.append(as_fault(rollout.rollout_id, lost))
-                    continue
-            spans = await self._store.query_spans(rollout.rollout_id, "latest")
-            ended.append(await asyncio.to_thread(read, rollout, spans))
+        ended = [
+            await asyncio.to_thread(read, rollout, await self._serving.record_of(rollout))
+            for rollout in await wait_for_all(self._store, ids)
+        ]
         self._unfinished.difference_update(ids)
         return ended
 

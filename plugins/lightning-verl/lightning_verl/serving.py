@@ -11,7 +11,7 @@ from lightning_proxy.tokens import Tokenizer, TokensBackend, TokenToolParser
 from lightning_core.budget import Budget
 from lightning_core.errors import StoreUnavailable
 from lightning_core.store import LightningStore
-from lightning_core.types import NamedResources
+from lightning_core.types import AttemptedRollout, NamedResources, Rollout, Span
 from lightning_verl.engine import LLMClient, VerlEngine
 
 RESOURCE = "main_llm"
@@ -178,13 +178,9 @@ class Serving:
         if self._proxy.is_running():
             await self._proxy.resume()
 
-    async def flush(self, rollout_id: str, attempt_id: str) -> str | None:
-        """Wait until the store has all calls of an attempt that has ended; return why it will not have all of them."""
-        try:
-            await self._proxy.flush(rollout_id, attempt_id)
-        except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
-            return str(exc)
-        return None
+    async def record_of(self, rollout: Rollout) -> Sequence[Span] | str:
+        """Return what a rollout that has ended has recorded; see `record_of`."""
+        return await record_of(rollout, store=self._store, proxy=self._proxy)
 
     def _resources_of(self, model: str, partition: str) -> NamedResources:
         assert self._policy is not None
@@ -234,3 +230,13 @@ class Serving:
                 reasoning=policy.reasoning,
             )
         return [{"model_name": name, "backend": self._backends[partition]}]
+
+
+async def record_of(rollout: Rollout, *, store: LightningStore, proxy: LLMProxy) -> Sequence[Span] | str:
+    """Return what the last attempt of a rollout has recorded, or why the store will not have all of it."""
+    if isinstance(rollout, AttemptedRollout) and proxy.is_running():
+        try:
+            await proxy.flush(rollout.rollout_id, rollout.attempt.attempt_id)
+        except (CallsLost, StoreUnavailable) as exc:  # a store that is gone for good says so itself
+            return str(exc)
+    return await store.query_spans(rollout.rollout_id, "latest")

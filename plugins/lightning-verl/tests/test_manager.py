@@ -20,6 +20,7 @@ from lightning_core import LLM, LitAgent, Trainer, emit_reward, rollout
 from lightning_core.algorithm import Algorithm
 from lightning_core.errors import AlgorithmError, Fault, NoRewards
 from lightning_core.store import InMemoryLightningStore
+from lightning_core.types import Rollout, Span
 
 OPTIONS = LearningOptions(max_prompt_length=64, max_response_length=64, level="trajectory")
 
@@ -304,13 +305,13 @@ async def test_a_rollout_whose_calls_are_lost_is_a_fault_and_the_others_go_on() 
     async def drive(driven: Driven) -> None:
         queue = Queue(1)
         driven.manager.write_to(queue)
-        flush, lost = driven.serving.flush, ["a worker of the proxy died"]
+        record_of, lost = driven.serving.record_of, ["a worker of the proxy died"]
 
-        async def lose_one(rollout_id: str, attempt_id: str) -> str | None:
-            await flush(rollout_id, attempt_id)
-            return lost.pop() if lost else None
+        async def lose_one(rollout: Rollout) -> Sequence[Span] | str:
+            record = await record_of(rollout)
+            return lost.pop() if lost else record
 
-        driven.serving.flush = lose_one  # type: ignore[method-assign]
+        driven.serving.record_of = lose_one  # type: ignore[method-assign]
         await driven.ask(["u0"])
         await asyncio.wait_for(queue.is_full.wait(), 20)
         assert len(queue.ended["u0"][0]) == 2

@@ -67,16 +67,6 @@ class EndedRollout:
         return self.end == "scored"
 
 
-def as_fault(rollout_id: str, cause: str) -> EndedRollout:
-    """Return how a rollout went that did not get to its end, or whose record did not.
-
-    Args:
-        rollout_id: Its id.
-        cause: What happened, in one line.
-    """
-    return EndedRollout(rollout_id, "fault", None, cause, RolloutRows())
-
-
 def is_lost(rollout: Rollout) -> bool:
     """Whether a rollout that has ended did not get to its own end: it was cancelled, or faults have ended it."""
     return rollout.status in ("cancelled", "failed") and _end_of(rollout) == "fault"
@@ -84,7 +74,7 @@ def is_lost(rollout: Rollout) -> bool:
 
 def read_rollout(
     rollout: Rollout,
-    spans: Sequence[Span],
+    record: Sequence[Span] | str,
     *,
     options: LearningOptions,
     adapter: object = None,
@@ -96,7 +86,7 @@ def read_rollout(
 
     Args:
         rollout: It has ended.
-        spans: What its last attempt recorded.
+        record: What its last attempt recorded; or why that is not whole, which is a fault.
         options: The level, the lengths, the weights of rewards, and what a failure is worth.
         adapter: The trainer's; None for `TraceToTrajectories()`. See `as_trajectory_adapter`.
         other_models: What agents call models of the proxy that are not learned from. Their calls are left out, as those
@@ -107,10 +97,11 @@ def read_rollout(
         ValueError: When the rollout has not ended.
     """
     end = _end_of(rollout)
-    if end == "fault":
-        return as_fault(rollout.rollout_id, describe_failure(rollout))
+    if end == "fault" or isinstance(record, str):
+        why = record if isinstance(record, str) else describe_failure(rollout)
+        return EndedRollout(rollout.rollout_id, "fault", None, why, RolloutRows())
     reads = as_trajectory_adapter(adapter)
-    spans = [_as_of_a_helper(span) if _model_at_proxy(span) in other_models else span for span in spans]
+    spans = [_as_of_a_helper(span) if _model_at_proxy(span) in other_models else span for span in record]
     trajectories, told = Trajectories((), (), None), list[tuple[Span, Sequence[NamedReward]]]()
     try:
         trajectories = reads.adapt(spans)
