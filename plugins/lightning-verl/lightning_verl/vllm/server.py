@@ -1,17 +1,18 @@
 """A vLLM server, from its start to its end."""
 
 import asyncio
-import contextlib
 import json
+import os
 import socket
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import aiohttp
+from lightning_proxy.agents.program import Program, running
 from lightning_proxy.model_list import ModelConfig
 
 from lightning_core.errors import LightningError
@@ -28,7 +29,7 @@ OPTIONS: Mapping[str, str] = {
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Of an adapter, the most that vLLM can be told."""
 _LOOK_SECONDS = 0.25
-_KILL_SECONDS = 10.0
+_LAST_BYTES = 16_384
 _LAST_LINES = 20
 
 
@@ -50,7 +51,6 @@ class VLLMServer:
         arguments: Further ones of vLLM's server, such as `["--max-model-len", "8192"]`; they win over `OPTIONS`.
         python: The interpreter of the environment that vLLM is installed in; None for this one.
         start_seconds: The longest that it may take until it answers.
-        grace_seconds: How long it may take to end by itself, before it is killed.
         command: What to run instead of vLLM, with the same arguments.
     """
 
@@ -63,7 +63,6 @@ class VLLMServer:
         arguments: Sequence[str] = (),
         python: str | None = None,
         start_seconds: float = 900.0,
-        grace_seconds: float = 10.0,
         command: Sequence[str] | None = None,
     ) -> None:
         self.model = model
@@ -72,10 +71,8 @@ class VLLMServer:
         self._arguments = list(arguments)
         self._command = list(command or (python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"))
         self._start_seconds = start_seconds
-        self._grace_seconds = grace_seconds
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self._program: Program | None = None
+        self._stack = AsyncExitStack()
 
     @property
     def url(self) -> str:
@@ -96,44 +93,30 @@ class VLLMServer:
             VLLMFailed: When the port is taken, it ends before it answers, or takes too long; with its last lines.
         """
         self.port = _free_port(self.host, self.port)
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "lightning_verl.vllm.guard", str(self._grace_seconds)),
-            *self._command,
-            *("--model", *self._models(), "--host", self.host, "--port", str(self.port)),
-            *self._options(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        where = ("--host", self.host, "--port", str(self.port))
+        self._program = await self._stack.enter_async_context(
+            running(
+                [*self._command, "--model", *self._models(), *where, *self._options()],
+                environment=os.environ,
+                folder=os.getcwd(),
+                stdin=Path(os.devnull),
+                max_output_bytes=_LAST_BYTES,
+            )
         )
-        self._reading = asyncio.create_task(self._read(self._process), name="output of vLLM")
         try:
             async with asyncio.timeout(self._start_seconds):
-                await self._until_ready(self._process)
+                await self._until_ready(self._program)
         except TimeoutError as exc:
+            said = _said(self._program)
             await self.stop()
-            raise VLLMFailed(f"vLLM did not answer within {self._start_seconds:g} s{self._said()}") from exc
+            raise VLLMFailed(f"vLLM did not answer within {self._start_seconds:g} s{said}") from exc
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Stop it; return when nothing of it runs. Twice is as once."""
-        process, self._process = self._process, None
-        reading, self._reading = self._reading, None
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            async with asyncio.timeout(self._grace_seconds + _KILL_SECONDS):
-                await process.wait()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-            if reading is not None:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+        """Stop it; return when nothing of it runs. Idempotent."""
+        await self._stack.aclose()
 
     async def wait(self) -> None:
         """Return never; it serves until it is stopped.
@@ -141,9 +124,8 @@ class VLLMServer:
         Raises:
             VLLMFailed: When it ends by itself.
         """
-        assert self._process is not None
-        status = await self._process.wait()
-        raise VLLMFailed(f"vLLM ended with status {status}{await self._all_said()}")
+        assert self._program is not None
+        raise VLLMFailed(f"vLLM ended with status {await self._program.wait()}{_said(self._program)}")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -172,32 +154,20 @@ class VLLMServer:
         ours = [part for name, value in OPTIONS.items() if name not in given for part in (name, value) if part]
         return [*ours, *self._arguments]
 
-    async def _until_ready(self, process: asyncio.subprocess.Process) -> None:
+    async def _until_ready(self, program: Program) -> None:
         async with aiohttp.ClientSession() as http:
-            while True:
-                if process.returncode is not None:
-                    raise VLLMFailed(
-                        f"vLLM ended with status {process.returncode} before it answered{await self._all_said()}"
-                    )
-                with contextlib.suppress(aiohttp.ClientError):  # not yet
+            while program.exit_status is None:
+                with suppress(aiohttp.ClientError):  # not yet
                     async with http.get(f"http://{self.host}:{self.port}/health") as response:
                         if response.status == 200:
                             return
                 await asyncio.sleep(_LOOK_SECONDS)
+        raise VLLMFailed(f"vLLM ended with status {await program.wait()} before it answered{_said(program)}")
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        async for line in process.stdout:
-            self._lines.append(line.decode(errors="replace").rstrip())
 
-    async def _all_said(self) -> str:
-        """Return what it said last, once it has ended."""
-        if self._reading is not None:
-            await asyncio.wait((self._reading,), timeout=_KILL_SECONDS)
-        return self._said()
-
-    def _said(self) -> str:
-        return "; it said last:\n  " + "\n  ".join(self._lines) if self._lines else ""
+def _said(program: Program) -> str:
+    lines = [*program.stdout.text().splitlines(), *program.stderr.text().splitlines()][-_LAST_LINES:]
+    return "; it said last:\n  " + "\n  ".join(lines) if lines else ""
 
 
 def _free_port(host: str, port: int) -> int:
