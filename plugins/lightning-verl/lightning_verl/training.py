@@ -36,8 +36,6 @@ _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no report of Ray's use to its makers
 }
 """Read by verl, TransferQueue and Ray when they are imported; set unless somebody has."""
-_END_SECONDS = 10.0
-"""How long the thread may take to end when the run is interrupted; what is left then ends with the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +83,14 @@ class Training:
         plan: What is trained, and on what.
         parts: What it works with.
         is_spent: Whether the run's budget is used up, so that cancelling `run` is not an interruption.
+        end_seconds: How long the thread may take to end when it is interrupted; what is left ends with the process.
     """
 
-    def __init__(self, plan: Plan, parts: Parts, *, is_spent: Callable[[], bool]) -> None:
+    def __init__(self, plan: Plan, parts: Parts, *, is_spent: Callable[[], bool], end_seconds: float = 10.0) -> None:
         self._plan = plan
         self._parts = parts
         self._is_spent = is_spent
+        self._end_seconds = end_seconds
         self._trainer: Any = None
         self._killing = threading.Lock()
 
@@ -109,7 +109,7 @@ class Training:
             finally:
                 self._parts.bridge.stop()
                 await asyncio.to_thread(self._kill_workers)
-                await asyncio.wait((thread,), timeout=_END_SECONDS)
+                await asyncio.wait((thread,), timeout=self._end_seconds)
                 if thread.done() and not thread.cancelled():
                     thread.exception()  # seen: it was interrupted
             raise

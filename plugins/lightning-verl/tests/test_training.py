@@ -24,7 +24,14 @@ class Trainer:
 class Waiting(Training):
     """Waits for rollouts in its thread until it is to end, and then keeps what it has learned, which may fail."""
 
-    def __init__(self, *, is_spent: bool, has_more_to_keep: bool = True, goes_wrong: Exception | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_spent: bool,
+        has_more_to_keep: bool = True,
+        goes_wrong: Exception | None = None,
+        end_seconds: float = 30,
+    ) -> None:
         self.ending = Ending()
         parts = Parts(
             bridge=Bridge(asyncio.get_running_loop()),
@@ -36,7 +43,7 @@ class Waiting(Training):
             options=cast(Any, None),
             report=lambda metrics, step: None,
         )
-        super().__init__(cast(Any, None), parts, is_spent=lambda: is_spent)
+        super().__init__(cast(Any, None), parts, is_spent=lambda: is_spent, end_seconds=end_seconds)
         self._trainer = Trainer(has_more_to_keep=has_more_to_keep)
         self._goes_wrong = goes_wrong
         self.waits, self.keeps = asyncio.Event(), asyncio.Event()
@@ -89,7 +96,7 @@ async def test_an_interruption_keeps_nothing_nor_does_a_run_that_has_kept_all(
 
 
 async def test_an_interruption_does_not_wait_for_what_is_being_kept() -> None:
-    training = Waiting(is_spent=True)
+    training = Waiting(is_spent=True, end_seconds=0.1)
     task = await cancelled(training)
     await training.keeps.wait()
     task.cancel()
