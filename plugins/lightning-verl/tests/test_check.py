@@ -8,28 +8,29 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lightning_verl.check.harness import MARK, Stage, end, processes, run
+from lightning_verl.check.harness import MARK, Result, end, processes, run
 
 START = "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
 KEEP = "from pathlib import Path; Path('pid').write_text(str(child.pid))"
 
 
-def stage(name: str, *code: str, limit_seconds: float = 60.0) -> Stage:
-    return Stage(name, (sys.executable, "-c", "; ".join(code)), limit_seconds)
+def stage(folder: Path, name: str, *code: str, limit_seconds: float = 60.0) -> Result:
+    command = (sys.executable, "-c", "; ".join(code))
+    return run(name, command, folder, limit_seconds=limit_seconds, device="cpu")
 
 
 def test_a_stage_that_fails_says_what_was_expected_and_what_was_got_and_where_the_log_is(tmp_path: Path) -> None:
-    wrong = stage("wrong", """open('wrong.json', 'w').write('{"expected": "a rise", "got": "a fall"}')""")
-    assert run(wrong, tmp_path, device="cpu").said == f"expected a rise; got a fall; log: {tmp_path / 'wrong.log'}"
-    crash = run(stage("crash", "print('before', flush=True)", "raise OSError('no space')"), tmp_path, device="cpu")
+    wrong = stage(tmp_path, "wrong", """open('wrong.json', 'w').write('{"expected": "a rise", "got": "a fall"}')""")
+    assert wrong.said == f"expected a rise; got a fall; log: {tmp_path / 'wrong.log'}"
+    crash = stage(tmp_path, "crash", "print('before', flush=True)", "raise OSError('no space')")
     assert crash.status == "FAILED"
     assert crash.said.startswith("expected a result; got exit status 1: OSError: no space; log: ")
-    right = run(stage("right", """open('right.json', 'w').write('{"shown": "a rise"}')"""), tmp_path, device="cpu")
+    right = stage(tmp_path, "right", """open('right.json', 'w').write('{"shown": "a rise"}')""")
     assert (right.status, right.said) == ("ok", "a rise")
 
 
 def test_a_stage_past_its_limit_is_ended_with_all_that_it_has_started(tmp_path: Path) -> None:
-    ended = run(stage("slow", START, KEEP, "time.sleep(600)", limit_seconds=10), tmp_path, device="cpu")
+    ended = stage(tmp_path, "slow", START, KEEP, "time.sleep(600)", limit_seconds=10)
     assert ended.said.startswith("expected an end within 10 s; got none, so it was ended; log: ")
     assert ended.memory_bytes > 2**20
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

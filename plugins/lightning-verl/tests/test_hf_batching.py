@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from lightning_verl.hf.batching import Batcher, Rejected
@@ -42,7 +42,7 @@ class Echo:
 
 @asynccontextmanager
 async def running(echo: Echo, **options: Any) -> AsyncIterator[Batcher]:
-    batcher = Batcher(echo, **options)
+    batcher = Batcher(cast(Any, echo), **options)
     task = asyncio.create_task(batcher.run())
     try:
         yield batcher

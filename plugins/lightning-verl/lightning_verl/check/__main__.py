@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-from lightning_verl.check.harness import Result, Stage, run
+from lightning_verl.check.harness import Result, run
 from lightning_verl.check.stages import TRAININGS
 from lightning_verl.requirements import has_accelerator
 
@@ -47,7 +47,7 @@ def main() -> int:
 
 def _run(name: str, folder: Path, given: argparse.Namespace) -> Result:
     command = (sys.executable, "-m", "lightning_verl.check.stages", name, str(folder), given.device)
-    return run(Stage(name, command, _FIRST.get(name, given.limit)), folder, device=given.device)
+    return run(name, command, folder, limit_seconds=_FIRST.get(name, given.limit), device=given.device)
 
 
 def _skipped(name: str, device: str) -> Result | None:

@@ -21,16 +21,6 @@ _END_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One thing to try."""
-
-    name: str
-    command: Sequence[str]
-    """It writes `NAME.json` in its folder: `{"shown": ...}`, or `{"expected": ..., "got": ...}`."""
-    limit_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The result of a stage."""
 
@@ -47,19 +37,21 @@ class Result:
         return f"{self.name:16} {self.status:8} {self.seconds:5.0f} s  {gib:>9}  {self.said}"
 
 
-def run(stage: Stage, folder: Path, *, device: str) -> Result:
+def run(name: str, command: Sequence[str], folder: Path, *, limit_seconds: float, device: str) -> Result:
     """Run a stage to its end, or to its limit. Afterwards nothing of it runs.
 
     Args:
-        stage: What to run; its output goes to `NAME.log`.
-        folder: Where to.
+        name: The stage's.
+        command: What to run; it writes `NAME.json` in the folder: `{"shown": ...}`, or `{"expected": ..., "got": ...}`.
+        folder: Where it runs; its output goes to `NAME.log`.
+        limit_seconds: The most that it may take.
         device: `cpu` or `cuda`: whose memory counts.
     """
-    log, written, mark = folder / f"{stage.name}.log", folder / f"{stage.name}.json", f"{os.getpid()}-{stage.name}"
+    log, written, mark = folder / f"{name}.log", folder / f"{name}.json", f"{os.getpid()}-{name}"
     before, peak, begun = memory(device, mark), 0, time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            stage.command,
+            command,
             cwd=folder,
             env={**os.environ, MARK: mark},
             stdin=subprocess.DEVNULL,
@@ -69,7 +61,7 @@ def run(stage: Stage, folder: Path, *, device: str) -> Result:
         )
     try:
         status = None
-        while status is None and time.monotonic() - begun < stage.limit_seconds:
+        while status is None and time.monotonic() - begun < limit_seconds:
             try:
                 status = process.wait(_LOOK_SECONDS)
             except subprocess.TimeoutExpired:
@@ -81,15 +73,15 @@ def run(stage: Stage, folder: Path, *, device: str) -> Result:
         process.wait()
     told = json.loads(written.read_text()) if written.exists() else {}
     if status is None:
-        told = {"expected": f"an end within {stage.limit_seconds:.0f} s", "got": "none, so it was ended"}
+        told = {"expected": f"an end within {limit_seconds:.0f} s", "got": "none, so it was ended"}
     elif not told:
         told = {"expected": "a result", "got": f"exit status {status}: {_last_line(log)}"}
     elif left and "shown" in told:
         told = {"expected": "no process left", "got": ", ".join(left)}
     if "shown" in told:
-        return Result(stage.name, "ok", seconds, peak, told["shown"])
+        return Result(name, "ok", seconds, peak, told["shown"])
     said = f"expected {told['expected']}; got {told['got']}; log: {log}"
-    return Result(stage.name, "FAILED", seconds, peak, said)
+    return Result(name, "FAILED", seconds, peak, said)
 
 
 def processes(mark: str) -> list[psutil.Process]:

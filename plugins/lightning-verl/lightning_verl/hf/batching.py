@@ -1,26 +1,13 @@
 """Requests that come one by one, answered in batches; and new weights between two batches."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from lightning_verl.hf.generator import Answer, Sampling
+from lightning_verl.hf.generator import Answer, Generator, Sampling
 
 _CLOSED = "this server takes no requests until generation is resumed"
-
-
-class GeneratesBatches(Protocol):
-    """What is batched; see `Generator`."""
-
-    @property
-    def context(self) -> int: ...
-
-    def load(self, weights: Mapping[str, Any], version: int | None) -> None: ...
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, is_aborted: Callable[[int], bool]
-    ) -> list[Answer]: ...
 
 
 class Rejected(RuntimeError):
@@ -55,7 +42,7 @@ class Batcher:
 
     def __init__(
         self,
-        generator: GeneratesBatches,
+        generator: Generator,
         *,
         max_batch: int = 64,
         gather_seconds: float = 0.005,
