@@ -93,7 +93,6 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
     times = [time for span in spans for time in (span.start_time, span.end_time) if time is not None]
     root = Span.from_attributes(
         attributes=_root_attributes(ended, agent),
-        **_ids_of(ended),
         name=f"invoke_agent {agent}",
         trace_id=trace_id,
         span_id=root_id,
@@ -113,10 +112,6 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
         )
         found.append(readable(placed, resource=Resource({**span.resource.attributes, **ids})))
     return found
-
-
-def _ids_of(ended: Ended) -> dict[str, Any]:
-    return {"rollout_id": ended.rollout.rollout_id, "attempt_id": ended.rollout.attempt.attempt_id}
 
 
 def _root_attributes(ended: Ended, agent: str) -> dict[str, Any]:

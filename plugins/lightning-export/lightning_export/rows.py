@@ -70,18 +70,14 @@ def _triplet_rows(spans: Sequence[Span]) -> Iterator[Row]:
         yield {
             "prompt": list(call.messages),
             "response": call.answers[0] if call.answers else None,
-            "prompt_ids": _plain(call.prompt_token_ids),
-            "response_ids": _plain(call.response_token_ids),
-            "logprobs": _plain(call.logprobs),
+            "prompt_ids": call.prompt_token_ids,
+            "response_ids": call.response_token_ids,
+            "logprobs": call.logprobs,
             "call_reward": rewards[call.order][0].value if call.order in rewards else None,
             "model": call.model,
             "finish_reason": call.finish_reason,
             "error": call.error,
         }
-
-
-def _plain(values: Sequence[Any] | None) -> list[Any] | None:
-    return None if values is None else list(values)
 
 
 _KINDS: Mapping[RowKind, Callable[[Sequence[Span]], Iterator[Row]]] = {

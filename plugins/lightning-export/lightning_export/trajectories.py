@@ -110,15 +110,14 @@ class _Steps:
             if call.end_time is not None:
                 step["timestamp"] = datetime.fromtimestamp(call.end_time, UTC).isoformat()
             usage = usage_of(call)
-            complete = choice.token_ids is not None and choice.logprobs is not None
             step["llm_call_count"] = 1
             metrics = {
                 "prompt_tokens": usage.input_tokens,
                 "completion_tokens": usage.output_tokens,
                 "cost_usd": usage.cost,
-                "prompt_token_ids": _plain(call.prompt_token_ids),
-                "completion_token_ids": _plain(choice.token_ids),
-                "logprobs": _plain(choice.logprobs) if complete else None,
+                "prompt_token_ids": call.prompt_token_ids,
+                "completion_token_ids": choice.token_ids,
+                "logprobs": choice.logprobs,
             }
             if any(value is not None for value in metrics.values()):
                 step["metrics"] = metrics
@@ -186,10 +185,6 @@ def _atif_content(content: Any) -> Any:
         else:
             parts.append({"type": "text", "text": part.get("text") or json.dumps(part, ensure_ascii=False)})
     return parts
-
-
-def _plain(values: Sequence[Any] | None) -> list[Any] | None:
-    return None if values is None else list(values)
 
 
 def _sum(numbers: Iterator[Any]) -> Any:
