@@ -1,13 +1,17 @@
 """`agl runs`: what was run, how it went, and the way to be rid of it."""
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning_core.runs.folder import RunFolder
 
 
 @click.group(invoke_without_command=True)
@@ -63,24 +67,57 @@ def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> 
 
 
 @runs.command()
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1)
+@click.option(
+    "--older-than",
+    metavar="AGE",
+    help="All runs that ended so long ago, such as 30d, 12h or 2w. One that was killed has not ended.",
+)
 @runs_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def rm(outer: Path | None, run: tuple[str, ...], runs_dir: Path | None, yes: bool) -> None:
+def rm(outer: Path | None, run: tuple[str, ...], older_than: str | None, runs_dir: Path | None, yes: bool) -> None:
     """Delete the folder of each RUN, with all that is in it. One that still goes on is refused.
 
     \b
     Example:
       agl runs rm run-3f2a run-9c
+      agl runs rm --older-than 30d --yes
     """
     from lightning_core.runs.folder import find_run
 
+    if (older_than is None) == (not run):
+        raise ConfigError("name runs to remove, or say --older-than AGE; one of the two")
     root = runs_root(runs_dir or outer)
-    folders = {folder.path: folder for folder in [find_run(root, each) for each in run]}
+    found = [find_run(root, each) for each in run] if older_than is None else _ended_before(root, older_than)
+    if not found:
+        click.echo(f"no run has ended {older_than} ago, or before")
+    folders = {folder.path: folder for folder in found}
     for folder in folders.values():
         folder.check_removable()
         if not yes:
             click.confirm(f"Delete {folder.path} and all that is in it?", abort=True)
         folder.remove()
         click.echo(f"removed {folder.run_id}")
+
+
+_HOURS = {"h": 1, "d": 24, "w": 168}
+
+
+def _ended_before(root: Path, age: str) -> "list[RunFolder]":
+    """Return the runs that ended so long ago. What is not known to have ended is left."""
+    from datetime import timedelta
+
+    from lightning_core.cli.run_report import load_runs
+    from lightning_core.runs.manifest import now
+
+    said = re.fullmatch(r"(\d+)([hdw])", age)
+    if said is None:
+        raise ConfigError(f"--older-than is {age!r}; it is a number of hours, days or weeks, such as 12h, 30d or 2w")
+    since = now() - timedelta(hours=int(said[1]) * _HOURS[said[2]])
+    loaded, _ = load_runs(root)
+    return [
+        each.folder
+        for each in loaded
+        if each.standing not in ("running", "killed") and each.manifest.end is not None and each.manifest.end < since
+    ]

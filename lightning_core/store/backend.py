@@ -1,8 +1,8 @@
 """The narrow port that a database implements; the facade does everything else.
 
 A backend keeps three things, all of them by run: rollout records (a rollout with its attempts, changed by
-compare-and-set), spans (appended, never changed), and small documents (resources, workers, saved state). It knows
-nothing of statuses beyond what `lightning_core.lifecycle` says of a record.
+compare-and-set), spans (appended, and replaced only to drop their content), and small documents (resources, workers,
+saved state). It knows nothing of statuses beyond what `lightning_core.lifecycle` says of a record.
 """
 
 from abc import ABC, abstractmethod
@@ -160,6 +160,13 @@ class StoreBackend(ABC):
 
         Returns:
             One page, and the number of matches on all pages. The spans belong to the caller.
+        """
+
+    @abstractmethod
+    async def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
+        """Write spans in place of those that are kept of the same rollout, attempt and id; others are skipped.
+
+        Their names, times and numbers are those that are kept. The backend owns the spans that it is given.
         """
 
     @abstractmethod

@@ -663,6 +663,21 @@ class LightningStore(ABC):
         """
 
     @abstractmethod
+    async def drop_content(self, rollout_ids: Sequence[str]) -> int:
+        """Take what was said out of the spans of rollouts that have ended: of none when one of them is refused.
+
+        Of attributes, numbers and rewards stay, and the names of models, operations, tags and errors. Other texts, and
+        lists such as those of token ids, are gone for good; so are the attributes of events, and descriptions of
+        errors. Rollouts and attempts stay as they are, their inputs too. Rollouts that do not exist are skipped.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            InvalidTransition: When one of them has not ended.
+        """
+
+    @abstractmethod
     async def delete_run(self) -> None:
         """Delete everything that belongs to this run, whatever its state. Waits for its rollouts end."""
 

@@ -9,7 +9,7 @@ from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import shown_metadata
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
 from lightning_core.types.frozen import clone, construct
-from lightning_core.types.span import plain_attributes
+from lightning_core.types.span import Event, TraceStatus, plain_attributes
 
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -105,6 +105,30 @@ def _span(fields: dict[str, Any], extra: dict[str, Any] | None, fields_set: set[
     own["events"] = [*fields["events"]]
     own["links"] = [*fields["links"]]
     return construct(Span, own, fields_set, copy.deepcopy(extra) if extra else {})
+
+
+_KEPT_TEXTS = (
+    *(f"agentlightning.{name}" for name in ("reward", "link", "tag", "reported", "rollout_id", "attempt_id")),
+    *("agentlightning.operation.name", "agentlightning.tracer.name", "agentlightning.object.type"),
+    *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.system", "gen_ai.request.model"),
+    *("gen_ai.response.model", "gen_ai.response.finish_reasons", "error.type"),
+)
+"""What the names of attributes begin with whose values are no content, whatever they are."""
+
+
+def without_content(span: Span) -> Span:
+    """Return a span without what was said; see `LightningStore.drop_content`."""
+    fields = {
+        **span.__dict__,
+        "attributes": {
+            name: value
+            for name, value in span.attributes.items()
+            if isinstance(value, bool | int | float) or name.startswith(_KEPT_TEXTS)
+        },
+        "events": [Event(name=each.name, attributes={}, timestamp=each.timestamp) for each in span.events],
+        "status": TraceStatus(status_code=span.status.status_code),
+    }
+    return construct(Span, fields, _SPAN_FIELDS.copy())
 
 
 # A span that the store has taken has all of its fields, wherever it came from.

@@ -35,7 +35,7 @@ from lightning_core.store.base import (
     Unset,
 )
 from lightning_core.store.clock import Clock, SystemClock
-from lightning_core.store.copies import copy_value, copy_worker, own_spans
+from lightning_core.store.copies import copy_value, copy_worker, own_spans, without_content
 from lightning_core.store.documents import Documents
 from lightning_core.store.query import Query, select
 from lightning_core.store.records import Records, make_id
@@ -348,6 +348,18 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
     # Deletion
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> int:
+        return await self._backend.delete_rollouts(self._run_id, await self._ended(rollout_ids, "it is deleted"))
+
+    async def drop_content(self, rollout_ids: Sequence[str]) -> int:
+        ended = await self._ended(rollout_ids, "its content is dropped")
+        for rollout_id in ended:
+            spans, _ = await self._backend.find_spans(self._run_id, rollout_id, None, Query())
+            changed = [bare for span in spans if (bare := without_content(span)) != span]
+            if changed:
+                await self._backend.replace_spans(self._run_id, changed)
+        return len(ended)
+
+    async def _ended(self, rollout_ids: Sequence[str], before: str) -> list[str]:
         rollout_ids = as_ids("rollout_ids", rollout_ids)
         await self._look()
         ended = []
@@ -356,11 +368,9 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
             if record is None:
                 continue
             if record.rollout.status not in lifecycle.ENDED:
-                raise InvalidTransition(
-                    f"rollout {rollout_id} is {record.rollout.status!r}; cancel it before it is deleted"
-                )
+                raise InvalidTransition(f"rollout {rollout_id} is {record.rollout.status!r}; cancel it before {before}")
             ended.append(rollout_id)
-        return await self._backend.delete_rollouts(self._run_id, ended)
+        return ended
 
     async def delete_run(self) -> None:
         self._check_open()

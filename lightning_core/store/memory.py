@@ -315,6 +315,16 @@ class MemoryBackend(StoreBackend):
             run.span_count += len(stored) - stored.count(None)
         return stored
 
+    async def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
+        """Write spans in place of those that are kept of the same rollout, attempt and id."""
+        with self._lock:
+            run = self._run(run_id)
+            for span in spans:
+                kept = run.spans.get(span.rollout_id, {}).get(span.attempt_id)
+                if kept is not None and span.span_id in kept.fields:
+                    kept.fields[span.span_id] = span.__dict__
+                    kept.extra.pop(span.span_id, None)
+
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
         """Return the next sequence id of each `(rollout_id, attempt_id)`."""
         reserved = []

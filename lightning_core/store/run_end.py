@@ -122,7 +122,7 @@ async def served_run(store: LightningStore) -> ServedRun:
     for run_id in await store.kept_runs():
         view = store.for_run(run_id)
         try:
-            if _is_ended(await view.load_state(RUN_STATE)):
+            if await has_ended(view):
                 continue
             served_at = float(await view.load_state(SERVED_STATE) or 0.0)
         finally:
@@ -135,6 +135,11 @@ async def served_run(store: LightningStore) -> ServedRun:
 async def note_served(store: LightningStore) -> None:
     """Keep that this run is served now, so that it is found again, also when nothing else is ever written of it."""
     await store.save_state(SERVED_STATE, time.time())
+
+
+async def has_ended(store: LightningStore) -> bool:
+    """Tell whether the end of a store's run is kept."""
+    return _is_ended(await store.load_state(RUN_STATE))
 
 
 def _is_ended(run_state: object) -> bool:

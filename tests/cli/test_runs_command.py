@@ -136,6 +136,28 @@ def test_run_is_removed_when_the_answer_is_yes(run: Agl, runs_dir: Path) -> None
     assert not folder.path.exists()
 
 
+def test_old_runs_are_removed_by_their_age_but_none_that_has_not_ended(run: Agl, runs_dir: Path) -> None:
+    folders = [train(run, runs_dir) for _ in range(4)]
+    old, new, killed, going_on = folders
+    for folder in (old, killed, going_on):
+        manifest = json.loads(folder.manifest_file.read_text())
+        manifest |= {"start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z"}
+        if folder is killed:
+            manifest |= {"outcome": "running", "end": None}
+        folder.manifest_file.write_text(json.dumps(manifest))
+    going_on.lock.take()
+    try:
+        removed = run("runs", "rm", "--older-than", "30d", "--yes")
+    finally:
+        going_on.lock.release()
+    assert (removed.exit_code, removed.stdout) == (0, f"removed {old.run_id}\n")
+    assert [folder.path.exists() for folder in folders] == [False, True, True, True]
+    wrong = run("runs", "rm", "--older-than", "30 days")
+    assert "--older-than is '30 days'; it is a number of hours, days or weeks" in wrong.stderr
+    for both in ((), (new.run_id, "--older-than", "1d")):
+        assert "one of the two" in run("runs", "rm", *both).stderr
+
+
 def test_run_that_still_goes_on_is_neither_removed_nor_resumed(run: Agl, runs_dir: Path) -> None:
     folder = train(run, runs_dir)
     folder.lock.take()

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from lightning_core.emitter import emit_reward
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
 from lightning_core.types import PromptTemplate, Span
+from lightning_core.types.span import Event, TraceStatus
 
 
 async def totals(store: LightningStore) -> dict[str, Any]:
@@ -64,6 +66,33 @@ class DeletionBehaviour(StoreBehaviour):
                 await store.delete_rollouts([over.rollout_id, live.rollout_id])
         assert (await store.query_rollouts()).total == 3
         assert (await claim(store)).rollout_id == queued.rollout_id
+
+    async def test_dropped_content_leaves_numbers_rewards_and_names(self, store: LightningStore) -> None:
+        started, other = await begin(store), await begin(store)
+        kept = {"gen_ai.request.model": "m-1", "gen_ai.usage.input_tokens": 7, "stream": True}
+        said = {"gen_ai.prompt.0.content": "a secret", "ids": [1, 2], "tool": {"arguments": "a secret"}}
+        reward = emit_reward(0.5, propagate=False).attributes
+        event = Event(name="exception", attributes={"exception.message": "a secret"}, timestamp=1.0)
+        failed = TraceStatus(status_code="ERROR", description="a secret")
+        for of in (started, other):
+            plain = span_of(of, "call", attributes={**kept, **said}, start_time=1.0)
+            span = plain.model_copy(update={"events": [event], "status": failed})
+            await store.add_many_spans([span, span_of(of, attributes=reward)])
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        with pytest.raises(InvalidTransition, match=f"{other.rollout_id} is 'running'; cancel it before its content"):
+            await store.drop_content([started.rollout_id, other.rollout_id])
+        before = await store.query_spans(started.rollout_id)
+        assert before[0].attributes == {**kept, **said}
+        for _ in range(2):
+            assert await store.drop_content([started.rollout_id, "ro-none"]) == 1
+            call, rewarded = await store.query_spans(started.rollout_id)
+            assert (call.attributes, rewarded.attributes) == (kept, reward)
+            assert (call.events[0].name, dict(call.events[0].attributes)) == ("exception", {})
+            assert (call.status.status_code, call.status.description) == ("ERROR", None)
+            left = {"attributes", "events", "status"}
+            assert call.model_dump(exclude=left) == before[0].model_dump(exclude=left)
+        assert (await store.query_spans(other.rollout_id))[0].attributes == {**kept, **said}
+        assert await store.add_many_spans([before[0]]) == []  # it is there
 
     async def test_a_rollout_whose_time_is_over_can_be_deleted(self, store: LightningStore, clock: FakeClock) -> None:
         started = await begin(store, timeout_seconds=5)

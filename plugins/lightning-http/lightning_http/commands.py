@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,83 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
     except InvalidRequest as exc:
         raise ConfigError(str(exc)) from exc
     click.echo(f"copied {path} to {target}")
+
+
+@store.command()
+@click.argument("source")
+@click.option("--backend", default="sqlite", show_default=True, help="The store that keeps its data in SOURCE.")
+@click.option(
+    "--content-days",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Also drop what was said in rollouts that ended so many days ago: messages, tokens, errors. Numbers, rewards "
+    "and inputs stay. There is no way back.",
+)
+@runs_dir_option
+def compact(source: str, backend: str, content_days: float | None, runs_dir: Path | None) -> None:
+    """Give the room of what was deleted from the store of SOURCE, a run or a file, back to the disk.
+
+    Nothing may use the store meanwhile. Of a run that has not ended nothing is dropped.
+
+    \b
+    Example:
+      agl store compact run-3f2a
+      agl store compact runs/store.db --content-days 30
+    """
+    import asyncio
+    import time
+
+    from lightning_core.registry import default_registry
+    from lightning_core.runs.folder import find_run
+
+    make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
+    if make_smaller is None:
+        raise ConfigError(f"agl does not compact a store {backend!r}; use the tools of its database")
+    folder = None if Path(source).is_file() else find_run(runs_root(runs_dir), source)
+    path = Path(source) if folder is None else folder.store_file
+    try:
+        if folder is not None:
+            folder.lock.take()
+            if content_days is not None and folder.manifest().outcome == "running":
+                raise ConfigError(
+                    f"{folder.run_id} has not ended: it was killed; resume it, or leave out --content-days"
+                )
+        before = path.stat().st_size if path.is_file() else 0
+        if content_days is not None and before:
+            since = time.time() - content_days * 86_400
+            runs = None if folder is None else [folder.run_id]
+            dropped = asyncio.run(_drop_content(backend, path, runs, since))
+            click.echo(f"dropped the content of {dropped} rollout{'s' * (dropped != 1)}")
+        make_smaller(path)
+    except StoreError as exc:  # such as one that another process uses
+        raise ConfigError(str(exc)) from exc
+    finally:
+        if folder is not None:
+            folder.lock.release()
+    click.echo(f"{path} has {path.stat().st_size / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
+
+
+async def _drop_content(backend: str, path: Path, run_ids: Sequence[str] | None, since: float) -> int:
+    """Drop the content of rollouts that ended before a time; without ids, in all runs that have ended."""
+    from lightning_core.lifecycle import ENDED
+    from lightning_core.registry import default_registry
+    from lightning_core.store.base import LightningStore
+    from lightning_core.store.run_end import has_ended
+
+    spec = {"name": backend, "path": str(path)}
+    opened = default_registry().build("stores", spec, expected=LightningStore)
+    dropped = 0
+    try:
+        for run_id in await opened.kept_runs() if run_ids is None else run_ids:
+            view = opened.for_run(run_id)
+            if run_ids is None and not await has_ended(view):
+                continue
+            rollouts = await view.query_rollouts(status_in=sorted(ENDED))
+            old = [each.rollout_id for each in rollouts if each.end_time is not None and each.end_time <= since]
+            dropped += await view.drop_content(old)
+    finally:
+        await opened.aclose()
+    return dropped
 
 
 def _tell(line: str) -> None:

@@ -240,6 +240,7 @@ OPERATIONS: Final = {
             deprecated={"status": "status_in", "rollout_ids": "rollout_id_in"},
         ),
         Operation("delete_rollouts", "POST", "/rollouts/delete", wrapped_in="deleted"),
+        Operation("drop_content", "POST", "/rollouts/drop-content", wrapped_in="dropped"),
         Operation(
             "get_rollout_by_id", "GET", "/rollouts/{rollout_id}", Role.RUNNER, answer=AnyRollout, missing="rollout"
         ),

@@ -294,6 +294,7 @@ class ProcessesStrategy(ExecutionStrategy):
             self.server_port,
             key=key,
             runner_key=runner_key,
+            tracker=getattr(store, "tracker", None),
         )
         async with server:
             logger.info("lightning.store_served run_id=%s url=%s", store.run_id, server.url)

@@ -117,8 +117,8 @@ class LightningStoreServer(ForwardingStore):
         limits: How much one request may ask for.
         attempt_key_seconds: How long the key that comes with a claim is good.
         drain_seconds: How long `run_forever` waits for running attempts when it is told to stop.
-        tracker: Where requests are counted; None for the server alone. `GET /metrics` shows what Prometheus can read
-            of it, and how the store stands.
+        tracker: Where requests are counted; None for where the store counts, or else for the server alone. `GET
+            /metrics` shows what Prometheus can read of it, and how the store stands.
 
     Raises:
         ConfigError: When the host demands a key and there is none, or a key cannot be one.
@@ -167,7 +167,7 @@ class LightningStoreServer(ForwardingStore):
         self._limits = Limits() if limits is None else limits
         self._origins = origins
         self._drain_seconds = drain_seconds
-        self._metrics = Metrics(tracker)
+        self._metrics = Metrics(getattr(store, "tracker", None) if tracker is None else tracker)
         self._owner = os.getpid()
         self._elsewhere: LightningStoreClient | None = None
         self._service: Service | None = None

@@ -64,7 +64,7 @@ async def end_two_of_three(store: InMemoryLightningStore) -> None:
 async def counted() -> dict[str, float]:
     tracker = PrometheusMetricsBackend(CollectorRegistry())
     store = InMemoryLightningStore(tracker=tracker)
-    async with LightningStoreServer(store, tracker=tracker) as server:
+    async with LightningStoreServer(store) as server:
         await end_two_of_three(store)
         await asyncio.to_thread(scrape, f"{server.url}/metrics")
         return await asyncio.to_thread(scrape, f"{server.url}/v1/prometheus/")

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +17,8 @@ from lightning_http import LightningStoreClient
 
 from lightning_core.cli import agl
 from lightning_core.errors import AccessDenied, StoreError
+from lightning_core.testing import FakeClock
+from lightning_core.testing.store.base import span_of
 from lightning_core.types import EnqueueRolloutRequest
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
@@ -243,3 +247,56 @@ def test_an_occupied_port_is_named():
         taken.listen()
         port = taken.getsockname()[1]
         assert f"cannot serve on port {port} of 127.0.0.1: Address already in use" in refused("--port", str(port))
+
+
+def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_smaller(tmp_path):
+    sqlite = pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
+    path = tmp_path / "store.db"
+
+    async def fill(now: float) -> None:
+        clock = FakeClock(now)
+        store = sqlite.SqliteLightningStore(path, clock=clock)
+        for run_id in ("ended", "goes-on"):
+            view = store.for_run(run_id)
+            for said in ("old", "new"):
+                rollout = await view.start_rollout(said)
+                await view.add_span(span_of(rollout, attributes={"text": os.urandom(50_000).hex(), "number": 1}))
+                await view.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+                await clock.advance(20 * 86_400)
+        await store.for_run("ended").end_run()
+        await store.aclose()
+
+    async def read() -> dict[tuple[str, str], bool]:
+        store = sqlite.SqliteLightningStore(path)
+        found = {}
+        for run_id in ("ended", "goes-on"):
+            view = store.for_run(run_id)
+            for rollout in await view.query_rollouts():
+                (span,) = await view.query_spans(rollout.rollout_id)
+                assert span.attributes["number"] == 1
+                found[run_id, rollout.input] = "text" in span.attributes
+        await store.aclose()
+        return found
+
+    asyncio.run(fill(time.time() - 80 * 86_400))
+    before = path.stat().st_size
+    done = CliRunner().invoke(agl, ["store", "compact", str(path), "--content-days", "70"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[0] == "dropped the content of 1 rollout"
+    assert asyncio.run(read()) == {
+        ("ended", "old"): False,
+        ("ended", "new"): True,
+        ("goes-on", "old"): True,
+        ("goes-on", "new"): True,
+    }
+    assert path.stat().st_size < before
+
+
+def test_compact_leaves_a_store_that_is_used(tmp_path):
+    pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
+    path = str(tmp_path / "store.db")
+    with serving("--backend", "sqlite", "--path", path):
+        for more in ([], ["--content-days", "1"]):
+            done = CliRunner().invoke(agl, ["store", "compact", path, *more])
+            assert done.exit_code == 2
+            assert re.search("locked|in use", done.stderr), done.stderr

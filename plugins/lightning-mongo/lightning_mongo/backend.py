@@ -182,6 +182,11 @@ class MongoBackend(StoreBackend):
         rows = [(span.rollout_id, span.attempt_id, row) for span, row in zip(spans, encoded(spans), strict=True)]
         return await self._do(partial(self._spans.append, run_id, rows))
 
+    async def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
+        """Write spans in place of those that are kept of the same rollout, attempt and id."""
+        rows = [(span.rollout_id, span.attempt_id, row) for span, row in zip(spans, encoded(spans), strict=True)]
+        await self._do(partial(self._spans.replace, run_id, rows))
+
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
         """Return the next sequence id of each `(rollout_id, attempt_id)`."""
         return await self._do(partial(self._spans.reserve, run_id, attempts))

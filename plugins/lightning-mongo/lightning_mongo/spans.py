@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pymongo import DeleteMany, InsertOne
+from pymongo import DeleteMany, InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from lightning_core.concurrency import Batcher
@@ -90,6 +90,15 @@ class Spans:
             if each.taken is not None:
                 self._numbers.kept(attempt, each.taken, [spans[place][2].span_id for place in each.sequence_ids])
         return stored
+
+    async def replace(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> None:
+        """Write the bodies of spans anew; those that are not there are skipped."""
+        key = self._database.run_key(run_id)
+        updates = [
+            UpdateOne({"_id": _id(key, rollout_id, attempt_id, span.span_id)}, {"$set": {"body": span.body}})
+            for rollout_id, attempt_id, span in spans
+        ]
+        await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, updates))
 
     async def reserve(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
         """Return the next sequence id of each attempt, and keep in mind that it is taken.

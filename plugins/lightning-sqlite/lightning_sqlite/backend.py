@@ -17,7 +17,7 @@ from lightning_core.store.query import Query
 from lightning_core.store.tracking import MetricsBackend
 from lightning_core.store.waits import Listeners
 from lightning_core.types import Span
-from lightning_sqlite.backup import back_up
+from lightning_sqlite.backup import back_up, compact
 from lightning_sqlite.database import Database, Durability
 from lightning_sqlite.documents import Documents
 from lightning_sqlite.rollouts import Rollouts
@@ -135,6 +135,11 @@ class SqliteBackend(StoreBackend):
         """
         rows = [(span.rollout_id, span.attempt_id, row) for span, row in zip(spans, encoded(spans), strict=True)]
         return await self._writer.do(partial(self._spans.append, run_id, rows))
+
+    async def replace_spans(self, run_id: str, spans: Sequence[Span]) -> None:
+        """Write spans in place of those that are kept of the same rollout, attempt and id."""
+        rows = [(span.rollout_id, span.attempt_id, row) for span, row in zip(spans, encoded(spans), strict=True)]
+        await self._writer.do(partial(self._spans.replace, run_id, rows))
 
     async def reserve_sequence_ids(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
         """Return the next sequence id of each `(rollout_id, attempt_id)`."""
@@ -255,6 +260,7 @@ class SqliteLightningStore(StoreFacade):
     """
 
     back_up = staticmethod(back_up)
+    compact = staticmethod(compact)
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Copying a store's file while a process writes to it."""
+"""Copying a store's file while a process writes to it, and making one smaller that no process uses."""
 
 import errno
 import os
@@ -56,6 +56,30 @@ def back_up(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> N
     except OSError as exc:
         kind = StoreFull if exc.errno == errno.ENOSPC else StoreError
         raise kind(f"cannot copy {source} to {target}: {exc.strerror or exc}") from exc
+
+
+def compact(path: str | os.PathLike[str]) -> None:
+    """Give the room of what was deleted back to the disk. It takes as much room again meanwhile.
+
+    Raises:
+        InvalidRequest: When there is no such file.
+        StoreFull: When there is no room for it.
+        StoreError: When a process uses the file, or it cannot be written.
+    """
+    path = checked_path(path)
+    if not path.is_file():
+        raise InvalidRequest(f"there is no store {path}")
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0)
+    try:
+        if version_of(connection) == 0 or not is_ours(connection):
+            raise UnusableFile(f"{path} is not a store")
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as exc:
+        kind = StoreFull if primary_code(exc) == sqlite3.SQLITE_FULL else StoreError
+        raise kind(f"cannot compact {path}: {exc}") from exc
+    finally:
+        connection.close()
 
 
 def _copy_unchanged(source: Path, copy: Path) -> None:

@@ -75,6 +75,16 @@ class Spans:
             self._session.count(run_id, spans=len(rows))
         return stored
 
+    def replace(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> None:
+        """Write the bodies of spans anew; those that are not there are skipped."""
+        for rollout_id, attempt_id, span in spans:
+            row = self._rollouts.row(run_id, rollout_id)
+            if row is not None:
+                self._execute(
+                    "UPDATE span SET body = ? WHERE rollout = ? AND attempt = ? AND span_id = ?",
+                    (_packed(span.body), row.number, _number_of(row, attempt_id), span.span_id),
+                )
+
     def reserve(self, run_id: str, attempts: Sequence[tuple[str, str]]) -> list[int]:
         """Return the next sequence id of each attempt, and keep in mind that it is taken."""
         numbers = self._numbers(run_id, attempts)
