@@ -37,6 +37,11 @@ def evaluation_options(command: Any) -> Any:
 @click.command("eval")
 @click.argument("config", type=click.Path(path_type=Path))
 @evaluation_options
+@click.option(
+    "--model",
+    metavar="DIR",
+    help="Let vLLM serve the model of this folder in the place of those of llm_proxy; comes with lightning-verl.",
+)
 @click.option("--samples", type=click.IntRange(min=1), help="How many samples, from the first on; all by default.")
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
@@ -55,6 +60,7 @@ def evaluate(
     config: Path,
     resources: str | None,
     dataset: str | None,
+    model: str | None,
     samples: int | None,
     repeat: int,
     pass_at: float,
@@ -70,12 +76,14 @@ def evaluate(
       agl eval config.yaml
       agl eval config.yaml --resources run-1a2b --repeat 4
       agl eval config.yaml --on val --samples 50 --json
+      agl eval config.yaml --model trained
     """
     # Imported here, so that listing the commands stays fast.
     from lightning_core.algorithm.evaluation import Evaluate
     from lightning_core.cli.job import class_path, run_changed
 
-    algorithm = {"name": class_path(Evaluate), "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
+    which = {"name": class_path(Evaluate)} if model is None else {"name": "evaluate-model", "model": _absolute(model)}
+    algorithm = {**which, "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
     run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), **options)
 
 
@@ -120,6 +128,11 @@ def evaluation_of(
     return {"algorithm": algorithm, "algorithm.mode": kind, **datasets} | {
         f"initial_resources.{name}": each.model_dump(mode="json", exclude_none=True) for name, each in given.items()
     }
+
+
+def _absolute(model: str) -> str:
+    """Return the folder of a model as it is called from elsewhere, or else its name at Hugging Face."""
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
 def _prompts_in(resources: object) -> list[str]:

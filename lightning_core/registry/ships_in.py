@@ -10,6 +10,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "algorithms": {
         "apo": "lightning-apo",
+        "evaluate-model": "lightning-verl",
         "gepa": "lightning-gepa",
         "grpo": "lightning-verl",
         "ppo": "lightning-verl",

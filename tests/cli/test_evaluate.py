@@ -123,6 +123,7 @@ def test_an_interrupted_evaluation_can_be_resumed_as_it_is_kept(agl_eval: Agl, r
             "config.yaml has no prompt 'main_promt', so that it would change nothing; its prompts: main_prompt. Did",
         ),
         (["--pass-at", "nan"], "pass_at is nan; it is a reward, a finite number"),
+        (["--model", "trained"], "it ships in lightning-verl. Install it"),
         (["--repeat", "0"], "'--repeat': 0 is not in the range x>=1"),
     ],
 )

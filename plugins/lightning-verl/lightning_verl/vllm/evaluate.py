@@ -1,0 +1,59 @@
+"""Evaluates a model that vLLM serves while that lasts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_proxy import LLMProxy
+from pydantic import PositiveInt
+
+from lightning_core.algorithm.evaluation import Evaluate
+from lightning_core.errors import InvalidInput
+from lightning_core.types import LLM, Dataset, RolloutMode
+from lightning_verl.vllm.server import VLLMServer
+
+
+class EvaluateModel(Evaluate):
+    """`Evaluate` with a trained model, which vLLM serves while that lasts, in the place of all models of the proxy.
+
+    Args:
+        model: A folder, such as `agl export RUN --to model` writes, or a name at Hugging Face.
+        arguments: vLLM's own.
+        command: What starts vLLM's server; None for the one of this environment.
+        repeat: As with `Evaluate`, as what follows.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        arguments: Sequence[str] = (),
+        command: Sequence[str] | None = None,
+        repeat: PositiveInt = 1,
+        max_samples: PositiveInt | None = None,
+        pass_at: float = 1.0,
+        mode: RolloutMode = "test",
+    ) -> None:
+        super().__init__(repeat=repeat, max_samples=max_samples, pass_at=pass_at, mode=mode)
+        self.model = model
+        self.arguments = arguments
+        self.command = command
+
+    async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
+        """Serve, and evaluate.
+
+        Raises:
+            InvalidInput: When there is no model to take the place of, or one that agents call past the proxy.
+            VLLMFailed: When vLLM does not start.
+        """
+        proxy = self.get_llm_proxy()
+        if not isinstance(proxy, LLMProxy) or not proxy.model_list:
+            raise InvalidInput(
+                "the model takes the place of those of the proxy, and there is none; give llm_proxy a model_list with "
+                "the names that the agent asks for"
+            )
+        past = [name for name, each in (self.get_initial_resources() or {}).items() if type(each) is LLM]
+        if past:
+            raise InvalidInput(f"initial_resources: the calls of {past[0]!r} do not go through the proxy; leave it out")
+        async with VLLMServer(self.model, arguments=self.arguments, command=self.command) as server:
+            proxy.update_model_list([server.model_config(name) for name in proxy.models()])
+            await super().run(train_dataset, val_dataset)

@@ -1,0 +1,67 @@
+"""A model is evaluated while vLLM serves it; a small program stands for vLLM."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from lightning_verl.vllm.evaluate import EvaluateModel
+
+from lightning_core import LLM, Trainer, rollout
+from lightning_core.errors import InvalidInput
+
+SERVER = """
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        message = {"role": "assistant", "content": "I am " + asked["model"]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        answer = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "usage": usage}
+        body = json.dumps({**answer, "choices": [choice]})
+        self.send_response(200)
+        self.send_header("content-type", "application/json"); self.send_header("content-length", str(len(body)))
+        self.end_headers(); self.wfile.write(body.encode())
+    def log_message(self, *a): pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+ELSEWHERE = [
+    {"model_name": "policy", "litellm_params": {"model": "hosted_vllm/old", "api_base": "http://127.0.0.1:9/v1"}}
+]
+
+
+@rollout
+async def who(task: str, llm: LLM) -> float:
+    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
+        answer = await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": task}])
+    return float(llm.model == "policy" and answer.choices[0].message.content == "I am trained")
+
+
+async def test_the_served_model_answers_under_the_names_of_the_proxys_models(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    algorithm = EvaluateModel(model="trained", command=[sys.executable, str(tmp_path / "server.py")])
+    result = await Trainer(algorithm=algorithm, llm_proxy={"model_list": ELSEWHERE}).fit_async(who, ["Who?", "You?"])
+    assert result.metrics["test_reward"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "give llm_proxy a model_list"),
+        (
+            {
+                "llm_proxy": {"model_list": ELSEWHERE},
+                "initial_resources": {"main_llm": LLM(endpoint="http://127.0.0.1:9/v1", model="m")},
+            },
+            "the calls of 'main_llm' do not go through the proxy",
+        ),
+    ],
+)
+async def test_what_would_measure_another_model_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        await Trainer(algorithm=EvaluateModel(model="trained"), **options).fit_async(who, ["Who?"])
