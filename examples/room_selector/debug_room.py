@@ -1,0 +1,60 @@
+"""Three ways to look at an agent before anything is optimised: python debug_room.py runner | hook | trainer."""
+
+import asyncio
+import sys
+from typing import Any
+
+import rooms
+from room_agent import select_room
+from room_model import PlayedModel
+
+from lightning_core import (
+    InMemoryLightningStore,
+    LitAgentRunner,
+    OtelTracer,
+    PromptTemplate,
+    Trainer,
+    find_final_reward,
+    hookimpl,
+)
+
+PROMPT = PromptTemplate(template="Find a meeting room with the tool. Reply with its name.\n\n{request}")
+
+
+class ShowSpans:
+    """Prints what an attempt recorded as soon as it has ended."""
+
+    @hookimpl
+    async def lightning_rollout_end(self, rollout: Any, spans: Any) -> None:
+        print(f"{rollout.rollout_id}: {rooms.describe(rollout.input)}")
+        for span in spans:
+            print(f"  {span.sequence_id:2} {span.name}")
+
+
+async def with_runner(*hooks: object) -> None:
+    """Run one task past the queue, in this event loop: breakpoints in the agent work."""
+    store = InMemoryLightningStore()
+    played = PlayedModel()
+    await played.lightning_run_start("debug")
+    try:
+        runner = LitAgentRunner[Any](OtelTracer())
+        with runner.run_context(agent=select_room, store=store, hooks=hooks):
+            rollout = await runner.step(rooms.train()[0], resources={"prompt_template": PROMPT})
+    finally:
+        await played.lightning_run_end("debug", "succeeded")
+    reward = find_final_reward(await store.query_spans(rollout.rollout_id))
+    print(f"{rollout.status}; reward {reward}")
+
+
+def with_trainer() -> None:
+    """Run a few tasks as `fit` would, with an algorithm that only measures."""
+    trainer = Trainer(n_runners=2, initial_resources={"prompt_template": PROMPT}, hooks=[PlayedModel()])
+    print(f"mean reward {trainer.dev(select_room, rooms.train()[:4]).metrics['train_reward']:.2f}")
+
+
+if __name__ == "__main__":
+    mode = sys.argv[1] if len(sys.argv) > 1 else "runner"
+    if mode == "trainer":
+        with_trainer()
+    else:
+        asyncio.run(with_runner(*([ShowSpans()] if mode == "hook" else [])))
