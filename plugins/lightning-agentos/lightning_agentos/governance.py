@@ -3,6 +3,7 @@
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ KernelSpec: TypeAlias = Kernel | str | Path
 def make_kernel(kernel: KernelSpec) -> Kernel:
     """Return a kernel as it is, or one that has the policies of a file or folder.
 
+    A relative path is looked up here, and then where modules are, such as in the folder of a config file.
+
     Raises:
         ConfigError: When there are none, or they cannot be read.
     """
@@ -58,7 +61,7 @@ def make_kernel(kernel: KernelSpec) -> Kernel:
         simplefilter("ignore", DeprecationWarning)
         from agent_os.policies import PolicyDocument, PolicyEvaluator
 
-    path = Path(kernel)
+    path = next((found for place in ("", *sys.path) if (found := Path(place, kernel)).exists()), Path(kernel))
     files = sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"kernel {str(path)!r} is a folder without policies; put a .yaml file into it")

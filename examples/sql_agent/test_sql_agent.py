@@ -1,0 +1,71 @@
+"""The SQL agent on real databases, with the played model."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from databases import QUESTIONS, Question, connect, same_rows, schema
+
+HERE = Path(__file__).parent
+
+
+def run(config: str, *, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "lightning_core", "train", f"sql_agent/{config}"],
+        cwd=HERE.parent,
+        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+        | {"AGL_RUNS_DIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "PLAYED model" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: str(question["question"]))
+def test_every_right_query_has_rows_and_is_right(question: Question) -> None:
+    assert connect(question["database"]).execute(question["gold"]).fetchall()
+    assert same_rows(question["database"], question["gold"], question["gold"])
+
+
+@pytest.mark.parametrize(
+    ("query", "is_right"),
+    [
+        ("SELECT name FROM singer WHERE country LIKE 'Fr%' ORDER BY age", True),
+        ("SELECT name, age FROM singer WHERE country = 'France'", False),
+        ("SELECT name FROM singers", False),
+        ("", False),
+        ("DELETE FROM singer", False),
+    ],
+)
+def test_execution_accuracy_compares_rows_and_not_texts(query: str, is_right: bool) -> None:
+    assert same_rows("concerts", query, "SELECT name FROM singer WHERE country = 'France'") == is_right
+
+
+def test_the_order_counts_where_the_right_query_sorts() -> None:
+    assert not same_rows("pets", "SELECT name FROM student", "SELECT name FROM student ORDER BY age")
+
+
+def test_a_schema_has_the_tables_and_no_rows() -> None:
+    assert schema("pets").count("CREATE TABLE") == 2
+    assert "INSERT" not in schema("pets")
+
+
+def test_apo_finds_a_better_prompt(tmp_path: Path) -> None:
+    printed = run("config.yaml", folder=tmp_path)
+    assert "reward on validation samples: 0.43 → 0.93" in printed
+
+
+def test_under_the_policy_writing_is_denied_recorded_and_penalised(tmp_path: Path) -> None:
+    assert "20 rollouts succeeded" in run("governed.yaml", folder=tmp_path)
+    [report] = tmp_path.rglob("report.html")
+    text = report.read_text(encoding="utf-8")
+    assert "agent_os.violation" in text
+    assert "the database is only read here" in text
+    assert "policy_penalty" in text
