@@ -72,6 +72,7 @@ async def test_few_samples_do_not_tell(baseline: Callable[..., Path]) -> None:
     few = SAMPLES[:20]
     found = await gated(baseline({each: [1.0] for each in few}), lambda task: 1.0, few)
     assert (found.outcome, found.n) == ("undecided", 20)
+    assert "it takes about 250 samples to rule out such a drop" in found.markdown()
     found = await gated(baseline({each: [1.0] for each in few}), lambda task: 1.0, few, max_drop=0.4)
     assert found.outcome == "passed"
 
