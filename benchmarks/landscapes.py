@@ -5,20 +5,24 @@
 
 A landscape is one task and one model: up to 255 templates with the accuracy that each was measured to have (`data/`).
 It is played. A sample has a latent difficulty, a template a threshold, and the answer is right where difficulty and
-noise together stay below the threshold (a one-factor Gaussian copula). So each template has exactly its measured
-accuracy over all samples, and `correlation` says how much templates share what they find hard. An edit of a template
-is one of the 20 that are nearest to it in text. A call is one run of the agent on one sample.
+noise together stay below the threshold (a one-factor Gaussian copula). So a template is expected to have its measured
+accuracy, and `correlation` says how much templates share what they find hard. An edit of a template is one of the 20
+that are nearest to it in text. A call is one run of the agent on one sample.
 
-Four searches play: `apo` with the plugin's own search and all its decisions, where only rollouts, critic and editor
-are played; the package `gepa`; random search; and successive halving. The last two edit the first prompt only. With
-`from the pool` they draw from all templates instead, which no editor could do. The first prompt is the template with
-the median accuracy. Printed are the regret, which is the best template's accuracy less that of the chosen one, and on
-landscapes where all templates are equally good, the share of runs that claim a gain.
+`apo` plays with the plugin's own search and all its decisions, where only rollouts, critic and editor are played. The
+others are the package `gepa`, random search, and successive halving: of edits of the first template, of walks of
+several edits, and of templates of the whole task, which no editor could draw. All of them hold as many validation
+samples as `apo` does, and end with its test of the gain.
+
+They begin with the template of median accuracy, and with the best one. Printed are the regret, which is the best
+template's accuracy less that of the chosen one, and how often a gain is claimed; also where there is none to be found,
+and edits keep their parents' answers.
 """
 
 import argparse
 import asyncio
 import gzip
+import inspect
 import json
 import math
 import os
@@ -27,14 +31,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gepa
 from gepa.core.adapter import EvaluationBatch
-from lightning_apo.candidate import Candidate, Texts
+from lightning_apo import APO
+from lightning_apo.candidate import Candidate, Texts, proves_gain
 from lightning_apo.messages import ShownPrompt
 from lightning_apo.models import Answer, Critic, Editor
 from lightning_apo.plan import Options
@@ -45,26 +50,27 @@ from lightning_apo.tools import Tools, Trials
 from lightning_core import InMemoryLightningStore, PromptTemplate
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Batch, RolloutOutcome
-from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.algorithm.estimates import Estimate, estimate
 from lightning_core.types import Rollout
 
 DATA = Path(__file__).resolve().parent / "data" / "templates.jsonl.gz"
 BUDGETS = (200, 500, 1000)
 CORRELATIONS = (0.0, 0.3, 0.6)
+ROUND_NUMBERS = (3, 10, 30)
 NEAR = 20
 """An edit draws from this many templates, those nearest to its parent in text."""
 N_VAL, N_TRAIN = 100, 100
-SEEDS = 2
-"""Runs for each landscape, budget and correlation; a landscape counts with their mean."""
+KEEPS = 0.75
+"""Where nothing is to be found, an edit gives its parent's answer on this share of samples."""
 
-APO_OPTIONS = {200: (4, 4, 3), 500: (4, 6, 4), 1000: (4, 6, 4)}
-"""Beam width, branch factor and rounds."""
-GEPA_VALIDATES_ON = {200: 20, 500: 20, 1000: 50}
+APO_SIZES: Mapping[int | None, Mapping[str, int]] = {1000: {"branch_factor": 6, "beam_rounds": 4}}
+"""Where they are not the defaults."""
+GEPA_VALIDATES_ON = {200: 20, 500: 50, 1000: 50}
 RANDOM_TRIES_ON = {200: 10, 500: 25, 1000: 25}
 HALVING_BEGINS_WITH = 64
-"""Those of random search and halving were chosen in their favour, on every second task, the first, third, and so on.
-There the constants of the search of lightning-apo were chosen, too. The other tasks were kept back, and played when all
-was chosen."""
+WALKS, LONGEST_WALK = 96, 4
+"""These sizes were chosen in favour of the searches on every second task, the first, third, and so on, where the
+constants of `apo` were chosen, too. The others were kept back."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +83,12 @@ class Landscape:
     """Of each template."""
     near: tuple[tuple[int, ...], ...]
     """For each template those nearest to it in text, the nearest first."""
+    first: int
+    """The template that a search begins with."""
 
-    @property
-    def first(self) -> int:
-        """The template with the median accuracy."""
-        ranked = sorted(range(len(self.accuracies)), key=lambda template: self.accuracies[template])
-        return ranked[len(ranked) // 2]
-
-    def without_differences(self) -> "Landscape":
-        """Return it with the median accuracy for every template."""
-        return replace(self, accuracies=(self.accuracies[self.first],) * len(self.accuracies))
+    def from_the_best(self) -> "Landscape":
+        """Return it with the best template as the first."""
+        return replace(self, first=max(range(len(self.accuracies)), key=lambda template: self.accuracies[template]))
 
 
 @cache
@@ -126,7 +128,8 @@ def landscapes(of_tasks: Iterable[str] | None = None) -> list[Landscape]:
             near.append(tuple(each for each in ranked if each != number)[:NEAR])
         for model in next(iter(templates.values())):
             accuracies = tuple(by_model[model] for by_model in templates.values())
-            found.append(Landscape(task, model, accuracies, tuple(near)))
+            median = sorted(range(len(accuracies)), key=lambda template: accuracies[template])[len(accuracies) // 2]
+            found.append(Landscape(task, model, accuracies, tuple(near), first=median))
     return found
 
 
@@ -147,17 +150,52 @@ class Answers:
         self._difficulty = [samples.gauss() for _ in range(N_VAL + N_TRAIN)]
         self._rewards: dict[int, list[float]] = {}
 
+    def accuracy(self, template: int) -> float:
+        """Return the accuracy over all samples that there could be."""
+        return self.landscape.accuracies[template]
+
+    def edit(self, template: int, chance: random.Random) -> int:
+        """Draw an edit."""
+        return chance.choice(self.landscape.near[template])
+
     def rewards(self, template: int) -> list[float]:
         """Return the reward on each sample, validation samples first."""
         if template not in self._rewards:
-            accuracy = self.landscape.accuracies[template]
-            threshold = statistics.NormalDist().inv_cdf(accuracy) if 0 < accuracy < 1 else math.inf * (accuracy - 0.5)
-            shared, own = math.sqrt(self._correlation), math.sqrt(1 - self._correlation)
-            noise = random.Random(f"template/{template}/{self.seed}")
-            self._rewards[template] = [
-                float(shared * difficulty + own * noise.gauss() < threshold) for difficulty in self._difficulty
-            ]
+            self._rewards[template] = self._draw(template)
         return self._rewards[template]
+
+    def _draw(self, template: int) -> list[float]:
+        accuracy = self.accuracy(template)
+        threshold = statistics.NormalDist().inv_cdf(accuracy) if 0 < accuracy < 1 else math.inf * (accuracy - 0.5)
+        shared, own = math.sqrt(self._correlation), math.sqrt(1 - self._correlation)
+        noise = random.Random(f"template/{template}/{self.seed}")
+        return [float(shared * difficulty + own * noise.gauss() < threshold) for difficulty in self._difficulty]
+
+
+class NothingToFind(Answers):
+    """Each edit is as good as the first template, and keeps its parent's answer on most samples (`KEEPS`)."""
+
+    def __init__(self, landscape: Landscape, *, correlation: float, seed: str) -> None:
+        super().__init__(landscape, correlation=correlation, seed=seed)
+        self._parents: dict[int, int] = {}
+
+    def accuracy(self, template: int) -> float:
+        """Return that of the first template."""
+        return self.landscape.accuracies[self.landscape.first]
+
+    def edit(self, template: int, chance: random.Random) -> int:
+        """Make a new template."""
+        number = len(self.landscape.accuracies) + len(self._parents)
+        self._parents[number] = template
+        return number
+
+    def _draw(self, template: int) -> list[float]:
+        drawn = super()._draw(template)
+        if template not in self._parents:
+            return drawn
+        kept = random.Random(f"kept/{template}/{self.seed}")
+        parents = self.rewards(self._parents[template])
+        return [old if kept.random() < KEEPS else new for old, new in zip(parents, drawn, strict=True)]
 
 
 class Game:
@@ -165,15 +203,39 @@ class Game:
 
     Args:
         answers: What is played.
-        calls: How many calls there may be.
+        calls: How many calls there may be, None for as many as `apo` takes with `beam_rounds`.
+        beam_rounds: How many rounds `apo` has; None for what is chosen for the calls.
     """
 
-    def __init__(self, answers: Answers, *, calls: int) -> None:
+    def __init__(self, answers: Answers, *, calls: int | None, beam_rounds: int | None = None) -> None:
         self.landscape = answers.landscape
-        self.calls = calls
+        self.limit = calls
+        self.beam_rounds = beam_rounds
         self.used = 0
-        self.chance = random.Random(f"search/{answers.seed}")
+        self.edits = 0
+        self.chance = random.Random(f"search/{answers.seed}/{calls}")
         self._answers = answers
+
+    @property
+    def held(self) -> int:
+        """How many validation samples are held for the test at the end, as `apo` does it."""
+        return N_VAL // 3 if self.limit is None else min(N_VAL // 3, self.limit // 10)
+
+    @property
+    def budget(self) -> int:
+        """How many calls there may be."""
+        assert self.limit is not None, "only apo plays without a limit"
+        return self.limit
+
+    @property
+    def calls(self) -> int:
+        """How many calls there are before that."""
+        return self.budget - 2 * self.held
+
+    @property
+    def n_val(self) -> int:
+        """How many validation samples there are before that."""
+        return N_VAL - self.held
 
     def call(self, template: int, samples: Sequence[int]) -> list[float]:
         """Run the agent once on each sample."""
@@ -181,9 +243,30 @@ class Game:
         rewards = self._answers.rewards(template)
         return [rewards[sample] for sample in samples]
 
-    def edit(self, template: int, chance: random.Random) -> int:
+    def accuracy(self, template: int) -> float:
+        """Return the accuracy over all samples that there could be."""
+        return self._answers.accuracy(template)
+
+    def edit(self, template: int, chance: random.Random | None = None) -> int:
         """Draw an edit."""
-        return chance.choice(self.landscape.near[template])
+        self.edits += 1
+        return self._answers.edit(template, chance or self.chance)
+
+    def end(self, best: int, first_rewards: Sequence[float], best_rewards: Sequence[float]) -> "Choice":
+        """End any search but `apo` as `apo` ends.
+
+        Args:
+            best: The template that the search chose.
+            first_rewards: Those of the first template on validation samples before the end.
+            best_rewards: Those of `best` on the same samples.
+        """
+        first = self.landscape.first
+        if best == first:
+            return Choice(first, False)
+        held = range(N_VAL - self.held, N_VAL)
+        before, after = self.call(first, held), self.call(best, held)
+        is_better = math.fsum(after) + math.fsum(best_rewards) > math.fsum(before) + math.fsum(first_rewards)
+        return Choice(best, proves_gain(before, after)) if is_better else Choice(first, False)
 
 
 class Choice(NamedTuple):
@@ -192,17 +275,9 @@ class Choice(NamedTuple):
     template: int
     claims: bool
     """Whether it claims that this template is better than the first."""
-    edits: int
-    """How many edits it asked for."""
 
 
 Search = Callable[[Game], Choice]
-
-
-def naive_claim(first: Sequence[float], best: Sequence[float]) -> bool:
-    """Whether the 95% interval of the paired gain lies above zero, which is what one looks at without a correction."""
-    difference = paired_difference(first, best)
-    return difference is not None and difference.is_gain
 
 
 class PlayedTrials(Trials):
@@ -259,26 +334,20 @@ def apo(game: Game) -> Choice:
     return asyncio.run(_apo(game))
 
 
+@cache
+def apo_defaults() -> dict[str, Any]:
+    """Return the defaults of the search of `APO`."""
+    parameters = inspect.signature(APO).parameters
+    return {each.name: parameters[each.name].default for each in fields(Options)}
+
+
 async def _apo(game: Game) -> Choice:
     prompt = PromptTemplate(template=str(game.landscape.first))
-    beam_width, branch_factor, beam_rounds = APO_OPTIONS[game.calls]
-    options = Options(
-        gradient_model="critic",
-        apply_edit_model="editor",
-        diversity_temperature=1.0,
-        gradient_batch_size=4,
-        val_batch_size=16,
-        rollout_batch_timeout=1.0,
-        run_initial_validation=False,
-        max_rollouts=game.calls,
-        seed=game.chance.randrange(2**31),
-        beam_width=beam_width,
-        branch_factor=branch_factor,
-        beam_rounds=beam_rounds,
-    )
+    own = apo_defaults() | {"max_rollouts": game.limit, "seed": game.chance.randrange(2**31)}
+    own |= APO_SIZES.get(game.limit, {}) if game.beam_rounds is None else {"beam_rounds": game.beam_rounds}
     trials = PlayedTrials(game, prompt)
     tools = Tools(
-        options=options,
+        options=Options(**own),
         prompts={"prompt": prompt},
         trials=trials,
         critic=PlayedCritic(),
@@ -293,9 +362,8 @@ async def _apo(game: Game) -> Choice:
     while search.goes_on:
         await search.advance()
     await search.conclude()
-    assert game.used <= game.calls
-    result = search.result
-    return Choice(int(search.best.texts["prompt"]), result.is_proven, tools.counts["editor_calls"])
+    assert game.limit is None or game.used <= game.limit
+    return Choice(int(search.best.texts["prompt"]), search.result.is_proven)
 
 
 class GepaAdapter:
@@ -303,7 +371,6 @@ class GepaAdapter:
 
     def __init__(self, game: Game) -> None:
         self._game = game
-        self.edits = 0
 
     def evaluate(self, batch: list[int], candidate: dict[str, str], capture_traces: bool = False) -> Any:
         """Play the samples."""
@@ -317,8 +384,7 @@ class GepaAdapter:
 
     def propose_new_texts(self, candidate: dict[str, str], *args: Any, **kwargs: Any) -> dict[str, str]:
         """Return an edit."""
-        self.edits += 1
-        return {"prompt": str(self._game.edit(int(candidate["prompt"]), self._game.chance))}
+        return {"prompt": str(self._game.edit(int(candidate["prompt"])))}
 
 
 class Silent:
@@ -330,71 +396,66 @@ class Silent:
 
 def play_gepa(game: Game) -> Choice:
     """Play gepa with its defaults. Its budget is soft: it finishes the step that goes beyond it."""
-    adapter = GepaAdapter(game)
     found = gepa.optimize(
         seed_candidate={"prompt": str(game.landscape.first)},
         trainset=list(range(N_VAL, N_VAL + N_TRAIN)),
-        valset=list(range(GEPA_VALIDATES_ON[game.calls])),
-        adapter=adapter,
+        valset=list(range(GEPA_VALIDATES_ON[game.budget])),
+        adapter=GepaAdapter(game),
         max_metric_calls=game.calls,
         logger=Silent(),
         seed=game.chance.randrange(2**31),
     )
     first, best = found.val_subscores[0], found.val_subscores[found.best_idx]
-    both = sorted(first.keys() & best.keys())
-    claims = naive_claim([first[sample] for sample in both], [best[sample] for sample in both])
-    return Choice(int(found.candidates[found.best_idx]["prompt"]), claims, adapter.edits)
+    return game.end(int(found.candidates[found.best_idx]["prompt"]), list(first.values()), list(best.values()))
 
 
-def drawn(game: Game, number: int, *, from_pool: bool) -> list[int]:
-    """Return the first template and so many edits of it, or templates of the whole pool; equal ones are one."""
+def random_search(game: Game) -> Choice:
+    """Try edits of the first template on the same samples."""
     first = game.landscape.first
-    near = game.landscape.near[first]
-    drawn_from = range(len(game.landscape.accuracies)) if from_pool else near
-    return list(dict.fromkeys([first, *(game.chance.choice(drawn_from) for _ in range(number))]))
+    edits = game.calls // RANDOM_TRIES_ON[game.budget]
+    arms = list(dict.fromkeys([first, *(game.edit(first) for _ in range(edits))]))
+    each = range(min(game.n_val, game.calls // len(arms)))
+    rewards = {arm: game.call(arm, each) for arm in arms}
+    best = max(arms, key=lambda arm: math.fsum(rewards[arm]))
+    return game.end(best, rewards[first], rewards[best])
 
 
-def chosen(game: Game, rewards: Mapping[int, Sequence[float]], edits: int) -> Choice:
-    """Choose the best mean of those that were tried most."""
-    most = max(map(len, rewards.values()))
-    best = max(
-        (each for each in rewards if len(rewards[each]) == most), key=lambda each: statistics.fmean(rewards[each])
-    )
-    first = rewards[game.landscape.first]
-    return Choice(best, naive_claim(first, rewards[best][: len(first)]), edits)
-
-
-def random_search(game: Game, *, from_pool: bool = False) -> Choice:
-    """Try all draws on the same samples."""
-    edits = game.calls // RANDOM_TRIES_ON[game.calls]
-    arms = drawn(game, edits, from_pool=from_pool)
-    each = min(N_VAL, game.calls // len(arms))
-    return chosen(game, {arm: game.call(arm, range(each)) for arm in arms}, edits)
-
-
-def halving(game: Game, *, from_pool: bool = False) -> Choice:
+def halve(game: Game, drawn: Iterable[int]) -> Choice:
     """Play sequential halving (Karnin, Koren and Somekh 2013, algorithm 3), which keeps what it has seen."""
-    arms = drawn(game, HALVING_BEGINS_WITH, from_pool=from_pool)
+    first = game.landscape.first
+    arms = list(dict.fromkeys([first, *drawn]))
     rewards: dict[int, list[float]] = {arm: [] for arm in arms}
     steps = max(1, math.ceil(math.log2(len(arms))))
     for step in range(steps):
         each = max(1, (game.calls - game.used) // (steps - step) // len(arms))
         for arm in arms:
             done = len(rewards[arm])
-            rewards[arm] += game.call(arm, range(done, min(done + each, N_VAL, done + game.calls - game.used)))
+            rewards[arm] += game.call(arm, range(done, min(done + each, game.n_val, done + game.calls - game.used)))
         arms = sorted(arms, key=lambda arm: -statistics.fmean(rewards[arm] or [0.0]))[: math.ceil(len(arms) / 2)]
-    best, first = arms[0], rewards[game.landscape.first]
-    return Choice(best, naive_claim(first, rewards[best][: len(first)]), HALVING_BEGINS_WITH)
+    both = min(len(rewards[first]), len(rewards[arms[0]]))
+    return game.end(arms[0], rewards[first][:both], rewards[arms[0]][:both])
 
 
-def random_from_pool(game: Game) -> Choice:
-    """Random search that draws from all templates."""
-    return random_search(game, from_pool=True)
+def halving(game: Game) -> Choice:
+    """Halve edits of the first template."""
+    return halve(game, [game.edit(game.landscape.first) for _ in range(HALVING_BEGINS_WITH)])
+
+
+def halving_of_walks(game: Game) -> Choice:
+    """Halve templates that are up to so many edits in a row away from the first, chosen without looking."""
+    ends = []
+    for _ in range(WALKS):
+        template = game.landscape.first
+        for _ in range(game.chance.randint(1, LONGEST_WALK)):
+            template = game.edit(template)
+        ends.append(template)
+    return halve(game, ends)
 
 
 def halving_from_pool(game: Game) -> Choice:
-    """Halving that draws from all templates."""
-    return halving(game, from_pool=True)
+    """Halve templates of the whole task, as if they had been written beforehand."""
+    pool = range(len(game.landscape.accuracies))
+    return halve(game, [game.chance.choice(pool) for _ in range(HALVING_BEGINS_WITH)])
 
 
 SEARCHES: Mapping[str, Search] = {
@@ -402,59 +463,84 @@ SEARCHES: Mapping[str, Search] = {
     "gepa": play_gepa,
     "random": random_search,
     "halving": halving,
-    "random from the pool": random_from_pool,
+    "halving of walks": halving_of_walks,
     "halving from the pool": halving_from_pool,
 }
 
 
 class Entry(NamedTuple):
-    """What one search did on one landscape, over some seeds."""
+    """What one search did on one landscape: means over its runs."""
 
     task: str
     regret: float
+    loses: float
+    """The share of runs whose regret is over 0.05."""
     claims: float
     """The share of runs that claim a gain."""
+    used: float
     edits: float
-
-
-def entry_of(landscape: Landscape, choices: Sequence[Choice]) -> Entry:
-    """Return the means."""
-    best = max(landscape.accuracies)
-    return Entry(
-        landscape.task,
-        statistics.fmean(best - landscape.accuracies[choice.template] for choice in choices),
-        statistics.fmean(choice.claims for choice in choices),
-        statistics.fmean(choice.edits for choice in choices),
-    )
 
 
 class Part(NamedTuple):
     """What one process does: everything on the landscapes of one task."""
 
     task: str
-    settings: Sequence[tuple[int, float]]
+    calls: Sequence[int]
     searches: Sequence[str]
     seeds: int
     every: int
 
 
-Played = dict[tuple[str, int, float, str], list[Entry]]
-"""`real` or `null`, calls, correlation and search -> an entry for each landscape."""
+Key = tuple[str, int | None, str]
+"""What is played; how many calls there are, or rounds without a limit of calls; and the search."""
+Played = dict[Key, list[Entry]]
+MEDIAN, BEST, NOTHING, ROUNDS = "from the median", "from the best", "nothing to find", "nothing to find, by rounds"
+
+
+def play(search: str, games: Sequence[Game]) -> Entry:
+    """Play games on one landscape."""
+    landscape = games[0].landscape
+    choices = [SEARCHES[search](game) for game in games]
+    regrets = [
+        max(landscape.accuracies) - game.accuracy(choice.template) for game, choice in zip(games, choices, strict=True)
+    ]
+    return Entry(
+        landscape.task,
+        statistics.fmean(regrets),
+        statistics.fmean(regret > 0.05 for regret in regrets),
+        statistics.fmean(choice.claims for choice in choices),
+        statistics.fmean(game.used for game in games),
+        statistics.fmean(game.edits for game in games),
+    )
 
 
 def play_part(part: Part) -> Played:
-    """Play each landscape as it is, and without differences."""
+    """Play each landscape from its median and its best template, and where nothing is to be found."""
     found: Played = defaultdict(list)
     for landscape in landscapes([part.task])[:: part.every]:
-        for kind, played in (("real", landscape), ("null", landscape.without_differences())):
-            for correlation in sorted({correlation for _, correlation in part.settings}):
-                place = f"{landscape.task}/{landscape.model}/{correlation}"
-                seeds = range(part.seeds if kind == "real" else 1)
-                answers = [Answers(played, correlation=correlation, seed=f"{place}/{seed}") for seed in seeds]
-                for calls in (calls for calls, of in part.settings if of == correlation):
-                    for search in part.searches:
-                        choices = [SEARCHES[search](Game(each, calls=calls)) for each in answers]
-                        found[kind, calls, correlation, search].append(entry_of(played, choices))
+        place = f"{landscape.task}/{landscape.model}"
+        for start, of, correlations, seeds in (
+            (MEDIAN, landscape, CORRELATIONS, part.seeds),
+            (BEST, landscape.from_the_best(), CORRELATIONS[1:2], 1),
+        ):
+            answers = [
+                Answers(of, correlation=each, seed=f"{place}/{each}/{seed}")
+                for each in correlations
+                for seed in range(seeds)
+            ]
+            for calls in part.calls:
+                for search in part.searches:
+                    found[start, calls, search].append(play(search, [Game(each, calls=calls) for each in answers]))
+        if 0.05 <= landscape.accuracies[landscape.first] <= 0.95:
+            # Each run has answers of its own, so that they are independent.
+            for calls in part.calls:
+                null = NothingToFind(landscape, correlation=0.3, seed=f"{place}/{calls} calls")
+                for search in part.searches:
+                    if search != "halving from the pool":
+                        found[NOTHING, calls, search].append(play(search, [Game(null, calls=calls)]))
+            for rounds in ROUND_NUMBERS:
+                null = NothingToFind(landscape, correlation=0.3, seed=f"{place}/{rounds} rounds")
+                found[ROUNDS, rounds, "apo"].append(play("apo", [Game(null, calls=None, beam_rounds=rounds)]))
     return dict(found)
 
 
@@ -468,73 +554,72 @@ def play_all(parts: Sequence[Part], *, processes: int) -> Played:
     return found
 
 
-def interval(mean: float, low: float | None, high: float | None) -> str:
-    """Return a figure with its 95% interval."""
-    return f"{mean:.3f}" if low is None or high is None else f"{mean:.3f} ({low:.3f}..{high:.3f})"
+def by_task(entries: Sequence[Entry], field: str, *, tasks: Sequence[str]) -> list[float]:
+    """Return the mean of each task: the landscapes of one have the same templates, so they are not independent."""
+    groups = [[getattr(entry, field) for entry in entries if entry.task == task] for task in tasks]
+    return [statistics.fmean(group) for group in groups if group]
 
 
-def report(found: Played, settings: Sequence[tuple[int, float]], searches: Sequence[str]) -> None:
+def interval(of: Estimate | None, *, percent: bool = False) -> str:
+    """Return a mean with its 95% interval."""
+    assert of is not None
+    form = ".1%" if percent else ".3f"
+    return f"{of.mean:{form}}" + ("" if of.low is None else f" ({of.low:{form}}..{of.high:{form}})")
+
+
+def report(found: Played) -> None:
     """Print the tables."""
-    print("| calls | correlation | search | regret (95%) | regret less that of apo (95%) | edits |")
-    print("|---|---|---|---|---|---|")
-    for calls, correlation in settings:
-        own = [entry.regret for entry in found["real", calls, correlation, "apo"]]
-        for search in searches:
-            entries = found["real", calls, correlation, search]
-            regrets = [entry.regret for entry in entries]
-            mean, difference = estimate(regrets), paired_difference(own, regrets)
-            assert mean is not None
-            assert difference is not None
-            behind = interval(difference.difference, difference.low, difference.high) if search != "apo" else ""
-            edits = statistics.fmean(entry.edits for entry in entries)
+    played = {key for key in found if key[0] == MEDIAN}
+    budgets = sorted({calls for _, calls, _ in played if calls})
+    searches = [search for search in SEARCHES if any(search == key[2] for key in played)]
+    halves = {"on which sizes were chosen": list(tasks())[0::2], "kept back": list(tasks())[1::2]}
+    for start in (MEDIAN, BEST):
+        for half, of_tasks in halves.items():
+            print(f"\nTasks {half}, {start} template\n")
             print(
-                f"| {calls:,} | {correlation} | {search} | {interval(mean.mean, mean.low, mean.high)} | {behind} "
-                f"| {edits:.0f} |"
+                "| calls | search | regret | less that of apo (95%) | above 0.05 | gain claimed | calls used | edits |"
             )
-    kept_back = list(tasks())[1::2]
-    print()
-    print("| calls | search | regret less that of apo (95%), tasks that were kept back, mean of the correlations |")
+            print("|---|---|---|---|---|---|---|---|")
+            for calls in budgets:
+                own = by_task(found[start, calls, "apo"], "regret", tasks=of_tasks)
+                for search in searches if own else ():
+                    entries = found[start, calls, search]
+                    regret, loses, claims, used, edits = (
+                        by_task(entries, of, tasks=of_tasks) for of in Entry._fields[1:]
+                    )
+                    difference = estimate([other - mine for mine, other in zip(own, regret, strict=True)])
+                    cells = [
+                        f"{calls:,}",
+                        search,
+                        f"{statistics.fmean(regret):.3f}",
+                        "" if search == "apo" else interval(difference),
+                        *(f"{statistics.fmean(shares):.0%}" for shares in (loses, claims)),
+                        *(f"{statistics.fmean(numbers):,.0f}" for numbers in (used, edits)),
+                    ]
+                    print(f"| {' | '.join(cells)} |")
+    print("\nNothing to find\n")
+    print("| search | runs | that claim a gain (95%) |")
     print("|---|---|---|")
-    for calls in dict.fromkeys(calls for calls, _ in settings):
-        correlations = [correlation for of, correlation in settings if of == calls]
-        for search in searches[1:]:
-            own, other = (
-                [
-                    statistics.fmean(entry.regret for entry in entries)
-                    for entries in zip(*(found["real", calls, each, name] for each in correlations), strict=True)
-                    if entries[0].task in kept_back
-                ]
-                for name in ("apo", search)
-            )
-            if difference := paired_difference(own, other):
-                print(f"| {calls:,} | {search} | {interval(difference.difference, difference.low, difference.high)} |")
-    print()
-    print("| search | runs that claim a gain where there is none |")
-    print("|---|---|")
     for search in searches:
-        entries = [entry for each in settings for entry in found["null", *each, search]]
-        share = estimate([entry.claims for entry in entries])
-        assert share is not None
-        assert share.low is not None
-        assert share.high is not None
-        print(f"| {search} | {share.mean:.1%} ({share.low:.1%}..{share.high:.1%}, n={share.n:,}) |")
+        claims = [entry.claims for calls in budgets for entry in found.get((NOTHING, calls, search), ())]
+        if claims:
+            print(f"| {search} | {len(claims):,} | {interval(estimate(claims), percent=True)} |")
+    for rounds in ROUND_NUMBERS:
+        claims = [entry.claims for entry in found[ROUNDS, rounds, "apo"]]
+        print(f"| apo, {rounds} rounds | {len(claims):,} | {interval(estimate(claims), percent=True)} |")
 
 
 def main() -> None:
     """Play, and print the tables."""
     parser = argparse.ArgumentParser(description="Measures which search finds the better prompt with as many calls.")
     parser.add_argument("--quick", action="store_true", help="one seed on every eighth landscape")
-    parser.add_argument("--tasks", nargs="*", help="on these tasks alone")
-    parser.add_argument("--searches", nargs="*", choices=SEARCHES, default=list(SEARCHES), help="these alone")
-    parser.add_argument("--calls", nargs="*", type=int, choices=BUDGETS, default=BUDGETS, help="these budgets alone")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="runs for each landscape, budget and correlation")
+    parser.add_argument("--searches", nargs="*", choices=SEARCHES, default=list(SEARCHES), help="these alone, and apo")
+    parser.add_argument("--seeds", type=int, default=1, help="runs for each landscape, budget and correlation")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many tasks are played at once")
     options = parser.parse_args()
-    settings = [(calls, correlation) for calls in options.calls for correlation in CORRELATIONS]
     searches = list(dict.fromkeys(["apo", *options.searches]))
-    seeds, every = (1, 8) if options.quick else (options.seeds, 1)
-    parts = [Part(task, settings, searches, seeds, every) for task in options.tasks or tasks()]
-    report(play_all(parts, processes=options.processes), settings, searches)
+    parts = [Part(task, BUDGETS, searches, options.seeds, 8 if options.quick else 1) for task in tasks()]
+    report(play_all(parts, processes=options.processes))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ no reward of zero.
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
@@ -257,37 +256,6 @@ def paired_difference(
         lost=len(before) - len(pairs),
         confidence=confidence,
     )
-
-
-def betting_e_value(differences: Sequence[float]) -> float:
-    """Return the evidence that the mean of differences is above zero, which may be looked at after each of them.
-
-    It is what one unit of money has become that was bet on the differences, spread evenly over all shares from 0 to 1
-    of what one has: the integral of `prod(1 + share * difference)`. Where the mean is at most zero, whatever came
-    before, its expectation is at most 1 at any moment, also one that was chosen by looking; so it reaches 20 with a
-    probability of at most 0.05 (Ville). See Waudby-Smith and Ramdas 2024, Journal of the Royal Statistical Society B
-    86:1-27, section 4; the even spread is the mixture of Robbins 1970.
-
-    Args:
-        differences: In any order; each between -1 and 1.
-
-    Returns:
-        1 without differences, and otherwise a number above 0.
-
-    Raises:
-        ValueError: When a difference is not between -1 and 1.
-    """
-    if wrong := [each for each in differences if not -1 <= each <= 1]:
-        raise ValueError(f"a difference is {wrong[0]!r}; bets are on differences between -1 and 1")
-    counts = Counter(each for each in differences if each)
-    steps = max(200, 4 * len(differences))  # even, for Simpson's rule
-    logs = []
-    for step in range(steps + 1):
-        share = step / steps
-        terms = [n * math.log1p(share * each) if share * each > -1 else -math.inf for each, n in counts.items()]
-        logs.append(math.fsum(terms) + math.log(1 if step in (0, steps) else 4 if step % 2 else 2))
-    top = max(logs)
-    return math.exp(min(700.0, top)) * math.fsum(math.exp(each - top) for each in logs) / (3 * steps)
 
 
 def wilson_interval(successes: int, n: int, *, confidence: float = CONFIDENCE) -> tuple[float, float]:

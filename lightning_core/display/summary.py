@@ -96,7 +96,7 @@ def metric_lines(metrics: Mapping[str, float], comparison: Comparison | None) ->
     if mode is None:
         told = set(USAGE_METRICS)
     words = metric_words({name: value for name, value in metrics.items() if name not in told})
-    notes = {"val_reward": " (the best was chosen by this; the held-out samples tell how good it is)"}
+    notes = {"val_reward": " (of validation samples; the held-out samples tell how good it is)"}
     if mode != "test" or "val_reward_initial" not in metrics:
         notes = {}
     return [f"{visible(name)}: {text}{notes.get(name, '')}" for name, text in words.items()]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from lightning_core.algorithm.estimates import (
-    betting_e_value,
     estimate,
     paired_difference,
     t_quantile,
@@ -245,41 +244,3 @@ def test_intervals_hold_the_truth_as_often_as_they_say(chance_before: float, cha
         held["mean"] += mean.low <= chance_after <= mean.high
         held["difference"] += difference.low <= chance_after - chance_before <= difference.high
     assert all(count / times > 0.92 for count in held.values()), held
-
-
-def bet_on_signs(wins: int, losses: int) -> float:
-    """The e-value of differences of 1 and -1 by its closed form: a beta function, and the tail of a binomial."""
-    n = wins + losses + 1
-    tail = sum(math.comb(n, k) for k in range(wins + 1)) / 2**n
-    return 2**n / (n * math.comb(n - 1, wins)) * tail
-
-
-@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (1, 0), (0, 1), (6, 0), (9, 3), (3, 9), (40, 12), (200, 0)])
-def test_an_e_value_of_signs_is_that_of_the_closed_form(wins: int, losses: int) -> None:
-    found = betting_e_value([1.0] * wins + [0.0] * 5 + [-1.0] * losses)
-    assert found == pytest.approx(bet_on_signs(wins, losses), rel=1e-4)
-
-
-def test_an_e_value_of_graded_rewards_is_an_integral() -> None:
-    """By hand, for 0.5 and -0.25: the integral of 1 + x/4 - x²/8 from 0 to 1."""
-    assert betting_e_value([0.5, -0.25]) == pytest.approx(1 + 1 / 8 - 1 / 24)
-
-
-def test_who_looks_at_an_e_value_after_every_sample_is_misled_in_less_than_one_run_of_twenty() -> None:
-    """Exactly: the paths of 100 fair coins that have reached 20 at any moment."""
-    going, stopped = {0: 1.0}, 0.0
-    for n in range(1, 101):
-        after: dict[int, float] = {}
-        for wins, share in going.items():
-            for more in (wins, wins + 1):
-                if bet_on_signs(more, n - more) >= 20:
-                    stopped += share / 2
-                else:
-                    after[more] = after.get(more, 0.0) + share / 2
-        going = after
-    assert 0.01 < stopped <= 0.05
-
-
-def test_an_e_value_needs_differences_between_minus_1_and_1() -> None:
-    with pytest.raises(ValueError, match=r"a difference is 1\.5; bets are on differences between -1 and 1"):
-        betting_e_value([0.5, 1.5])

@@ -183,7 +183,7 @@ def test_reward_by_which_the_best_was_chosen_is_not_taken_for_that_on_held_out_s
     comparison = Comparison("test", estimate(before), estimate(after), paired_difference(before, after))
     metrics = {"test_reward": 0.75, "val_reward_initial": 0.5, "val_reward": 1.0, "val_gain": 0.5, "val_samples": 9.0}
     assert printed(result_with(comparison=comparison, metrics=metrics))[3:] == [
-        "  val_reward: 0.500 → 1.000 (+0.500) (the best was chosen by this; the held-out samples tell how good it is)",
+        "  val_reward: 0.500 → 1.000 (+0.500) (of validation samples; the held-out samples tell how good it is)",
         "  val_samples: 9",
     ]
 

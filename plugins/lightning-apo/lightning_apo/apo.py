@@ -15,7 +15,7 @@ from lightning_apo.messages import critic_request, editor_request, find_mark
 from lightning_apo.models import Critic, Editor
 from lightning_apo.plan import Options, Plan, as_names, plan_search
 from lightning_apo.saved import SavedSearch
-from lightning_apo.search import BeamSearch
+from lightning_apo.search import SEARCH_VERSION, BeamSearch
 from lightning_apo.tools import Tools, Trials
 from lightning_core.adapter import TraceToMessages
 from lightning_core.algorithm import Algorithm
@@ -51,9 +51,9 @@ class APO(Algorithm):
 
     - `val_reward`: the best prompt's mean reward on validation samples; `val_reward_low` and `val_reward_high` are
       its 95% interval, `val_samples` is how many samples are behind it.
-    - `val_reward_initial`: the first prompt's mean reward on the same samples, where it was measured. `val_gain` is
-      the difference, sample by sample; `val_gain_low` and `val_gain_high` are its 95% interval, and `val_gain_p` the
-      p-value of a gain, corrected for the number of prompts.
+    - `val_reward_initial`: the first prompt's mean reward, where it was measured. `val_gain` is the difference, sample
+      by sample; `val_gain_low` and `val_gain_high` are its 95% interval. All four are those of the held samples at the
+      end, where the best is another prompt than the first.
     - `candidates`: different prompts that were tried, the first included.
     - `rejected`: edits that were broken, or had other placeholders. `duplicates`: edits that were known already.
     - `lost`: rollouts without a reward. `lost_rounds`: rounds in which no rollout gave one. `lost_branches`: edits that
@@ -77,14 +77,13 @@ class APO(Algorithm):
         beam_rounds: How many rounds there are, for each prompt where several are edited in turn.
         rollout_batch_timeout: The longest wait, in seconds, for rollouts that are enqueued together, their wait for a
             free runner included. What has not ended by then is cancelled, and lost.
-        run_initial_validation: Whether to try the first prompts on the whole validation set before the first round;
-            with `max_rollouts`, on as many samples as a quarter of these at most. Without it they are measured in the
-            race, and with a tenth of the rollouts at the end.
+        run_initial_validation: Whether to measure the first prompts on the held samples before the first round, rather
+            than at the end. The search is the same.
         seed: Makes the choice of samples repeatable, and goes along with each request to a model.
         prompt_names: Which prompts of the initial resources to improve; None for all of them.
         jointly: Whether all of them are edited in each round, rather than in turn.
-        max_rollouts: The most rollouts of the search; the held-out test of the trainer is not counted. Rounds share
-            them. None for as many as the other options take.
+        max_rollouts: The most rollouts of one try of the search; the held-out test of the trainer is not counted.
+            Rounds share them. None for as many as the other options take.
         critic_template: The request for a critique, as the text or the path of a jinja template; None for our own.
         editor_template: The request for an edit, likewise.
         base_url: The endpoint of the models, `/v1` included; None for the model proxy, or else `OPENAI_BASE_URL`.
@@ -146,7 +145,7 @@ class APO(Algorithm):
         The prompts are those of the initial resources; without them, one is taken for granted.
 
         Raises:
-            InvalidInput: When a dataset or the initial resources cannot be used.
+            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
         """
         self._endpoint.check_budget(self.get_llm_proxy(), self.get_budget())
         resources = self.get_initial_resources()
@@ -190,7 +189,7 @@ class APO(Algorithm):
             val_dataset: The samples that prompts are chosen by. Required; no critique sees them.
 
         Raises:
-            InvalidInput: When a dataset or the initial resources cannot be used.
+            InvalidInput: When a dataset or the initial resources cannot be used, or there are too few rollouts.
             AlgorithmError: When there is no key for the models, or none of them answers in a whole round.
             NoRewards: When no prompt gives a reward.
         """
@@ -279,7 +278,7 @@ class APO(Algorithm):
     def _about(self, prompts: Mapping[str, PromptTemplate], train: Sequence[Any], val: Sequence[Any]) -> dict[str, Any]:
         """What a search depends on, as far as the algorithm can tell: the agent is not among it."""
         about = self._options.as_dict()
-        about |= {"n_train": len(train), "n_val": len(val)}
+        about |= {"n_train": len(train), "n_val": len(val), "search": SEARCH_VERSION}
         about |= {"train_samples": digest_of_all(train), "val_samples": digest_of_all(val)}
         about["critic_template"] = digest(self._critic_request.source)
         about["editor_template"] = digest(self._editor_request.source)

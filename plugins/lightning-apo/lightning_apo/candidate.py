@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from lightning_core.algorithm.estimates import (
     Estimate,
     PairedDifference,
-    betting_e_value,
     estimate,
     paired_difference,
 )
@@ -68,8 +67,8 @@ def best_first(candidates: Iterable[Candidate], among: Iterable[Candidate]) -> l
     """Sort candidates by their advantage: how much better they were than all others, sample by sample.
 
     The advantage on one sample is the reward less the mean reward of all candidates that were tried on it. So hard
-    samples count against no candidate, and candidates can be compared that were tried on different samples, or on more
-    of them. The sum is divided by the number of samples and `SHRINKAGE`.
+    samples count against no candidate. The sum is divided by the number of samples and `SHRINKAGE`. Samples that gave a
+    reward to one candidate alone say nothing, and are left out.
 
     One that lost more than half of its samples ranks behind the others, as little is known of it. Where two are equal,
     the older one comes first. Those without a reward are left out.
@@ -83,41 +82,36 @@ def best_first(candidates: Iterable[Candidate], among: Iterable[Candidate]) -> l
         for sample, reward in candidate.rewards.items():
             if reward is not None:
                 on_sample.setdefault(sample, []).append(reward)
-    usual = {sample: math.fsum(rewards) / len(rewards) for sample, rewards in on_sample.items()}
+    usual = {sample: math.fsum(rewards) / len(rewards) for sample, rewards in on_sample.items() if len(rewards) > 1}
     largest = max((abs(reward) for rewards in on_sample.values() for reward in rewards), default=0.0) or 1.0
 
     def place(candidate: Candidate) -> tuple[bool, float, int]:
-        given = {sample: reward for sample, reward in candidate.rewards.items() if reward is not None}
-        gained = math.fsum((reward - usual[sample]) / largest for sample, reward in given.items())
+        lost = sum(reward is None for reward in candidate.rewards.values())
+        gains = [
+            (reward - usual[sample]) / largest
+            for sample, reward in candidate.rewards.items()
+            if reward is not None and sample in usual
+        ]
         # What is closer than this differs by rounding alone.
-        advantage = round(gained / (len(given) + SHRINKAGE), 9)
-        return 2 * len(given) < len(candidate.rewards), -advantage, candidate.number
+        advantage = round(math.fsum(gains) / (len(gains) + SHRINKAGE), 9)
+        return 2 * lost > len(candidate.rewards), -advantage, candidate.number
 
     return sorted((candidate for candidate in candidates if candidate.is_scored), key=place)
 
 
-SIGNIFICANCE = 0.05
-"""The p-value up to which a gain is taken for proven; see `p_value` for what it is worth."""
+def proves_gain(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
+    """Whether the 95% interval of the gain lies above zero, whatever the lost samples would have been.
 
-
-def p_value(best: Candidate, first: Candidate, *, tried: int) -> float | None:
-    """Return the p-value of a gain, with a correction for the number of prompts and for looking at it at any moment.
-
-    It is one over the e-value of the paired rewards, times the number of prompts that may be tried (Bonferroni). That
-    is exact for the edits of the first prompt. An edit of an edit inherits the luck of its parent on the same samples,
-    so after many rounds a gain that is none gets a small value more often than it should. A sample that the best prompt
-    lost counts 0 for it, and one that the first lost 1 for the first. None where a reward is not between 0 and 1, which
-    the e-value needs.
+    A sample that was lost after counts there as the lowest reward, one that was lost before as the highest: 0 and 1, or
+    what is beyond among the rewards.
     """
-    samples = sorted(best.rewards.keys() & first.rewards.keys())
-    pairs = [
-        (1.0 if before is None else before, 0.0 if after is None else after)
-        for before, after in zip(first.on(samples), best.on(samples), strict=True)
-        if before is not None or after is not None
-    ]
-    if not all(0 <= reward <= 1 for pair in pairs for reward in pair):
-        return None
-    return min(1.0, tried / betting_e_value([after - before for before, after in pairs]))
+    known = [reward for reward in (*before, *after) if reward is not None]
+    lowest, highest = min(known, default=0.0), max(known, default=1.0)
+    difference = paired_difference(
+        [max(1.0, highest) if reward is None else reward for reward in before],
+        [min(0.0, lowest) if reward is None else reward for reward in after],
+    )
+    return difference is not None and difference.is_gain
 
 
 MEASURED = (
@@ -129,7 +123,6 @@ MEASURED = (
     "val_gain",
     "val_gain_low",
     "val_gain_high",
-    "val_gain_p",
 )
 """The metrics that a result may lack: not measured yet, or true of an earlier best prompt only."""
 
@@ -141,25 +134,20 @@ class Result:
     best_prompts: Mapping[str, PromptTemplate]
     """The best prompt under each name."""
     score: Estimate | None
-    """Its mean reward on validation samples, with its interval; None before anything was measured. The best of many
-    on these samples looks better than it is: only held-out samples tell how good."""
+    """Its mean reward on validation samples, with its interval; None before anything was measured. It is of the samples
+    of `gain`, where there is one. Else they chose the prompt, and the best of many looks better than it is."""
     gain: PairedDifference | None
-    """What it gained over the first prompt, sample by sample; None when it is the first, or that was not measured."""
+    """What it gained over the first prompt, sample by sample; None when it is the first, or that was not measured. With
+    `apo` it is measured at the end, on samples that chose nothing."""
     rejections: Mapping[str, int]
     """Why edits were rejected before they were tried -> how many."""
     counts: Mapping[str, int]
     """How often what happened; see `APO`."""
     history: Sequence[Candidate]
     """All candidates that were tried, in the order in which they were found."""
-    p_value: float | None = None
-    """How likely a gain like this is where no prompt is better than the first, corrected for the number of prompts; too
-    small after many rounds, whose edits inherit the luck of their parents. None where there is no gain to test, or
-    rewards are not between 0 and 1."""
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether `p_value` is at most 0.05. Only held-out samples, which chose nothing, prove a gain for sure."""
-        return self.p_value is not None and self.p_value <= SIGNIFICANCE
+    is_proven: bool = False
+    """Whether the gain is beyond chance: its 95% interval lies above zero, even if the best prompt would have failed
+    on each sample that it lost."""
 
     def __str__(self) -> str:
         if self.gain is not None:
@@ -178,5 +166,4 @@ class Result:
         if self.gain is not None:
             figures |= {"val_reward_initial": self.gain.before, "val_gain": self.gain.difference}
             figures |= {"val_gain_low": self.gain.low, "val_gain_high": self.gain.high}
-        figures["val_gain_p"] = self.p_value
         return {**{name: value for name, value in figures.items() if value is not None}, **self.counts}

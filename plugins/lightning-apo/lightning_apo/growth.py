@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.experiment import Experiment
 from lightning_apo.models import Answer, ModelFailed, why_unusable
-from lightning_apo.samples import deal, seed_of
+from lightning_apo.samples import seed_of, shuffled
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch
 
@@ -115,7 +115,7 @@ class Growth:
     async def _grow(self, parent: Candidate, branches: int) -> list[Edit]:
         tools = self._tools
         seed = seed_of("training", tools.options.seed, self._round, *key_of(parent.texts))
-        samples = deal(len(tools.train), tools.options.gradient_batch_size, 0, seed=seed)
+        samples = shuffled(len(tools.train), seed=seed)[: tools.options.gradient_batch_size]
         batch = await tools.trials.run(parent, tools.train, samples, mode="train", step=f"{self._round}")
         self._batches[parent.number] = batch
         experiments = [Experiment.from_outcome(outcome, tools.adapter) for outcome in batch.outcomes]

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from lightning_core.errors import InvalidInput
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -95,10 +97,10 @@ class Plan:
     The held-out test of the trainer comes on top, and so do the calls that the agent itself makes in each rollout.
     """
 
-    train_rollouts: int
-    """Rollouts on training samples."""
     rollouts: int
-    """All rollouts; what training does not use is for validation."""
+    """On training and on validation samples."""
+    held_samples: int
+    """Validation samples that no search sees: the gain is tested on them, at the end."""
     critic_calls: int
     """Requests to the model that criticises. What a client sends again after a failure is not counted."""
     editor_calls: int
@@ -107,20 +109,14 @@ class Plan:
     apply_edit_model: str
 
     @property
-    def val_rollouts(self) -> int:
-        """Rollouts on validation samples, where training uses all that it can."""
-        return self.rollouts - self.train_rollouts
-
-    @property
     def model_calls(self) -> int:
         """All requests to models, but for the agent's own."""
         return self.critic_calls + self.editor_calls
 
     def __str__(self) -> str:
         return (
-            f"at most {self.rollouts:,} rollouts ({self.train_rollouts:,} training, {self.val_rollouts:,} validation) "
-            f"and {self.model_calls:,} model calls of its own ({self.critic_calls:,} of {self.gradient_model}, "
-            f"{self.editor_calls:,} of {self.apply_edit_model})"
+            f"at most {self.rollouts:,} rollouts and {self.model_calls:,} model calls of its own "
+            f"({self.critic_calls:,} of {self.gradient_model}, {self.editor_calls:,} of {self.apply_edit_model})"
         )
 
 
@@ -132,17 +128,30 @@ def plan_search(options: Options, *, n_train: int, n_val: int, n_prompts: int = 
         n_train: How many training samples there are.
         n_val: How many validation samples there are.
         n_prompts: How many prompts are tuned.
+
+    Raises:
+        InvalidInput: When there are too few rollouts for one round.
     """
-    rounds, width = options.rounds(n_prompts), options.beam_width
-    branches = width * options.branch_factor
+    rounds, width, limit = options.rounds(n_prompts), options.beam_width, options.max_rollouts
+    branches, training = width * options.branch_factor, min(n_train, options.gradient_batch_size)
+    held = n_val // 3 if limit is None else min(n_val // 3, limit // 10)
     # The first round has one parent, later ones have the beam.
-    train = min(n_train, options.gradient_batch_size) * (1 + (rounds - 1) * width)
-    val = (n_val if options.run_initial_validation else 0) + rounds * branches * min(options.val_batch_size, n_val)
-    rollouts = train + val if options.max_rollouts is None else min(train + val, options.max_rollouts)
+    critiques = training * (1 + (rounds - 1) * width)
+    races = rounds * (branches * min(options.val_batch_size, n_val - held) + width)
+    rollouts = critiques + races + 2 * held
+    if limit is not None:
+        least = training + branches + 1 + 2 * held
+        if limit < least:
+            raise InvalidInput(
+                f"max_rollouts is {limit}, and the first round takes {least}: {training} for critiques, one for each "
+                f"of {branches} edits and the first prompt, and {2 * held} to test the gain; raise it, or lower "
+                "beam_width or branch_factor"
+            )
+        rollouts = min(rollouts, limit)
     edits_of_a_branch = n_prompts if options.jointly else 1
     return Plan(
-        train_rollouts=min(train, rollouts),
         rollouts=rollouts,
+        held_samples=held,
         critic_calls=rounds * branches,
         editor_calls=rounds * branches * edits_of_a_branch,
         gradient_model=options.gradient_model,

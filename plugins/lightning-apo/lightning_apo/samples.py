@@ -21,24 +21,9 @@ def seed_of(*key: str | int) -> int:
     return int.from_bytes(digest, "big") >> 33
 
 
-def deal(size: int, hand_size: int, hand: int, *, seed: int) -> list[int]:
-    """Deal one hand from a shuffled deck of sample indexes.
-
-    The deck is the same for the same seed. The hands follow one another in it, and start over when it is used up, so
-    that no sample comes a second time before all others came once.
-
-    Args:
-        size: How many samples there are.
-        hand_size: How many are wanted; all of them when there are fewer.
-        hand: Which hand, from 0.
-        seed: How the deck is shuffled.
-
-    Returns:
-        Different indexes, from 0.
-    """
-    deck = random.Random(seed).sample(range(size), size)
-    hand_size = min(hand_size, size)
-    return [deck[(hand * hand_size + position) % size] for position in range(hand_size)]
+def shuffled(size: int, *, seed: int) -> list[int]:
+    """Return the indexes of so many samples, in an order that the seed decides."""
+    return random.Random(seed).sample(range(size), size)
 
 
 def apart(train: Sequence[Any], val: Sequence[Any]) -> list[Any]:

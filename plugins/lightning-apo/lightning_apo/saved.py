@@ -24,7 +24,7 @@ class SavedSearch:
 
     store: LightningStore
     about: Mapping[str, Any]
-    """What the search depends on: options, prompts, sizes. Only a search about the same goes on."""
+    """What the search depends on: options, prompts, samples. Only a search about the same goes on."""
     key: str
     """Names the search in the run."""
     counts_calls: bool

@@ -6,14 +6,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lightning_apo.candidate import Candidate, Result, best_first, compare, p_value
+from lightning_apo.candidate import Candidate, Result, best_first, compare, proves_gain
 from lightning_apo.growth import Edit, Growth, Key, Rejected, concurrently, key_of
 from lightning_apo.models import ModelFailed
 from lightning_apo.plan import plan_search
-from lightning_apo.samples import deal, seed_of
+from lightning_apo.samples import seed_of, shuffled
 from lightning_apo.tools import Tools
 from lightning_core.algorithm import Batch, describe_failure, require_rewards
-from lightning_core.algorithm.estimates import estimate
+from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.errors import AlgorithmError, NoRewards
 
 
@@ -31,6 +31,9 @@ def branches_of(beam: Sequence[Candidate], *, beam_width: int, branch_factor: in
 
 logger = logging.getLogger(__name__)
 
+SEARCH_VERSION = 2
+"""Another one where the same rewards lead to other prompts: a run that was begun with it begins anew."""
+
 FINALISTS = 4
 """How many of the best prompts the rollouts are for that are left after the last round."""
 
@@ -42,7 +45,8 @@ class BeamSearch:
     how often each candidate is tried. Here the candidates of a round race: all are tried on a few validation samples,
     the better half of them on more, and so on, as in the sequential halving of Karnin, Koren and Somekh 2013 (ICML,
     algorithm 3). All are tried on the same samples in the same order, and what was learnt of a prompt in one round
-    counts in later ones.
+    counts in later ones. At most a third of the validation samples is held: no race sees them, and at the end the gain
+    is tested on them.
 
     Each round has an equal share of the rollouts that are left of `Plan.rollouts`; what it does not use is for the
     next. Nothing depends on the order in which rollouts and models come to an end. `state` after a step is all that a
@@ -55,9 +59,11 @@ class BeamSearch:
         self._beam: list[Candidate] = []
         self._rounds = tools.options.rounds(len(tools.prompts))
         sizes = {"n_train": len(tools.train), "n_val": len(tools.val), "n_prompts": len(tools.prompts)}
-        self._rollouts = plan_search(tools.options, **sizes).rollouts
-        seed = seed_of("validation", tools.options.seed)
-        self._deck = deal(len(tools.val), len(tools.val), 0, seed=seed)
+        plan = plan_search(tools.options, **sizes)
+        self._rollouts = plan.rollouts
+        deck = shuffled(len(tools.val), seed=seed_of("validation", tools.options.seed))
+        n_deck = len(deck) - plan.held_samples
+        self._deck, self._held = deck[:n_deck], deck[n_deck:]
         self.round_number = 0
         """The round that has ended last, from 1; 0 before the first."""
 
@@ -69,19 +75,18 @@ class BeamSearch:
     @property
     def result(self) -> Result:
         """How the search stands."""
-        first, best = self._first, self._best
-        gain = compare(best, first) if best is not first else None
+        best, before, after = self._best, self._first.on(self._held), self._best.on(self._held)
+        gain = None if best is self._first else paired_difference(before, after)
         # Both means are then over the same samples.
-        score = best.score if gain is None else estimate(best.on(each for each in best.rewards if self._both(each)))
+        both = [reward for reward, other in zip(after, before, strict=True) if other is not None]
         return Result(
             best_prompts={name: self._tools.prompt(name, best) for name in self._tools.prompts},
-            score=score,
+            score=best.score if gain is None else estimate(both),
             gain=gain,
             rejections=dict(self._tools.rejections),
             counts={"candidates": len(self._candidates), "lost": self._tools.trials.lost, **self._tools.counts},
             history=tuple(self._candidates.values()),
-            # All edits that there may be, so that the correction is the same one whenever one looks.
-            p_value=None if gain is None else p_value(best, first, tried=self._rounds * self._edits),
+            is_proven=gain is not None and proves_gain(before, after),
         )
 
     @property
@@ -100,18 +105,14 @@ class BeamSearch:
         return self.round_number < self._rounds and self._left >= training + self._edits + len(self._beam)
 
     async def begin(self) -> None:
-        """Enter the first prompts, and measure them on the whole validation set if the options ask for it.
-
-        With `max_rollouts`, at most a quarter of these go into that.
-        """
+        """Enter the first prompts, and measure them on the held samples if the options ask for it."""
         tools = self._tools
         texts = {name: prompt.template for name, prompt in tools.prompts.items()}
         self._first = self._best = self._admit(await tools.trials.enter(texts))
         self._beam = [self._first]
         if tools.options.run_initial_validation:
-            most = len(self._deck) if tools.options.max_rollouts is None else max(1, self._rollouts // 4)
-            batch = await tools.trials.validate(self._first, tools.val, self._deck[:most], step="begin")
-            if not batch.rewards:
+            batch = await tools.trials.validate(self._first, tools.val, self._held, step="held")
+            if batch.outcomes and not batch.rewards:
                 logger.warning(
                     "lightning.apo_first_prompt_failed rollouts=%d: %s; edits may do better",
                     len(batch.outcomes),
@@ -128,7 +129,7 @@ class BeamSearch:
             AlgorithmError: When no model gave an answer in the whole round.
         """
         options, round_number = self._tools.options, self.round_number + 1
-        share = (self._left - self._reserve) // (self._rounds - self.round_number)
+        share = self._left // (self._rounds - self.round_number)
         already = self._tools.trials.asked
         branches = branches_of(self._beam, beam_width=options.beam_width, branch_factor=options.branch_factor)
         growth = Growth(self._tools, round_number=round_number, known=self._candidates)
@@ -157,20 +158,35 @@ class BeamSearch:
         )
 
     async def conclude(self) -> None:
-        """Spend what is left on the first prompts and the best ones, and choose the best.
+        """Spend what is left on the first prompts and the best ones, choose the best, and test its gain.
+
+        The test is on the held samples, which chose nothing. Where the best is not better than the first prompts on
+        all samples of both, these and the others, it ends with the first.
 
         Raises:
             NoRewards: When no prompt ever had a reward on a validation sample.
         """
+        if self.round_number < self._rounds:
+            logger.warning(
+                "lightning.apo_ended_early rounds=%d of=%d; no rollouts were left for more: raise max_rollouts or "
+                "val_batch_size",
+                self.round_number,
+                self._rounds,
+            )
         batches: list[Batch] = []
         for step in range(len(self._deck)):
             leading = self._ranked(self._candidates.values())[:FINALISTS]
-            finalists = list(dict.fromkeys([*leading, *([self._first] if self._reserve else [])]))
-            level = self._level(finalists, self._left)
-            tried = await self._try_out(finalists, level, step=f"end/{step}")
+            finalists = list(dict.fromkeys([*leading, self._first]))
+            tried = await self._try_out(finalists, self._level(finalists, self._left), step=f"end/{step}")
             if not tried:
                 break
             batches += tried
+        self._choose()
+        if self._best is not self._first:
+            batches += await self._measure([self._first, self._best], self._held, step="held")
+            comparison = compare(self._best, self._first)
+            if comparison is not None and comparison.difference <= 0:
+                self._best = self._first
         if failure := failure_of_all(batches):
             logger.warning("lightning.apo_last_validation_lost; no rollout gave a reward; %s", failure)
         if not any(candidate.is_scored for candidate in self._candidates.values()):
@@ -179,7 +195,6 @@ class BeamSearch:
                 "the first prompt had no reward on any validation sample, and no other was found in "
                 f"{self.round_number} rounds; rejected edits: {counts['rejected']}, lost: {counts['lost_branches']}"
             )
-        self._choose()
 
     @property
     def _edits(self) -> int:
@@ -188,13 +203,9 @@ class BeamSearch:
 
     @property
     def _left(self) -> int:
-        """How many rollouts there may still be."""
-        return self._rollouts - self._tools.trials.asked
-
-    @property
-    def _reserve(self) -> int:
-        """How many rollouts rounds leave for the end, where the first prompts were not measured in the beginning."""
-        return 0 if self._tools.options.run_initial_validation else self._rollouts // 10
+        """How many rollouts there may still be, without those that the test of the gain takes."""
+        to_test = len(self._held) + sum(sample not in self._first.rewards for sample in self._held)
+        return self._rollouts - self._tools.trials.asked - to_test
 
     def _ranked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         return best_first(candidates, self._candidates.values())
@@ -215,8 +226,11 @@ class BeamSearch:
 
     async def _try_out(self, candidates: Iterable[Candidate], level: int, *, step: str) -> list[Batch]:
         """Try candidates on the first samples of the deck, as many as `level` says; return what there was to do."""
+        return await self._measure(candidates, self._deck[:level], step=step)
+
+    async def _measure(self, candidates: Iterable[Candidate], samples: Sequence[int], *, step: str) -> list[Batch]:
         trials, val = self._tools.trials, self._tools.val
-        batches = await concurrently(trials.validate(each, val, self._deck[:level], step=step) for each in candidates)
+        batches = await concurrently(trials.validate(each, val, samples, step=step) for each in candidates)
         return [batch for batch in batches if batch.outcomes]
 
     def _level(self, candidates: Sequence[Candidate], allowed: int) -> int:
@@ -309,9 +323,6 @@ class BeamSearch:
     def _choose(self) -> None:
         ranked = self._ranked(self._candidates.values())
         self._best = ranked[0] if ranked else self._best
-
-    def _both(self, sample: int) -> bool:
-        return self._first.rewards.get(sample) is not None
 
 
 def failure_of_all(batches: Sequence[Batch]) -> str | None:

@@ -1,5 +1,7 @@
+import math
+
 import pytest
-from lightning_apo.candidate import Candidate, best_first, compare, p_value
+from lightning_apo.candidate import Candidate, best_first, compare, proves_gain
 from lightning_apo.search import branches_of
 
 
@@ -53,29 +55,38 @@ def test_one_that_was_lucky_twice_does_not_pass_one_that_is_good_often() -> None
     assert ranked(lucky, good, poor) == [1, 0, 2]
 
 
-def test_candidates_that_were_tried_on_different_samples_can_be_compared() -> None:
-    """The first two samples are easy; the last two are hard, and the one that is tried there is better."""
-    easy, both, hard = candidate(0, 1.0, 1.0), candidate(1, 1.0, 1.0, 0.0, 0.0), candidate(2)
-    hard.rewards = {2: 1.0, 3: 0.0}
-    assert ranked(easy, both, hard) == [2, 0, 1]
+def test_samples_that_one_was_tried_on_alone_say_nothing() -> None:
+    """On the two samples of all, the first was right twice and the second once; 98 others are the first's alone."""
+    first, edit, poor = candidate(0, *[1.0] * 2, *[0.8] * 98), candidate(1, 1.0, 0.0), candidate(2, 0.0, 0.0)
+    assert ranked(edit, poor, first) == [0, 1, 2]
+    assert ranked(candidate(0, 0.5)) == [0]
 
 
-def test_a_gain_of_few_samples_is_not_proven_and_a_clear_one_is() -> None:
-    first, lucky, clear = candidate(0, *[0.0] * 30), candidate(1, *[1.0] * 6), candidate(2, *[1.0] * 30)
-    assert p_value(lucky, first, tried=10) == pytest.approx(10 * 7 / 127)  # one over (2^7 - 1) / 7
-    clearly = p_value(clear, first, tried=10)
-    assert clearly is not None
-    assert clearly < 1e-6
-    assert p_value(first, clear, tried=10) == 1.0
+@pytest.mark.parametrize("n", [6, 20, 33])
+@pytest.mark.parametrize("changed", [0.1, 0.3, 1.0])
+def test_a_gain_that_is_none_is_proven_in_less_than_one_of_twenty_runs(n: int, changed: float) -> None:
+    """As many samples get right with the edit as wrong; the probability is summed over all numbers of both."""
+    found = 0.0
+    for gained in range(n + 1):
+        for fell in range(n + 1 - gained):
+            same = n - gained - fell
+            ways = math.comb(n, gained) * math.comb(n - gained, fell)
+            before, after = [0.0] * gained + [1.0] * fell, [1.0] * gained + [0.0] * fell
+            if proves_gain([*before, *[1.0] * same], [*after, *[1.0] * same]):
+                found += ways * (changed / 2) ** (gained + fell) * (1 - changed) ** same
+    assert found <= 0.05
+
+
+def test_a_clear_gain_is_proven() -> None:
+    assert proves_gain([0.0] * 20, [1.0] * 10 + [0.0] * 10)
+    assert not proves_gain([0.0] * 20, [1.0] * 2 + [0.0] * 18)
+    assert not proves_gain([], [])
 
 
 def test_losing_the_samples_that_would_be_wrong_proves_nothing() -> None:
-    first, loser = candidate(0, *[1.0, 0.0] * 30), candidate(1, *[1.0, None] * 30)
-    assert p_value(loser, first, tried=10) == 1.0
-
-
-def test_rewards_beyond_0_to_1_prove_nothing() -> None:
-    assert p_value(candidate(1, 9.0, 9.0), candidate(0, 0.0, 0.0), tried=1) is None
+    assert not proves_gain([1.0, 0.0] * 30, [1.0, None] * 30)
+    assert not proves_gain([0.0, None] * 30, [0.0, 1.0] * 30)
+    assert not proves_gain([-5.0, 0.0] * 30, [0.0, None] * 30)
 
 
 def test_two_candidates_are_compared_on_the_samples_that_both_have() -> None:

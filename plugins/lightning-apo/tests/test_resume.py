@@ -9,7 +9,7 @@ import pytest
 from lightning_apo import APO
 from lightning_apo.saved import ANSWERS, STATE
 from toy_models import ToyModels
-from toy_run import FIRST, OPTIONS, ToyRun, quality, succeed_where_easy
+from toy_run import FIRST, HELD, OPTIONS, ToyRun, quality, succeed_where_easy
 
 from lightning_core import InMemoryLightningStore, PromptTemplate
 from lightning_core.errors import NoRewards
@@ -136,7 +136,8 @@ async def test_the_first_validation_is_not_repeated_by_the_next_run(models: ToyM
     await killed(models, run, after=1)
     before = [each for each in run.rollouts if each[0] == "val" and each[1] == FIRST]
     await search(models, run)
-    assert [each for each in run.rollouts if each[0] == "val" and each[1] == FIRST] == before
+    assert len(before) == HELD
+    assert not set(before) & set(run.rollouts[run.rollouts.index(before[-1]) + 1 :])
 
 
 async def test_no_key_is_saved(models: ToyModels) -> None:

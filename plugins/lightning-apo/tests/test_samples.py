@@ -1,23 +1,10 @@
-import pytest
-from lightning_apo.samples import deal, seed_of
+from lightning_apo.samples import seed_of, shuffled
 
 
-def test_no_sample_is_dealt_twice_before_all_were_dealt_once() -> None:
-    hands = [deal(12, 4, hand, seed=1) for hand in range(3)]
-    assert sorted(sample for hand in hands for sample in hand) == list(range(12))
-
-
-@pytest.mark.parametrize("hand", range(7))
-def test_a_hand_has_no_sample_twice_also_where_the_deck_starts_over(hand: int) -> None:
-    assert len(set(deal(10, 4, hand, seed=1))) == 4
-
-
-def test_a_hand_that_is_larger_than_the_deck_is_the_whole_deck() -> None:
-    assert sorted(deal(3, 16, 5, seed=1)) == [0, 1, 2]
-
-
-def test_another_seed_shuffles_otherwise() -> None:
-    assert deal(50, 50, 0, seed=1) != deal(50, 50, 0, seed=2)
+def test_a_seed_shuffles_in_its_own_way_and_loses_no_sample() -> None:
+    orders = [shuffled(50, seed=seed) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2]) == list(range(50))
 
 
 def test_a_seed_depends_on_every_part_of_its_key_and_on_nothing_else() -> None:

@@ -15,6 +15,8 @@ from lightning_core.types import Rollout
 FIRST = "Answer the question.\n\n{question}"
 TRAIN = [{"question": f"train {number}", "difficulty": number / 12} for number in range(12)]
 VAL = [{"question": f"val {number}", "difficulty": number / 20} for number in range(20)]
+HELD = len(VAL) // 3
+"""On so many validation samples the gain is tested at the end."""
 OPTIONS: dict[str, Any] = {
     "gradient_model": "critic",
     "apply_edit_model": "editor",
