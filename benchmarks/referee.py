@@ -16,16 +16,18 @@ first challenge is won by a candidate that is so much better than a prompt with 
 
 import argparse
 import math
+import random
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from landscapes import N_TRAIN, N_VAL, Answers, Game, Landscape, landscapes, naive_claim
+from landscapes import N_TRAIN, N_VAL, Answers, Game, Landscape, landscapes
 from lightning_referee import level_of, verdict
 from lightning_referee.comparison import LOOKS, sign_test
 
-from lightning_core.algorithm.estimates import estimate
+from lightning_core.algorithm.estimates import estimate, paired_difference
 
 TRIES = (5, 10, 20)
 CHALLENGES = 3
@@ -42,6 +44,25 @@ class End(NamedTuple):
     template: int
     claims: bool
     calls: int
+
+
+def naive_claim(first: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether the 95% interval of the paired gain lies above zero, which is what one looks at without a correction."""
+    difference = paired_difference(first, best)
+    return difference is not None and difference.is_gain
+
+
+def without_differences(landscape: Landscape) -> Landscape:
+    """Return a landscape with the accuracy of the first template for every template."""
+    number = len(landscape.accuracies)
+    return replace(landscape, accuracies=(landscape.accuracies[landscape.first],) * number, first=number // 2)
+
+
+def game_of(answers: Answers) -> Game:
+    """Return a game without a limit of calls, whose chance depends on the answers alone."""
+    game = Game(answers, calls=None)
+    game.chance = random.Random(f"search/{answers.seed}")
+    return game
 
 
 def alone(game: Game, tries: int) -> End:
@@ -111,7 +132,7 @@ def refereed(game: Game, tries: int) -> End:
 
 def power(gain: float, n: int, challenges: int) -> float:
     """Return how often the first challenge is won by a candidate that is so much better."""
-    landscape = Landscape("-", "-", (0.45, 0.45 + gain), ((), ()))
+    landscape = Landscape("-", "-", (0.45, 0.45 + gain), ((), ()), first=0)
     played = [Answers(landscape, correlation=CORRELATION, seed=f"power/{gain}/{n}/{game}") for game in range(GAMES)]
     level = level_of(0, of=challenges)
     return statistics.fmean(
@@ -126,7 +147,7 @@ PLAYERS = {"by itself": alone, "through the referee": refereed}
 def play(landscape: Landscape, kind: str, seed: int, tries: int) -> dict[str, End]:
     """Let both play on one landscape."""
     answers = Answers(landscape, correlation=CORRELATION, seed=f"{landscape.task}/{landscape.model}/{kind}/{seed}")
-    return {name: play(Game(answers, calls=0), tries) for name, play in PLAYERS.items()}
+    return {name: play(game_of(answers), tries) for name, play in PLAYERS.items()}
 
 
 def share(claims: list[float]) -> str:
@@ -152,7 +173,7 @@ def main() -> None:
         false: dict[str, list[float]] = defaultdict(list)
         ends: dict[str, list[tuple[Landscape, End]]] = defaultdict(list)
         for landscape, seed in played:
-            for name, end in play(landscape.without_differences(), "null", seed, tries).items():
+            for name, end in play(without_differences(landscape), "null", seed, tries).items():
                 false[name].append(float(end.claims))
             for name, end in play(landscape, "real", seed, tries).items():
                 ends[name].append((landscape, end))
