@@ -232,7 +232,7 @@ def main(
     try:
         runner, store = map(unpacked, parent.payload())
     except BaseException as exc:
-        parent.tell(_report("broken", exc))
+        parent.tell(report_error("broken", exc))
     else:
         logs.run_id = store.run_id
         status = _work(parent, runner, store, prefix=worker_ids(token), numbers=numbers)
@@ -245,6 +245,39 @@ def main(
 def worker_ids(token: str) -> str:
     """Return what the ids of this process's workers begin with: no other process, anywhere, has the same."""
     return f"{socket.gethostname()}-{os.getpid()}-{token}"
+
+
+async def run_reporting(
+    runner: RunnerBundle,
+    store: LightningStore,
+    numbers: Sequence[int],
+    stop: asyncio.Event,
+    *,
+    prefix: str,
+    on_over: Callable[[], None],
+) -> None:
+    """Run runners as `run_here` does, let the store know which hooks have failed here, and close it.
+
+    Args:
+        runner: See `run_here`.
+        store: See `run_here`.
+        numbers: See `run_here`.
+        stop: See `run_here`.
+        prefix: What the ids of the workers begin with.
+        on_over: See `run_here`.
+
+    Raises:
+        Exception: What one of the runners raised.
+    """
+    worker_prefix.set(prefix)
+    reporting = ReportingStore(store, lambda: getattr(runner, "failed_hooks", ()))
+    try:
+        await run_here(runner, reporting, numbers, stop, on_over=on_over)
+    finally:
+        with suppress(StoreError, TimeoutError):  # why it is out of reach is told by what ended this
+            async with asyncio.timeout(TELL_SECONDS):
+                await reporting.tell()
+        await store.aclose()
 
 
 async def run_here(
@@ -293,28 +326,26 @@ def _work(parent: Parent, runner: RunnerBundle, store: LightningStore, *, prefix
     async def work() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        worker_prefix.set(prefix)
-        reporting = ReportingStore(store, lambda: getattr(runner, "failed_hooks", ()))
         with parent.working(lambda: loop.call_soon_threadsafe(stop.set)):
             parent.tell(Report("ready"))
-            try:
-                await run_here(runner, reporting, numbers, stop, on_over=lambda: parent.tell(Report("over")))
-            finally:
-                with suppress(StoreError, TimeoutError):  # why it is out of reach is told by what ended this
-                    async with asyncio.timeout(TELL_SECONDS):
-                        await reporting.tell()
-                await store.aclose()
+            over = Report("over")
+            await run_reporting(runner, store, numbers, stop, prefix=prefix, on_over=lambda: parent.tell(over))
 
     try:
         # Never closed: that would wait for the threads of agents that hang.
         asyncio.Runner(loop_factory=loop_factory()).run(work())
     except BaseException as exc:
-        hopeless = isinstance(exc, StoreUnavailable | AccessDenied)
-        parent.tell(_report("hopeless" if hopeless else "failed", exc))
+        parent.tell(report_failure(exc))
         return 1
     return 0
 
 
-def _report(kind: Ending, error: BaseException) -> Report:
+def report_failure(error: BaseException) -> Report:
+    """Return what a process says whose runners have raised an error."""
+    return report_error("hopeless" if isinstance(error, StoreUnavailable | AccessDenied) else "failed", error)
+
+
+def report_error(kind: Ending, error: BaseException) -> Report:
+    """Return what a process says that ends with an error."""
     line = " ".join(traceback.format_exception_only(error)[-1].split())
     return Report(kind, line, "".join(traceback.format_exception(error)).rstrip())

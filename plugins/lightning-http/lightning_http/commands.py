@@ -352,11 +352,12 @@ def runner(
     """
     # Imported here, so that listing the commands stays fast.
     import asyncio
+    from functools import partial
 
     from lightning_core.cli.console import show_warnings
     from lightning_core.config import load_job
     from lightning_http.join import join_run
-    from lightning_http.pool import process_context
+    from lightning_http.pool import process_context, process_maker
 
     for name, number, least in (
         ("--n-runners", n_runners, 1),
@@ -380,12 +381,12 @@ def runner(
             join_run(
                 job.trainer.runners_side(job.agent),
                 url,
+                partial(process_maker, context=process_context()),
                 key=key,
                 run_id=run_id,
                 n_runners=n_runners,
                 concurrency=concurrency,
                 max_restarts=max_restarts,
-                context=process_context(),
                 on_joined=lambda run_id: click.echo(f"joined run {run_id} at {url} with {counted}"),
             )
         )

@@ -2,18 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.context import BaseContext
 
 import lightning_http as http
 from lightning_core.errors import AccessDenied, ConfigError, RunEnded, StoreError, StoreUnavailable
 from lightning_core.execution.base import RunnerBundle
-from lightning_core.execution.pickling import packed
-from lightning_core.model_proxy import KEY_VARIABLE
-from lightning_http.messages import RUNNER_KEY_VARIABLE
-from lightning_http.pool import RunnerPool, release
-
-KEY_VARIABLES = (KEY_VARIABLE, RUNNER_KEY_VARIABLE)
-"""What runner processes do not keep in their environment: agents have no use for it."""
+from lightning_core.store import LightningStore
+from lightning_http.pool import MakeProcess, RunnerPool, release
 
 CONNECT_SECONDS = 5.0
 """How long to look for a store before giving up."""
@@ -22,13 +16,13 @@ CONNECT_SECONDS = 5.0
 async def join_run(
     runner: RunnerBundle,
     url: str,
+    make: Callable[[RunnerBundle, LightningStore], MakeProcess],
     *,
     key: str | None = None,
     run_id: str | None = None,
     n_runners: int = 1,
     concurrency: int = 1,
     max_restarts: int = 10,
-    context: BaseContext,
     graceful_seconds: float = 2.0,
     terminate_seconds: float = 1.0,
     on_joined: Callable[[str], None] = lambda run_id: None,
@@ -40,12 +34,12 @@ async def join_run(
     Args:
         runner: The runners' side.
         url: Where the store is served.
+        make: Returns what makes processes for the runners' side and the store.
         key: What to say to it; None for the variable `AGL_KEY`.
         run_id: The run; None for the one that is served there.
         n_runners: How many processes.
         concurrency: How many rollouts each of them runs at once.
         max_restarts: How many processes may be replaced.
-        context: How processes are started.
         graceful_seconds: How long they may take to end, when this is cancelled.
         terminate_seconds: How long after they are terminated.
         on_joined: Is told the run, before the first process starts.
@@ -68,13 +62,11 @@ async def join_run(
     on_joined(run_id)
     async with http.LightningStoreClient(url, key=key, run_id=run_id) as store:
         pool = RunnerPool(
-            context,
-            [packed("the runners' side", runner), packed("the store", store)],
+            make(runner, store),
             n_runners=n_runners,
             concurrency=concurrency,
             max_restarts=max_restarts,
             release=partial(release, store),
-            secret_variables=KEY_VARIABLES,
         )
         try:
             await pool.run()

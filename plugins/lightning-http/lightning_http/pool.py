@@ -9,19 +9,27 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, Protocol
 
 from lightning_core.errors import ExecutionError, InvalidTransition, NotFound, StoreError
+from lightning_core.execution.base import RunnerBundle
+from lightning_core.execution.pickling import packed
+from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store import LightningStore
 from lightning_http import child
 from lightning_http.channel import Channel, describe_exit
 from lightning_http.child import OVER_SECONDS, Report
 from lightning_http.logs import CarriedRecord, LogLevels
+from lightning_http.messages import RUNNER_KEY_VARIABLE
 
 logger = logging.getLogger(__name__)
+
+KEY_VARIABLES = (KEY_VARIABLE, RUNNER_KEY_VARIABLE)
+"""What runner processes do not keep in their environment: agents have no use for it."""
 
 StartMethod = Literal["spawn", "forkserver"]
 
@@ -70,25 +78,84 @@ async def release(store: LightningStore, token: str, reason: str) -> None:
         logger.warning("lightning.rollouts_not_released workers=%s", token, exc_info=exc)
 
 
+class PooledProcess(Protocol):
+    """A process with runners, here or on another machine."""
+
+    token: str
+    """Is part of the ids of its workers."""
+    numbers: Sequence[int]
+    """Of its workers."""
+    report: Report | None
+    """The last thing that it said."""
+    ended: asyncio.Future[None]
+    """Done when it has ended."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended: 0 as it should; None where that is not known."""
+        ...
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it came as far as to look for work."""
+        ...
+
+    async def start(self) -> None:
+        """Start it."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to give back what it works on, and to end."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask the system to end it."""
+        ...
+
+    def kill(self) -> None:
+        """Let the system end it."""
+        ...
+
+    def describe_end(self) -> str:
+        """Say how it ended, in one line."""
+        ...
+
+    def close(self) -> None:
+        """Kill it where it still runs, and wait for that."""
+        ...
+
+
+MakeProcess = Callable[[Sequence[int]], PooledProcess]
+"""Makes a process, which is not started, for the workers with these numbers."""
+
+
+def process_maker(runner: RunnerBundle, store: LightningStore, *, context: BaseContext) -> MakeProcess:
+    """Return what makes processes of this machine.
+
+    Raises:
+        ExecutionError: When the runners' side or the store cannot be sent to a process.
+    """
+    return partial(RunnerProcess, context, [packed("the runners' side", runner), packed("the store", store)])
+
+
 class RunnerProcess:
-    """A process with runners, watched from the running event loop.
+    """A process of this machine with runners, watched from the running event loop.
 
     Args:
         context: How processes are started.
+        payload: The packed runners' side, and the packed store.
         numbers: Of its workers.
     """
 
-    def __init__(self, context: BaseContext, numbers: Sequence[int]) -> None:
+    def __init__(self, context: BaseContext, payload: Sequence[bytes], numbers: Sequence[int]) -> None:
         self.token = secrets.token_hex(4)
-        """Is part of the ids of its workers."""
         self.numbers = numbers
         self.name = f"runners {numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"runner {numbers[0]}"
         self.report: Report | None = None
-        """The last thing that it said."""
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        """Done when it has ended."""
         self._context: Any = context
+        self._payload = payload
         self._channel = Channel(self._take)
         self._has_failed_to_show = False
         self._watched: list[int] = []
@@ -107,18 +174,11 @@ class RunnerProcess:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it came as far as to look for work."""
         return self.report is not None and self.report.kind != "broken"
 
-    async def start(self, payload: Sequence[bytes], secret_variables: Sequence[str]) -> None:
-        """Start it.
-
-        Args:
-            payload: The packed runners' side, and the packed store.
-            secret_variables: Environment variables that it does not keep.
-        """
+    async def start(self) -> None:
         # A fork server has the environment of the moment when it began.
-        environment = {name: value for name, value in os.environ.items() if name not in secret_variables}
+        environment = {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}
         ours, theirs = socket.socketpair()
         theirs.setblocking(True)  # a default timeout of this process is not meant for it
         with Connection(theirs.detach()) as connection:
@@ -137,32 +197,27 @@ class RunnerProcess:
         self._watched = [self._process.sentinel, *child.pidfd(self._process.pid)]
         for end in self._watched:
             self._loop.add_reader(end, self._on_end)
-        self._channel.tell("begin", *payload)
+        self._channel.tell("begin", *self._payload)
 
     def stop(self) -> None:
-        """Ask it to give back what it works on, and to end."""
         if self.has_begun:
             self._channel.tell("stop")
         else:
             self.terminate()
 
     def terminate(self) -> None:
-        """Ask the system to end it."""
         if not self.ended.done():
             self._process.terminate()
 
     def kill(self) -> None:
-        """Let the system end it."""
         if not self.ended.done():
             self._process.kill()
 
     def describe_end(self) -> str:
-        """Say how it ended, in one line."""
         said = f" ({self.report.error})" if self.report is not None and self.report.error else ""
         return f"{self.name} (process {self.pid}) ended with {describe_exit(self.exit_code)}{said}"
 
     def close(self) -> None:
-        """Kill it where it still runs, and wait for that."""
         if not self.ended.done():
             self._process.kill()
             self._process.join()
@@ -236,33 +291,28 @@ class RunnerPool:
     """A number of runner processes.
 
     Args:
-        context: How processes are started.
-        payload: The packed runners' side, and the packed store.
+        make: Makes a process; None for no processes.
         n_runners: How many processes.
         concurrency: How many runners in each of them.
         max_restarts: How many processes may be replaced.
         release: Is called when a process has died.
-        secret_variables: Environment variables that they do not keep.
     """
 
     def __init__(
         self,
-        context: BaseContext,
-        payload: Sequence[bytes],
+        make: MakeProcess | None,
         *,
         n_runners: int,
         concurrency: int,
         max_restarts: int,
         release: Release,
-        secret_variables: Sequence[str] = (),
     ) -> None:
-        self._context = context
-        self._payload = payload
+        n_runners = 0 if make is None else n_runners
+        self._make = make
         self._slots = [range(first, first + concurrency) for first in range(0, n_runners * concurrency, concurrency)]
         self._max_restarts = max_restarts
         self._release = release
-        self._secret_variables = secret_variables
-        self._running: set[RunnerProcess] = set()
+        self._running: set[PooledProcess] = set()
         self._deaths: list[str] = []
         self._is_stopping = False
         self._is_over = False
@@ -271,7 +321,7 @@ class RunnerPool:
         """Of all processes that there were."""
 
     @property
-    def processes(self) -> list[RunnerProcess]:
+    def processes(self) -> list[PooledProcess]:
         """Those that have not ended, as far as is known."""
         return list(self._running)
 
@@ -309,17 +359,18 @@ class RunnerPool:
             has_to_be_told: Whether a process with this token has to be asked; else it hears of the end from the store.
         """
 
-        def ask(process: RunnerProcess) -> None:
+        def ask(process: PooledProcess) -> None:
             if not process.has_begun or has_to_be_told(process.token):
                 process.stop()
 
         self._is_stopping = True
         for end, seconds in (
             (ask, graceful_seconds),
-            (RunnerProcess.terminate, terminate_seconds),
-            (RunnerProcess.kill, KILL_SECONDS),
+            (lambda process: process.terminate(), terminate_seconds),
         ):
-            await self._end(end, seconds)
+            if seconds > 0:
+                await self._end(end, seconds)
+        await self._end(lambda process: process.kill(), KILL_SECONDS)
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -328,14 +379,14 @@ class RunnerPool:
             process.close()
         self._running.clear()
 
-    async def _end(self, end: Callable[[RunnerProcess], None], seconds: float) -> None:
+    async def _end(self, end: Callable[[PooledProcess], None], seconds: float) -> None:
         running = list(self._running)
-        if not running or (seconds <= 0 and end is not RunnerProcess.kill):
+        if not running:
             return
         for process in running:
             end(process)
         await asyncio.wait({each.ended for each in running}, timeout=seconds)
-        dead: list[RunnerProcess] = []
+        dead: list[PooledProcess] = []
         for process in [each for each in running if each.ended.done()]:
             self._running.discard(process)
             if process.exit_code != 0 and process.has_begun and not (self._is_over or self._is_store_lost):
@@ -360,7 +411,7 @@ class RunnerPool:
             for process in self._running:
                 loop.call_later(OVER_SECONDS if process.has_begun else 0, process.stop)
 
-    async def _replace(self, process: RunnerProcess) -> None:
+    async def _replace(self, process: PooledProcess) -> None:
         how, report = process.describe_end(), process.report
         if report is not None and report.kind == "hopeless" and not self._is_stopping:
             self._is_store_lost = True  # for a release as well
@@ -387,8 +438,9 @@ class RunnerPool:
         await self._start(process.numbers)
 
     async def _start(self, numbers: Sequence[int]) -> None:
-        process = RunnerProcess(self._context, numbers)
-        await process.start(self._payload, self._secret_variables)
+        assert self._make is not None
+        process = self._make(numbers)
+        await process.start()
         self.tokens.add(process.token)
         if self._is_stopping:  # meanwhile
             process.close()

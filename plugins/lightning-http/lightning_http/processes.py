@@ -15,16 +15,15 @@ from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, ExecutionError, RunEnded, StoreClosed
 from lightning_core.execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle
 from lightning_core.execution.local import end_tasks, raise_failure, signal_run_end, wait_for_algorithm
-from lightning_core.execution.pickling import packed
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.runner.base import worker_prefix
 from lightning_core.store import LightningStore
 from lightning_core.types import Worker
 from lightning_http.child import run_here, worker_ids
-from lightning_http.join import KEY_VARIABLES, join_run
+from lightning_http.join import join_run
 from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following
-from lightning_http.pool import RunnerPool, StartMethod, process_context, release
+from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, process_context, process_maker, release
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -104,6 +103,9 @@ class ProcessesStrategy(ExecutionStrategy):
         ValueError: When an argument, or a variable, has a value that it does not take.
     """
 
+    brings_key = False
+    """Whether runners on other machines get the store's key from this process."""
+
     @deprecated(without_effect={"allowed_exit_codes": "a runner process that ends with another status is replaced"})
     def __init__(
         self,
@@ -160,6 +162,18 @@ class ProcessesStrategy(ExecutionStrategy):
         is_reachable = isinstance(store, http.LightningStoreClient | http.LightningStoreServer)
         return self.managed_store is True or (self.managed_store is None and not is_reachable)
 
+    def process_maker(self, runner: RunnerBundle, store: LightningStore) -> MakeProcess:
+        """Return what makes processes with runners.
+
+        Args:
+            runner: The runners' side.
+            store: As runners reach it.
+
+        Raises:
+            ExecutionError: When one of them cannot be sent to a process.
+        """
+        return process_maker(runner, store, context=process_context(self.start_method))
+
     async def execute(self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore) -> None:
         """See `ExecutionStrategy.execute`. With the role `runner` the algorithm is not called, nor the store used.
 
@@ -180,10 +194,10 @@ class ProcessesStrategy(ExecutionStrategy):
                 await join_run(
                     runner,
                     url,
+                    self.process_maker,
                     n_runners=self.n_runners,
                     concurrency=self.concurrency,
                     max_restarts=self.max_restarts,
-                    context=process_context(self.start_method),
                     graceful_seconds=min(self.graceful_timeout, INTERRUPTED_SECONDS),
                     terminate_seconds=0.0,
                 )
@@ -249,15 +263,12 @@ class ProcessesStrategy(ExecutionStrategy):
     def _runners(self, runner: RunnerBundle, shared: "_Shared") -> "_Runners":
         if self.main_process == "runner":
             return _RunnersHere(runner, shared.for_runners, range(self.concurrency))
-        has_runners = self.role != "algorithm"
         return RunnerPool(
-            process_context(self.start_method),
-            [packed("the runners' side", runner), packed("the store", shared.for_runners)] if has_runners else [],
-            n_runners=self.n_runners if has_runners else 0,
+            None if self.role == "algorithm" else self.process_maker(runner, shared.for_runners),
+            n_runners=self.n_runners,
             concurrency=self.concurrency,
             max_restarts=self.max_restarts,
             release=shared.release,
-            secret_variables=KEY_VARIABLES,
         )
 
     @asynccontextmanager
@@ -276,7 +287,7 @@ class ProcessesStrategy(ExecutionStrategy):
         from lightning_http.loopback import is_loopback  # late: runner processes have no use for a server
 
         given, runner_key = os.environ.get(KEY_VARIABLE), os.environ.get(RUNNER_KEY_VARIABLE)
-        if not given and not is_loopback(self.server_host):
+        if not given and not self.brings_key and not is_loopback(self.server_host):
             raise ConfigError(
                 f"server_host {self.server_host} can be reached from other machines, so the store needs a key: set "
                 f"{KEY_VARIABLE} here, and {RUNNER_KEY_VARIABLE} for the key of runners, or serve on 127.0.0.1"

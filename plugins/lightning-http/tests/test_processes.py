@@ -401,7 +401,7 @@ async def test_runners_of_a_server_that_is_given_as_the_store_get_the_key_of_run
         return sent[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightning_http.processes.packed", spy)
+        patch.setattr("lightning_http.pool.packed", spy)
         async with LightningStoreServer(
             InMemoryLightningStore(), key="of-the-algorithm", runner_key="of-runners"
         ) as server:
