@@ -1,17 +1,17 @@
 # The commands of this checkout. They need Python 3.11 or newer, make and a package index;
-# everything else is installed into .venv, in the versions that constraints.txt names. lightning-verl
-# has an environment of its own, .venv-verl with constraints-verl.txt.
+# everything else is installed into .venv, in the versions that constraints.txt names. lightning-verl and
+# lightning-ray have an environment of their own, .venv-verl with constraints-verl.txt.
 
 PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(filter-out %-verl,$(sort $(wildcard plugins/lightning-*)))
+PLUGINS := $(filter-out %-ray %-verl,$(sort $(wildcard plugins/lightning-*)))
 MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,export http proxy sqlite verl viewer)
+VERL_PLUGINS := $(addprefix plugins/lightning-,export http proxy ray sqlite verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 LOWEST_VENV := .venv-lowest
@@ -54,6 +54,7 @@ test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests examples/gsm8k_grpo \
 		plugins/lightning-export/tests/test_datasets.py
+	$(VERL_BIN)/pytest plugins/lightning-ray/tests # a process has one Ray, and lightning-verl's tests share another one
 
 test-fast: $(MADE_FOR) ## run the core's tests that need no other process, in less than a minute
 	$(BIN)/pytest -q -n 2 --dist loadscope -m 'not slow and not processes' tests

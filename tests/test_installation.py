@@ -18,7 +18,7 @@ import lightning_core
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PLUGIN_PROJECTS = sorted(CHECKOUT.glob("plugins/lightning-*/pyproject.toml"))
-APART = {"lightning-verl"}  # has an environment of its own, with constraints-verl.txt
+APART = {"lightning-ray", "lightning-verl"}  # have an environment of their own, with constraints-verl.txt
 OURS = {"lightning-core", *(path.parent.name for path in PLUGIN_PROJECTS)} - APART
 
 IMPORTS = ["import lightning_core", "from lightning_core import Trainer, rollout"]
@@ -81,7 +81,8 @@ def test_the_lists_that_take_no_globs_name_every_plugin() -> None:
     folders = {path.parent.name for path in PLUGIN_PROJECTS}
     packages = {name.replace("-", "_") for name in folders}
 
-    assert packages == set(tools["importlinter"]["root_packages"]) - {"lightning_core"}
+    # To the linter lightning_ray is a module from elsewhere, which may not be imported all the same.
+    assert packages - {"lightning_ray"} == set(tools["importlinter"]["root_packages"]) - {"lightning_core"}
     assert packages == {name for name in forbidden if name.startswith("lightning_")}
     assert folders == {Path(each).name for each in tools["mypy"]["mypy_path"] if "/plugins/" in each}
 

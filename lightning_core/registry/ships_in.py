@@ -70,6 +70,7 @@ SHIPS_IN: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "strategies": {
         "processes": "lightning-http",
+        "ray": "lightning-ray",
     },
     "tracers": {
         "agentops": "lightning-agentops",
