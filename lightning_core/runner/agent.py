@@ -396,7 +396,7 @@ class LitAgentRunner(Runner[T_task]):
     def _attempt_key(self, attempt: Attempt) -> str | None:
         if self.mint_key is not None:
             return self.mint_key(attempt.rollout_id, attempt.attempt_id)
-        return self.store.attempt_key(attempt.attempt_id)
+        return self.store.attempt_key(attempt)
 
     async def _tell_end(self, rollout_id: str, attempt: Attempt, outcome: Outcome) -> None:
         if self._hooks is None or not self._hooks.has("lightning_rollout_end"):

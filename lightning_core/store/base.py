@@ -166,7 +166,7 @@ class LightningStore(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} is not served over HTTP; a LightningStoreServer serves it")
 
-    def attempt_key(self, attempt_id: str) -> str | None:
+    def attempt_key(self, attempt: Attempt) -> str | None:
         """Return the key that came with the claim of an attempt and opens only that attempt; None without keys."""
         return None
 

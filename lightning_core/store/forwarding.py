@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from lightning_core.store.base import OPERATIONS, LightningStore, LightningStoreCapabilities
+from lightning_core.types import Attempt
 
 if TYPE_CHECKING:
     # The methods are made below, in a loop. For a type checker, take them from where they are written out.
@@ -50,8 +51,8 @@ class ForwardingStore(_Complete):
     def otlp_traces_endpoint(self) -> str:
         return self.target().otlp_traces_endpoint()
 
-    def attempt_key(self, attempt_id: str) -> str | None:
-        return self.target().attempt_key(attempt_id)
+    def attempt_key(self, attempt: Attempt) -> str | None:
+        return self.target().attempt_key(attempt)
 
 
 def _forward(name: str) -> Any:

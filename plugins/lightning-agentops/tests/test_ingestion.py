@@ -340,7 +340,7 @@ async def test_the_command_serves_for_a_store_server_until_it_is_told_to_end(
             line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
             assert f"for run {store.run_id} at http://127.0.0.1:" in line
             url = line.partition(" at ")[2].partition(";")[0]
-            key = client.attempt_key(attempt.attempt_id)
+            key = client.attempt_key(attempt)
             assert key is not None
             assert await post(http, f"{url}/v1/traces", otlp("through the command"), key) == (200, b"")
             process.send_signal(signal.SIGTERM)

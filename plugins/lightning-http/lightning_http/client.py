@@ -22,6 +22,7 @@ from lightning_core.store.arguments import as_ids, as_int, as_timeout, make_requ
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities, Unset
 from lightning_core.store.query import check_page
 from lightning_core.types import (
+    Attempt,
     AttemptedRollout,
     EnqueueRolloutRequest,
     PaginatedResult,
@@ -232,14 +233,14 @@ class LightningStoreClient(_Complete):
         told = self._connection.lease_seconds
         return None if told is None else float(told)
 
-    def attempt_key(self, attempt_id: str) -> str | None:
+    def attempt_key(self, attempt: Attempt) -> str | None:
         """Return the key that came with the claim of an attempt: it can write spans of that attempt, and nothing else.
 
         Returns:
             The key, as a bearer token; None where the server wants no keys, or the attempt was claimed by another
             client or long ago.
         """
-        return self._attempt_keys.get(attempt_id)
+        return self._attempt_keys.get(attempt.attempt_id)
 
     def __reduce__(self) -> Any:
         return _again, (self.url, self._options, self._known_run_id)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -17,7 +18,7 @@ from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
 from lightning_core.store.forwarding import ForwardingStore
 from lightning_core.store.tracking import MetricsBackend
-from lightning_core.types import AttemptedRollout, Rollout
+from lightning_core.types import Attempt, AttemptedRollout, Rollout
 from lightning_http.app import application
 from lightning_http.auth import Keys
 from lightning_http.client import LightningStoreClient
@@ -196,6 +197,12 @@ class LightningStoreServer(ForwardingStore):
     def otlp_traces_endpoint(self) -> str:
         """Return where OpenTelemetry's exporters send spans."""
         return self.url + TRACES_PATH
+
+    def attempt_key(self, attempt: Attempt) -> str | None:
+        """Return the key that a claim of this attempt over HTTP comes with, for runners in the server's process."""
+        if os.getpid() != self._owner:
+            return super().attempt_key(attempt)
+        return self._keys.mint(self.run_id, attempt.rollout_id, attempt.attempt_id, time.time())
 
     @property
     def capabilities(self) -> LightningStoreCapabilities:

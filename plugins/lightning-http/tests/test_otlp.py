@@ -167,7 +167,7 @@ async def test_the_same_export_twice_is_one_effect(memory, export):
 async def test_with_the_key_of_an_attempt_spans_need_not_say_where_they_belong(guarded, memory, export):
     async with LightningStoreClient(guarded.url, key=KEY) as client:
         mine, other = await client.start_rollout("a"), await client.start_rollout("b")
-        key = client.attempt_key(mine.attempt.attempt_id)
+        key = client.attempt_key(mine.attempt)
     request = request_of(span(), span(PARENT, *place(other)))
     answer = await export(request, url=guarded.url, headers={"Authorization": f"Bearer {key}"})
     assert answer.partial_success.rejected_spans == 1

@@ -50,7 +50,7 @@ async def claimed(algorithm: LightningStoreClient, runner: LightningStoreClient)
 @pytest.fixture
 async def agent(guarded: LightningStoreServer, runner: LightningStoreClient, claimed: AttemptedRollout):
     """What an agent can do with its attempt's key."""
-    key = runner.attempt_key(claimed.attempt.attempt_id)
+    key = runner.attempt_key(claimed.attempt)
     async with aclosing(LightningStoreClient(guarded.url, key=key)) as client:
         yield client
 
@@ -64,7 +64,7 @@ async def test_algorithms_see_the_graders_reward_whatever_the_agent_writes_with_
     guarded: LightningStoreServer, algorithm: LightningStoreClient, runner: LightningStoreClient
 ) -> None:
     async def write(of: AttemptedRollout, value: float, sequence_id: int = 0) -> None:
-        key = runner.attempt_key(of.attempt.attempt_id)
+        key = runner.attempt_key(of.attempt)
         async with aclosing(LightningStoreClient(guarded.url, key=key)) as client:
             await client.add_span(reward_span(of, value, sequence_id=sequence_id))
 
@@ -135,7 +135,7 @@ async def test_otlp_with_an_agents_key_after_the_end_changes_no_reward(
         {"key": "agentlightning.reported", "value": {"stringValue": "live"}},  # its own word is not believed
     ]
     span = {"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "1", "name": "reward", "attributes": attributes}
-    key = runner.attempt_key(claimed.attempt.attempt_id)
+    key = runner.attempt_key(claimed.attempt)
     headers = {"Authorization": f"Bearer {key}"}
     body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     status, _ = await ask("POST", f"{guarded.url}/v1/traces", json=body, headers=headers)

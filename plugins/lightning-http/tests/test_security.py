@@ -135,9 +135,9 @@ async def test_a_key_that_is_not_good_for_a_route_is_refused_before_the_body_is_
 
 async def test_the_key_of_an_attempt_can_only_write_to_it(algorithm, guarded, ask):
     mine, other = await algorithm.start_rollout("a"), await algorithm.start_rollout("b")
-    key = algorithm.attempt_key(mine.attempt.attempt_id)
+    key = algorithm.attempt_key(mine.attempt)
     assert key is not None
-    assert key != algorithm.attempt_key(other.attempt.attempt_id)
+    assert key != algorithm.attempt_key(other.attempt)
     agent = LightningStoreClient(guarded.url, key=key)
     assert (await agent.add_span(span_of(mine))).sequence_id == 1
     assert await agent.get_next_span_sequence_id(mine.rollout_id, mine.attempt.attempt_id) == 2
@@ -163,7 +163,7 @@ async def test_the_key_of_an_attempt_can_only_write_to_it(algorithm, guarded, as
 async def test_the_key_of_an_attempt_is_for_its_run(algorithm, guarded):
     other = algorithm.for_run("run-2")
     started = await other.start_rollout("a")
-    key = other.attempt_key(started.attempt.attempt_id)
+    key = other.attempt_key(started.attempt)
     agent = LightningStoreClient(guarded.url, key=key)
     assert await agent.add_span(span_of(started)) is not None  # the key says which run
     assert agent.run_id == "run-2"
@@ -178,11 +178,11 @@ async def test_every_claim_comes_with_a_key_where_keys_are_used(algorithm, clien
     await algorithm.enqueue_rollout("a")
     claimed = await algorithm.dequeue_rollout()
     again = await algorithm.start_attempt(claimed.rollout_id)
-    keys = {algorithm.attempt_key(item.attempt.attempt_id) for item in (claimed, again)}
+    keys = {algorithm.attempt_key(item.attempt) for item in (claimed, again)}
     assert len(keys) == 2
     assert None not in keys
     started = await client.start_rollout("open to everybody")
-    assert client.attempt_key(started.attempt.attempt_id) is None
+    assert client.attempt_key(started.attempt) is None
 
 
 def test_a_key_of_an_attempt_may_have_no_end():

@@ -285,7 +285,7 @@ class AgentLightningServer:
         update = await self.store.get_resources_by_id(rollout.resources_id)
         if update is None:
             raise Fault(f"the resources {rollout.resources_id} of rollout {rollout.rollout_id} are not there")
-        key = self.store.attempt_key(rollout.attempt.attempt_id)
+        key = self.store.attempt_key(rollout.attempt)
         return update.model_copy(update={"resources": of_attempt(update.resources, rollout.attempt, key)})
 
     async def _give_latest_resources(self, request: Request) -> ResourcesUpdate:

@@ -8,6 +8,7 @@ import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from lightning_http import LightningStoreServer
 from lightning_proxy import LLMProxy
 from lightning_proxy.remote import flush_calls
 from lightning_proxy.testing import FakeEngine
@@ -82,6 +83,26 @@ async def test_the_end_of_an_attempt_waits_for_its_calls(
         found = TraceToTrajectories().adapt(list(await store.query_spans(rollout_id)))
         assert found.final_reward == 1.0
         assert len(found.rows) >= 3
+
+
+async def test_a_runner_beside_a_keyed_store_server_opens_the_proxy(engine: FakeEngine, store: Ordered) -> None:
+    @rollout
+    async def agent(task: Any, llm: LLM) -> float:
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none") as client:
+            await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": task}])
+        return 1.0
+
+    async with LightningStoreServer(store, host="0.0.0.0", key="secret") as server:
+        proxy = LLMProxy(model_list=[model(engine)], store=server, key="secret")
+        await proxy.start()
+        try:
+            runner = LitAgentRunner(OtelTracer(instrument=()))
+            with runner.run_context(agent=agent, store=server):
+                ended = await runner.step("task", resources={"main_llm": proxy.as_resource()})
+        finally:
+            await proxy.stop()
+    assert ended.status == "succeeded"
+    assert "chat small" in store.events
 
 
 async def test_as_a_plugin_it_runs_while_a_run_does(engine: FakeEngine, store: Ordered) -> None:
