@@ -117,7 +117,8 @@ async def test_one_that_ends_by_itself_is_told(command: list[str], tmp_path: Pat
 @pytest.fixture
 def owner(command: list[str], tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     code = (
-        "import asyncio, sys\n"
+        "import asyncio, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell has it ignored\n"
         "from lightning_verl.vllm.server import VLLMServer\n"
         "async def main():\n"
         f"    async with VLLMServer('m', command={command!r}) as server:\n"
