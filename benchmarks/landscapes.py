@@ -34,6 +34,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import gepa
@@ -64,11 +65,9 @@ KEEPS = 0.75
 """Where nothing is to be found, an edit gives its parent's answer on this share of samples."""
 
 APO_SIZES: Mapping[int | None, Mapping[str, int]] = {1000: {"branch_factor": 6, "beam_rounds": 4}}
-"""Where they are not the defaults."""
-GEPA_VALIDATES_ON = {200: 20, 500: 50, 1000: 50}
-RANDOM_TRIES_ON = {200: 10, 500: 25, 1000: 25}
-HALVING_BEGINS_WITH = 64
-WALKS, LONGEST_WALK = 96, 4
+GEPA_VALIDATES_ON: Mapping[int | None, int] = {200: 20, 500: 50, 1000: 50}
+RANDOM_TRIES_ON: Mapping[int | None, int] = {200: 10, 500: 25, 1000: 25}
+HALVING_BEGINS_WITH, WALKS, LONGEST_WALK = 64, 96, 4
 """These sizes were chosen in favour of the searches on every second task, the first, third, and so on, where the
 constants of `apo` were chosen, too. The others were kept back."""
 
@@ -222,15 +221,10 @@ class Game:
         return N_VAL // 3 if self.limit is None else min(N_VAL // 3, self.limit // 10)
 
     @property
-    def budget(self) -> int:
-        """How many calls there may be."""
-        assert self.limit is not None, "only apo plays without a limit"
-        return self.limit
-
-    @property
     def calls(self) -> int:
         """How many calls there are before that."""
-        return self.budget - 2 * self.held
+        assert self.limit is not None, "only apo plays without a limit"
+        return self.limit - 2 * self.held
 
     @property
     def n_val(self) -> int:
@@ -387,22 +381,15 @@ class GepaAdapter:
         return {"prompt": str(self._game.edit(int(candidate["prompt"])))}
 
 
-class Silent:
-    """A logger that says nothing."""
-
-    def log(self, message: str) -> None:
-        """Say nothing."""
-
-
 def play_gepa(game: Game) -> Choice:
     """Play gepa with its defaults. Its budget is soft: it finishes the step that goes beyond it."""
     found = gepa.optimize(
         seed_candidate={"prompt": str(game.landscape.first)},
         trainset=list(range(N_VAL, N_VAL + N_TRAIN)),
-        valset=list(range(GEPA_VALIDATES_ON[game.budget])),
+        valset=list(range(GEPA_VALIDATES_ON[game.limit])),
         adapter=GepaAdapter(game),
         max_metric_calls=game.calls,
-        logger=Silent(),
+        logger=SimpleNamespace(log=lambda message: None),
         seed=game.chance.randrange(2**31),
     )
     first, best = found.val_subscores[0], found.val_subscores[found.best_idx]
@@ -412,7 +399,7 @@ def play_gepa(game: Game) -> Choice:
 def random_search(game: Game) -> Choice:
     """Try edits of the first template on the same samples."""
     first = game.landscape.first
-    edits = game.calls // RANDOM_TRIES_ON[game.budget]
+    edits = game.calls // RANDOM_TRIES_ON[game.limit]
     arms = list(dict.fromkeys([first, *(game.edit(first) for _ in range(edits))]))
     each = range(min(game.n_val, game.calls // len(arms)))
     rewards = {arm: game.call(arm, each) for arm in arms}
@@ -487,7 +474,6 @@ class Part(NamedTuple):
     task: str
     calls: Sequence[int]
     searches: Sequence[str]
-    seeds: int
     every: int
 
 
@@ -499,8 +485,7 @@ MEDIAN, BEST, NOTHING, ROUNDS = "from the median", "from the best", "nothing to 
 
 def play(search: str, games: Sequence[Game]) -> Entry:
     """Play games on one landscape."""
-    landscape = games[0].landscape
-    choices = [SEARCHES[search](game) for game in games]
+    landscape, choices = games[0].landscape, [SEARCHES[search](game) for game in games]
     regrets = [
         max(landscape.accuracies) - game.accuracy(choice.template) for game, choice in zip(games, choices, strict=True)
     ]
@@ -519,15 +504,9 @@ def play_part(part: Part) -> Played:
     found: Played = defaultdict(list)
     for landscape in landscapes([part.task])[:: part.every]:
         place = f"{landscape.task}/{landscape.model}"
-        for start, of, correlations, seeds in (
-            (MEDIAN, landscape, CORRELATIONS, part.seeds),
-            (BEST, landscape.from_the_best(), CORRELATIONS[1:2], 1),
-        ):
-            answers = [
-                Answers(of, correlation=each, seed=f"{place}/{each}/{seed}")
-                for each in correlations
-                for seed in range(seeds)
-            ]
+        starts = ((MEDIAN, landscape, CORRELATIONS), (BEST, landscape.from_the_best(), CORRELATIONS[1:2]))
+        for start, of, correlations in starts:
+            answers = [Answers(of, correlation=each, seed=f"{place}/{each}/0") for each in correlations]
             for calls in part.calls:
                 for search in part.searches:
                     found[start, calls, search].append(play(search, [Game(each, calls=calls) for each in answers]))
@@ -548,9 +527,8 @@ def play_all(parts: Sequence[Part], *, processes: int) -> Played:
     """Play all parts, some at once."""
     found: Played = defaultdict(list)
     with ProcessPoolExecutor(processes) as pool:
-        for part in pool.map(play_part, parts):
-            for key, entries in part.items():
-                found[key] += entries
+        for key, entries in (item for part in pool.map(play_part, parts) for item in part.items()):
+            found[key] += entries
     return found
 
 
@@ -597,9 +575,7 @@ def report(found: Played) -> None:
                         *(f"{statistics.fmean(numbers):,.0f}" for numbers in (used, edits)),
                     ]
                     print(f"| {' | '.join(cells)} |")
-    print("\nNothing to find\n")
-    print("| search | runs | that claim a gain (95%) |")
-    print("|---|---|---|")
+    print("\nNothing to find\n\n| search | runs | that claim a gain (95%) |\n|---|---|---|")
     for search in searches:
         claims = [entry.claims for calls in budgets for entry in found.get((NOTHING, calls, search), ())]
         if claims:
@@ -612,13 +588,10 @@ def report(found: Played) -> None:
 def main() -> None:
     """Play, and print the tables."""
     parser = argparse.ArgumentParser(description="Measures which search finds the better prompt with as many calls.")
-    parser.add_argument("--quick", action="store_true", help="one seed on every eighth landscape")
-    parser.add_argument("--searches", nargs="*", choices=SEARCHES, default=list(SEARCHES), help="these alone, and apo")
-    parser.add_argument("--seeds", type=int, default=1, help="runs for each landscape, budget and correlation")
+    parser.add_argument("--quick", action="store_true", help="every eighth landscape")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many tasks are played at once")
     options = parser.parse_args()
-    searches = list(dict.fromkeys(["apo", *options.searches]))
-    parts = [Part(task, BUDGETS, searches, options.seeds, 8 if options.quick else 1) for task in tasks()]
+    parts = [Part(task, BUDGETS, list(SEARCHES), every=8 if options.quick else 1) for task in tasks()]
     report(play_all(parts, processes=options.processes))
 
 
