@@ -60,7 +60,7 @@ def wait_until_gone(folder: Path, seconds: float = 15) -> None:
 async def test_it_answers_when_it_has_started_and_nothing_is_left_when_it_has_stopped(
     command: list[str], tmp_path: Path
 ) -> None:
-    async with VLLMServer("org/model", command=command, arguments=["--max-model-len", "99"]) as server:
+    async with VLLMServer("org/model", command=command, grace_seconds=1, arguments=["--max-model-len", "99"]) as server:
         assert server.model_config("policy") == {
             "model_name": "policy",
             "litellm_params": {"model": "hosted_vllm/org/model", "api_base": f"http://127.0.0.1:{server.port}/v1"},
@@ -68,7 +68,7 @@ async def test_it_answers_when_it_has_started_and_nothing_is_left_when_it_has_st
         async with aiohttp.ClientSession() as http, http.get(f"{server.url}/models") as response:
             assert response.status == 200
         assert len(running(tmp_path)) == 2
-    wait_until_gone(tmp_path)  # its children too, also one that does not listen
+    assert running(tmp_path) == [], "its children too, also one that does not listen"
 
 
 async def test_an_adapter_is_served_beside_its_base(command: list[str], tmp_path: Path) -> None:
@@ -106,8 +106,13 @@ async def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
         await VLLMServer("m", command=silent, start_seconds=4).start()
 
 
+async def test_a_program_that_is_not_there_is_told() -> None:
+    with pytest.raises(VLLMFailed, match="/no/python cannot be started: No such file"):
+        await VLLMServer("m", python="/no/python").start()
+
+
 async def test_one_that_ends_by_itself_is_told(command: list[str], tmp_path: Path) -> None:
-    async with VLLMServer("m", command=command) as server:
+    async with VLLMServer("m", command=command, grace_seconds=1) as server:
         os.kill(running(tmp_path)[0], signal.SIGKILL)
         with pytest.raises(VLLMFailed, match="vLLM ended with status -9"):
             await asyncio.wait_for(server.wait(), 15)
@@ -121,7 +126,7 @@ def owner(command: list[str], tmp_path: Path) -> Iterator["subprocess.Popen[byte
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell has it ignored\n"
         "from lightning_verl.vllm.server import VLLMServer\n"
         "async def main():\n"
-        f"    async with VLLMServer('m', command={command!r}) as server:\n"
+        f"    async with VLLMServer('m', command={command!r}, grace_seconds=1) as server:\n"
         "        print('ready', flush=True)\n"
         "        await server.wait()\n"
         "asyncio.run(main())\n"

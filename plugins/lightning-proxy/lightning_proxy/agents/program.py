@@ -70,8 +70,11 @@ class Program:
         folder: str,
         stdin: Path,
         max_output_bytes: int,
+        grace_seconds: float,
+        killed_seconds: float,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._grace_seconds, self._killed_seconds = grace_seconds, killed_seconds
         self.stdout, self.stderr = Tail(max_output_bytes), Tail(max_output_bytes)
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._lock = threading.Lock()
@@ -121,13 +124,14 @@ class Program:
         descendants = _descendants(self._process.pid)
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait((self._ended,), timeout=GRACE_SECONDS)
+            await asyncio.wait((self._ended,), timeout=self._grace_seconds)
         finally:
             self._signal(signal.SIGKILL)
             for each in descendants:
                 with suppress(psutil.Error):  # it has ended by now, or belongs to somebody else
                     each.kill()
-        await asyncio.wait((self._ended,), timeout=_KILLED_SECONDS)
+        await asyncio.wait((self._ended,), timeout=self._killed_seconds)
+        await asyncio.to_thread(psutil.wait_procs, descendants, self._killed_seconds)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -183,6 +187,8 @@ async def running(
     folder: str,
     stdin: Path,
     max_output_bytes: int,
+    grace_seconds: float = GRACE_SECONDS,
+    killed_seconds: float = _KILLED_SECONDS,
 ) -> AsyncIterator[Program]:
     """Run a program during the block; after it, however it is left, the program has ended.
 
@@ -197,11 +203,21 @@ async def running(
         folder: Where it runs.
         stdin: The file that is its standard input.
         max_output_bytes: How much of the end of stdout, and of stderr, is kept.
+        grace_seconds: How long it may take to end when it is stopped, before it is killed.
+        killed_seconds: How long to wait for the end of what was killed.
 
     Raises:
         OSError: When it cannot be started.
     """
-    program = Program(command, environment=environment, folder=folder, stdin=stdin, max_output_bytes=max_output_bytes)
+    program = Program(
+        command,
+        environment=environment,
+        folder=folder,
+        stdin=stdin,
+        max_output_bytes=max_output_bytes,
+        grace_seconds=grace_seconds,
+        killed_seconds=killed_seconds,
+    )
     try:
         await program._read()
         yield program

@@ -31,6 +31,8 @@ _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 _LOOK_SECONDS = 0.25
 _LAST_BYTES = 16_384
 _LAST_LINES = 20
+_KILLED_SECONDS = 10.0
+"""How long the system may take to end what was killed, with tens of gigabytes on a GPU."""
 
 
 class VLLMFailed(LightningError):
@@ -52,6 +54,7 @@ class VLLMServer:
         python: The interpreter of the environment that vLLM is installed in; None for this one.
         start_seconds: The longest that it may take until it answers.
         command: What to run instead of vLLM, with the same arguments.
+        grace_seconds: How long it may take to end when it is stopped, before it is killed.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class VLLMServer:
         python: str | None = None,
         start_seconds: float = 900.0,
         command: Sequence[str] | None = None,
+        grace_seconds: float = 10.0,
     ) -> None:
         self.model = model
         self.host = host
@@ -71,6 +75,7 @@ class VLLMServer:
         self._arguments = list(arguments)
         self._command = list(command or (python or sys.executable, "-m", "vllm.entrypoints.openai.api_server"))
         self._start_seconds = start_seconds
+        self._grace_seconds = grace_seconds
         self._program: Program | None = None
         self._stack = AsyncExitStack()
 
@@ -94,15 +99,19 @@ class VLLMServer:
         """
         self.port = _free_port(self.host, self.port)
         where = ("--host", self.host, "--port", str(self.port))
-        self._program = await self._stack.enter_async_context(
-            running(
-                [*self._command, "--model", *self._models(), *where, *self._options()],
-                environment=os.environ,
-                folder=os.getcwd(),
-                stdin=Path(os.devnull),
-                max_output_bytes=_LAST_BYTES,
-            )
+        server = running(
+            [*self._command, "--model", *self._models(), *where, *self._options()],
+            environment=os.environ,
+            folder=os.getcwd(),
+            stdin=Path(os.devnull),
+            max_output_bytes=_LAST_BYTES,
+            grace_seconds=self._grace_seconds,
+            killed_seconds=_KILLED_SECONDS,
         )
+        try:
+            self._program = await self._stack.enter_async_context(server)
+        except OSError as exc:
+            raise VLLMFailed(f"{self._command[0]} cannot be started: {exc.strerror}") from exc
         try:
             async with asyncio.timeout(self._start_seconds):
                 await self._until_ready(self._program)
