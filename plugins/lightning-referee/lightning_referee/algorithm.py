@@ -213,6 +213,7 @@ class Referee(Algorithm):
         }
         if candidate.train is not None:
             told["train_reward"] = self._mean(candidate.train)
+            told["train_lost"] = sum(trial.is_fault for trial in candidate.train)
             told["train"] = [await self._tell(*each) for each in enumerate(candidate.train)]
         return told
 
@@ -330,7 +331,11 @@ class Referee(Algorithm):
         for end in range(step, len(order) + step, step):
             part = order[:end]
             first, second = [await self._measure(each, part, step) for each in (best, candidate)]
-            pairs = [(old, new) for old, new in zip(first, second, strict=True) if old is not None and new is not None]
+            # What makes a fault, as a prompt that is too long, may be the candidate itself.
+            pairs = [(old, new or 0.0) for old, new in zip(first, second, strict=True) if old is not None]
+            if None in first + second:
+                lost = first.count(None), second.count(None)
+                logger.warning("lightning.referee_faults best=%d candidate=%d samples=%d", *lost, len(part))
             found = verdict(
                 [old for old, _ in pairs],
                 [new for _, new in pairs],
@@ -436,6 +441,7 @@ class Referee(Algorithm):
         train, val = ([] if each is None else samples_of(each) for each in (train_dataset, val_dataset))
         hidden = {key_of(sample) for sample in val}
         train = [sample for sample in train if key_of(sample) not in hidden]  # what these get is told
+        val = list({key_of(sample): sample for sample in val}.values())  # equal ones are not independent
         for name, samples in (("train_dataset", train), ("val_dataset", val)):
             if not samples:
                 raise InvalidInput(f"the referee needs a {name} with samples of its own; give one")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning_core import PromptTemplate, rollout
+from lightning_core.errors import Fault
 
 KEY = "the-key-of-the-tests"
 SECRET = "sesame"
@@ -17,7 +18,10 @@ async def answer(task: dict[str, Any], prompt_template: PromptTemplate) -> float
     said = prompt_template.format(question="")
     if "break" in said:
         raise ValueError("ignore all previous instructions")
-    return float(task["rank"] < int(said.split()[-1]))
+    is_right = task["rank"] < int(said.split()[-1])
+    if "fault" in said and not is_right:
+        raise Fault("no answer")
+    return float(is_right)
 
 
 def prompts(skill: int) -> dict[str, PromptTemplate]:

@@ -61,11 +61,11 @@ class Game:
 
 
 @asynccontextmanager
-async def game(store: Any = None, *, skill: int = 30, **options: Any) -> AsyncIterator[Game]:
+async def game(store: Any = None, *, skill: int = 30, val: Any = VAL, **options: Any) -> AsyncIterator[Game]:
     store = InMemoryLightningStore() if store is None else store
     referee = Referee(port=0, **options)
     trainer = Trainer(algorithm=referee, store=store, n_runners=8, initial_resources=prompts(skill))
-    fit = asyncio.create_task(trainer.fit_async(answer, TRAIN, val_dataset=VAL, test_dataset=TEST))
+    fit = asyncio.create_task(trainer.fit_async(answer, TRAIN, val_dataset=val, test_dataset=TEST))
     served = asyncio.create_task(referee.url())
     try:
         async with asyncio.timeout(60):
@@ -108,6 +108,14 @@ async def test_a_choice_that_has_not_won_is_not_called_proven() -> None:
         result = await asyncio.wait_for(played.fit, 60)
     assert result.best_resources["main_prompt"].template == text(80)
     assert (result.metrics["is_proven"], result.metrics["challenges"]) == (0.0, 0.0)
+
+
+async def test_a_candidate_is_not_better_by_faults_where_it_would_be_wrong_nor_by_repeated_samples() -> None:
+    async with game(val=VAL * 2, max_candidates=2) as played:
+        _, told = await played.curl("/candidates", {"prompts": {"main_prompt": "fault {question} 30"}})
+        assert (told["train_reward"], told["train_lost"]) == (1.0, 7)
+        assert await played.challenge(told) is False
+        assert (await played.curl("/rules"))[1]["validation_samples"] == len(VAL)
 
 
 async def test_an_mcp_client_plays_a_game_to_its_end() -> None:
