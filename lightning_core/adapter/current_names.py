@@ -150,7 +150,8 @@ def _parts(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if part.get("type") == "text":
             yield {"type": "text", "content": part.get("text")}
         elif part.get("type") == "image_url":
-            yield {"type": "uri", "modality": "image", "uri": part["image_url"].get("url")}
+            image = part.get("image_url")
+            yield {"type": "uri", "modality": "image", "uri": image.get("url") if isinstance(image, Mapping) else image}
         else:
             yield part
     for call in message.get("tool_calls") or ():

@@ -62,10 +62,11 @@ def _flags(cls: type, name: str) -> set[str]:
 
 def _add_option(parser: argparse.ArgumentParser, cls: type, name: str, default: object, hint: Any) -> None:
     core, is_optional = _without_none(hint)
-    options: dict[str, Any] = {"help": "required" if default is inspect.Parameter.empty else f"default: {default}"}
+    about = "required" if default is inspect.Parameter.empty else f"default: {default}".replace("%", "%%")
+    options: dict[str, Any] = {"help": about}
     if get_origin(core) is list:
         options["nargs"] = "*"
-        core, may_be_none = _without_none(get_args(core)[0])
+        core, may_be_none = _without_none((*get_args(core), str)[0])
     else:
         may_be_none = is_optional
     if default is inspect.Parameter.empty:

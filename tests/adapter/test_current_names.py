@@ -95,6 +95,13 @@ def test_a_call_says_the_same_under_the_current_names() -> None:
     }
 
 
+def test_a_picture_may_be_its_url_alone() -> None:
+    said = json.dumps([{"role": "user", "content": [{"type": "image_url", "image_url": "https://x/y.png"}]}])
+    current = with_current_names(span({"gen_ai.operation.name": "chat", "gen_ai.prompt": said}))
+    [message] = json.loads(current.attributes["gen_ai.input.messages"])
+    assert message["parts"] == [{"type": "uri", "modality": "image", "uri": "https://x/y.png"}]
+
+
 def test_request_parameters_of_openinference_have_names_of_their_own() -> None:
     attributes = with_current_names(span(OPENINFERENCE)).attributes
     assert attributes["gen_ai.request.temperature"] == 0.5

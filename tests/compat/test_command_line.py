@@ -1,7 +1,7 @@
 """Classes whose options are given on the command line."""
 
 import sys
-from typing import Any, Optional
+from typing import Any, List, Optional  # noqa: UP035  # as scripts have it
 
 import pytest
 
@@ -68,6 +68,19 @@ def test_an_option_that_does_not_fit_ends_the_program(
     with pytest.raises(SystemExit):
         made_of(monkeypatch, line, Model)
     assert message in capsys.readouterr().err
+
+
+def test_defaults_with_percent_signs_and_lists_of_anything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Split:
+        def __init__(self, share: str = "80%", names: List = []) -> None:  # type: ignore[type-arg]  # noqa: B006, UP006
+            self.values = (share, names)
+
+    assert made_of(monkeypatch, "--split.names a b", Split).values == ("80%", ["a", "b"])
+    with pytest.raises(SystemExit):
+        made_of(monkeypatch, "--help", Split)
+    assert "default: 80%" in capsys.readouterr().out
 
 
 def test_a_trainer_is_made_with_underscores_hyphens_and_options_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
