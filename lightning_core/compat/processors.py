@@ -65,10 +65,13 @@ class LightningSpanProcessor(SpanProcessor):
             return
         if self.store is not None and not self.disable_store_submission:
             try:
-                self._submit(self.store, span)
-                return
+                stored = self._submit(self.store, span)
             except Exception as exc:
                 logger.error("lightning.span_not_stored span=%r", span.name, exc_info=exc)
+            else:
+                if stored is not None:
+                    self._spans.append(stored)
+                return
         ids = (self.rollout_id or "rollout-dummy", self.attempt_id or "attempt-dummy")
         with self._lock:
             self._spans.append(Span.from_opentelemetry(span, *ids, len(self._spans)))
@@ -81,20 +84,13 @@ class LightningSpanProcessor(SpanProcessor):
             thread.stop()
             thread.join(STORE_WRITE_TIMEOUT_SECONDS)
 
-    def _submit(self, store: LightningStore, span: ReadableSpan) -> None:
+    def _submit(self, store: LightningStore, span: ReadableSpan) -> Span | None:
         with self._lock:
             thread = self._thread = self._thread or EventLoopThread("otel-loop")
         with suppress_instrumentation():
-            future = thread.submit(self._add(store, str(self.rollout_id), str(self.attempt_id), span))
+            future = thread.submit(store.add_otel_span(str(self.rollout_id), str(self.attempt_id), span))
             # A span can end where the garbage collector runs, which may be in that thread.
-            if not thread.is_here:
-                future.result(STORE_WRITE_TIMEOUT_SECONDS)
-
-    async def _add(self, store: LightningStore, rollout_id: str, attempt_id: str, span: ReadableSpan) -> None:
-        stored = await store.add_otel_span(rollout_id, attempt_id, span)
-        if stored is not None:
-            with self._lock:
-                self._spans.append(stored)
+            return None if thread.is_here else future.result(STORE_WRITE_TIMEOUT_SECONDS)
 
 
 _instrumented: list[str] = []

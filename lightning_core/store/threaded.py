@@ -26,7 +26,8 @@ class LightningStoreThreaded(ForwardingStore):
 
     Args:
         store: The store.
-        loop: The event loop that the store belongs to; None for the running one, if any.
+        loop: The event loop that the store belongs to; None for the running one, if any. A store that is safe for any
+            use belongs to none: then calls run where they are made.
 
     Raises:
         InvalidRequest: When `store` is none.
@@ -38,12 +39,12 @@ class LightningStoreThreaded(ForwardingStore):
         self.store = store
         self._turn = None if store.capabilities.get("async_safe") else asyncio.Lock()
         self._thread: EventLoopThread | None = None
-        if loop is None:
+        if loop is None and (self._turn is not None or not store.capabilities.get("thread_safe")):
             with suppress(RuntimeError):  # none is running
                 loop = asyncio.get_running_loop()
-        if loop is None and (self._turn is not None or not store.capabilities.get("thread_safe")):
-            self._thread = EventLoopThread("store")
-            loop = self._thread.loop
+            if loop is None:
+                self._thread = EventLoopThread("store")
+                loop = self._thread.loop
         self._loop = loop
 
     def target(self) -> LightningStore:

@@ -1,5 +1,6 @@
 """Tracers that bring OpenTelemetry's spans to a store by the processor, or the exporter, of agentlightning 0.3."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,13 +8,17 @@ from typing import Any
 
 import httpx
 import openai
+import pytest
 from lightning_core.instrumentation import instrument_all, uninstrument_all
-from lightning_core.utils.otlp import LightningStoreOTLPExporter
+from lightning_core.utils.otlp import LightningStoreOTLPExporter, spans_from_proto
 from lightning_http import LightningStoreServer
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import lightning_core as agl
+from lightning_core.compat import processors
 from lightning_core.tracer.otel import LightningSpanProcessor
 
 
@@ -73,6 +78,57 @@ async def test_spans_that_no_store_takes_are_kept_by_the_processor() -> None:
     with processor.with_context(Broken(), "ro", "at"):
         tracer.start_span("lost").end()
     assert [(span.name, span.rollout_id) for span in processor.spans()] == [("lost", "ro")]
+    provider.shutdown()
+
+
+async def test_a_span_that_is_stored_late_is_not_one_of_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, answered = threading.Event(), threading.Event()
+
+    class Slow(agl.InMemoryLightningStore):
+        async def add_otel_span(self, *args: Any) -> agl.Span | None:
+            await asyncio.to_thread(answer.wait, 20)
+            try:
+                return await super().add_otel_span(*args)
+            finally:
+                asyncio.get_running_loop().call_soon(answered.set)
+
+    monkeypatch.setattr(processors, "STORE_WRITE_TIMEOUT_SECONDS", 0.01)
+    store, processor, provider = Slow(), LightningSpanProcessor(), TracerProvider()
+    provider.add_span_processor(processor)
+    first, second = await store.start_rollout("a"), await store.start_rollout("b")
+    with processor.with_context(store, first.rollout_id, first.attempt.attempt_id):
+        provider.get_tracer("agent").start_span("late").end()
+    assert [span.name for span in processor.spans()] == ["late"]
+    with processor.with_context(store, second.rollout_id, second.attempt.attempt_id):
+        answer.set()
+        assert await asyncio.to_thread(answered.wait, 20)
+    assert processor.spans() == []
+    assert len(await store.query_spans(first.rollout_id)) == 1
+    provider.shutdown()
+
+
+async def test_the_processor_stores_through_a_threaded_store_in_its_own_loop() -> None:
+    store = agl.LightningStoreThreaded(agl.InMemoryLightningStore())
+    rollout = await store.start_rollout("a")
+    processor, provider = LightningSpanProcessor(), TracerProvider()
+    provider.add_span_processor(processor)
+    with processor.with_context(store, rollout.rollout_id, rollout.attempt.attempt_id):
+        provider.get_tracer("agent").start_span("work").end()
+    assert [span.sequence_id for span in processor.spans()] == [1]
+    provider.shutdown()
+
+
+async def test_spans_of_a_request_are_numbered_by_the_store() -> None:
+    store, memory = agl.InMemoryLightningStore(), InMemorySpanExporter()
+    rollout = await store.start_rollout("a")
+    ids = {"agentlightning.rollout_id": rollout.rollout_id, "agentlightning.attempt_id": rollout.attempt.attempt_id}
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    tracer = provider.get_tracer("agent")
+    for attributes in (ids, {**ids, "agentlightning.span_sequence_id": 77}, ids, {}):
+        tracer.start_span("work", attributes=attributes).end()
+    spans = await spans_from_proto(encode_spans(memory.get_finished_spans()), store.get_many_span_sequence_ids)
+    assert [(span.rollout_id, span.sequence_id) for span in spans] == [(rollout.rollout_id, n) for n in (1, 77, 2)]
     provider.shutdown()
 
 

@@ -130,7 +130,7 @@ async def test_every_call_of_the_interface_is_forwarded() -> None:
 
 
 async def test_a_call_in_the_stores_own_loop_goes_straight_through() -> None:
-    store = LightningStoreThreaded(InMemoryLightningStore())
+    store = LightningStoreThreaded(InMemoryLightningStore(), loop=asyncio.get_running_loop())
     waiter = asyncio.create_task(store.dequeue_rollout(wait_seconds=None))
     await asyncio.sleep(0)
     queued = await store.enqueue_rollout("a")
