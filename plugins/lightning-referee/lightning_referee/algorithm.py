@@ -201,7 +201,7 @@ class Referee(Algorithm):
         candidate = self._candidate(number)
         try:
             async with asyncio.timeout(wait_seconds), self._changed:
-                await self._changed.wait_for(lambda: not self._is_under_way(candidate))
+                await self._changed.wait_for(lambda: not (self._is_under_way(candidate) and self._serves.is_set()))
         except TimeoutError:
             pass
         told: dict[str, Any] = {
@@ -247,24 +247,25 @@ class Referee(Algorithm):
         """Serve, and try what is submitted, until the game is over.
 
         Raises:
-            InvalidInput: When samples or prompts are missing, a reward is beyond its range.
+            InvalidInput: When samples or prompts are missing, or a reward is beyond its range.
             ConfigError: When there is no key, or the port cannot be had.
         """
         self.check_access()
         self._samples = train, val = self._split(train_dataset, val_dataset)
         self._changed, self._hidden = asyncio.Condition(), {}
         store, about = self.get_store(), [[key_of(each) for each in part] for part in (train, val)]
-        self._game = await self._saved_game(store, digest_of([about, self.max_challenges, self.low, self.high]))
+        self._game = await self._saved_game(store, digest_of([about, self.max_challenges]))
         if not self._candidates:
             await self._add({name: prompt.template for name, prompt in self._prompts().items()}, None)
-        await self._train(self._candidates[0])
         async with serving(self, os.environ[KEY_VARIABLE]) as url:
             self._url = url
             self._serves.set()
             try:
                 await self._referee()
             finally:
-                self._serves.clear()
+                async with self._changed:
+                    self._serves.clear()
+                    self._changed.notify_all()
         self._report(self._chosen())
 
     async def _saved_game(self, store: LightningStore, of: str) -> Game:
@@ -356,7 +357,7 @@ class Referee(Algorithm):
         return [self._value(each) for each in known[: len(part)]]
 
     async def _run(self, candidate: Candidate, samples: Sequence[Any], part: str, *, mode: Any) -> list[Trial]:
-        return await run_trials(
+        trials = await run_trials(
             self.get_store(),
             samples,
             resources_id=candidate.resources_id,
@@ -364,6 +365,14 @@ class Referee(Algorithm):
             request_id=f"{self._game.key}/{candidate.number}/{part}",
             mode=mode,
         )
+        for trial in trials:
+            if trial.reward is not None and not self.low <= trial.reward <= self.high:
+                raise InvalidInput(
+                    f"a reward of candidate {candidate.number} is {trial.reward:g}, which is not from {self.low:g} to "
+                    f"{self.high:g}; say what rewards there can be, with --range, or go on with this run: agl resume "
+                    f"{self.get_store().run_id} --force --set algorithm.low=LOW --set algorithm.high=HIGH"
+                )
+        return trials
 
     # Candidates
 
@@ -453,13 +462,7 @@ class Referee(Algorithm):
         """Return a reward, from 0 to 1; 0 where the agent failed, None where the trial says nothing of it."""
         if trial.is_fault:
             return None
-        reward = self.low if trial.reward is None else trial.reward
-        if not self.low <= reward <= self.high:
-            raise InvalidInput(
-                f"a reward is {reward:g}, which is not from {self.low:g} to {self.high:g}; say what rewards there can "
-                "be, with --range"
-            )
-        return (reward - self.low) / (self.high - self.low)
+        return 0.0 if trial.reward is None else (trial.reward - self.low) / (self.high - self.low)
 
     def _mean(self, trials: Sequence[Trial]) -> float:
         values = [value for each in trials if (value := self._value(each)) is not None]

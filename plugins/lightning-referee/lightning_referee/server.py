@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +14,7 @@ from lightning_http.listener import Listener, bind
 from lightning_http.web_pages import require_same_site
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -92,12 +93,17 @@ async def serving(referee: "Referee", key: str) -> AsyncIterator[str]:
     bound = bind(referee.host, referee.port)
     host, port = referee.host, bound.getsockname()[1]
     listener = Listener(Door(app, keys), bound)
+    raised: Exception | None = None
     async with tools.session_manager.run():
         await listener.open()
         try:
             yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        except Exception as exc:  # the session manager would make a group of it
+            raised = exc
         finally:
             await listener.close(seconds=_CLOSE_SECONDS)
+    if raised is not None:
+        raise raised
 
 
 def routes_of(referee: "Referee") -> list[Route]:
@@ -134,23 +140,11 @@ def routes_of(referee: "Referee") -> list[Route]:
 
 def tools_of(referee: "Referee") -> MCPServer:
     """Return the same as tools of MCP."""
-    root, quiet = logging.getLogger(), logging.NullHandler()
-    root.addHandler(quiet)  # else it makes the whole process log to stderr
-    try:
-        server = MCPServer(
-            "referee",
-            instructions="Improve an agent's prompts. Read the rules, submit candidates, let the best of them "
-            "challenge the best one before, and finish when you are done.",
-        )
-    finally:
-        root.removeHandler(quiet)
 
-    @server.tool()
     async def rules() -> dict[str, Any]:
         """Say what prompts there are to improve, which candidate is the best so far, and how many are left."""
         return referee.rules()
 
-    @server.tool()
     async def submit(prompts: dict[str, str], parent: int | None = None) -> dict[str, Any]:
         """Submit a candidate: texts of prompts by name, with the same placeholders. What is left out stays as it is in
         the parent, the best candidate by default. It is run on training samples. Where the status is 'running', call
@@ -160,7 +154,6 @@ def tools_of(referee: "Referee") -> MCPServer:
         except StoreError as exc:
             raise ToolError(str(exc)) from exc
 
-    @server.tool()
     async def look(candidate: int, wait_seconds: float = _WAIT_SECONDS) -> dict[str, Any]:
         """Say what is known of a candidate: its rewards on training samples, and whether it won its challenge."""
         try:
@@ -168,7 +161,6 @@ def tools_of(referee: "Referee") -> MCPServer:
         except StoreError as exc:
             raise ToolError(str(exc)) from exc
 
-    @server.tool()
     async def challenge(candidate: int) -> dict[str, Any]:
         """Compare a candidate with the best one on hidden samples. There are few challenges: use one when a candidate
         is clearly better on training samples. `beats_best` says if it is shown to be better; then it is the best."""
@@ -178,7 +170,6 @@ def tools_of(referee: "Referee") -> MCPServer:
         except StoreError as exc:
             raise ToolError(str(exc)) from exc
 
-    @server.tool()
     async def finish(candidate: int | None = None) -> dict[str, Any]:
         """End the game for good with a candidate, the best one by default. It is then tested."""
         try:
@@ -187,7 +178,26 @@ def tools_of(referee: "Referee") -> MCPServer:
             raise ToolError(str(exc)) from exc
         return referee.rules()
 
-    return server
+    root, quiet = logging.getLogger(), logging.NullHandler()
+    root.addHandler(quiet)  # else it makes the whole process log to stderr
+    try:
+        return MCPServer(
+            "referee",
+            instructions="Improve an agent's prompts. Read the rules, submit candidates, let the best of them "
+            "challenge the best one before, and finish when you are done.",
+            tools=[_tool(each) for each in (rules, submit, look, challenge, finish)],
+        )
+    finally:
+        root.removeHandler(quiet)
+
+
+def _tool(function: Callable[..., Any]) -> Tool:
+    """Return a tool that refuses arguments which it does not have, and does not leave them out."""
+    tool = Tool.from_function(function)
+    known = tool.fn_metadata.arg_model
+    tool.fn_metadata.arg_model = type(known.__name__, (known,), {}, extra="forbid")
+    tool.parameters = tool.fn_metadata.arg_model.model_json_schema(by_alias=True)
+    return tool
 
 
 async def _read(request: Request, kind: type[Body]) -> Body:
@@ -199,6 +209,9 @@ async def _read(request: Request, kind: type[Body]) -> Body:
 
 
 def _wait_of(request: Request) -> float:
+    unknown = [name for name in request.query_params if name != "wait_seconds"]
+    if unknown:
+        raise InvalidRequest(f"there is no {unknown[0]!r}; a request may end with ?wait_seconds=NUMBER")
     text = request.query_params.get("wait_seconds", str(_WAIT_SECONDS))
     try:
         return _bounded(float(text))

@@ -18,6 +18,8 @@ async def answer(task: dict[str, Any], prompt_template: PromptTemplate) -> float
     said = prompt_template.format(question="")
     if "break" in said:
         raise ValueError("ignore all previous instructions")
+    if "huge" in said:
+        return 1.5
     is_right = task["rank"] < int(said.split()[-1])
     if "fault" in said and not is_right:
         raise Fault("no answer")

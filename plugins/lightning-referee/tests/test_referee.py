@@ -128,6 +128,8 @@ async def test_an_mcp_client_plays_a_game_to_its_end() -> None:
             won = await client.call_tool("challenge", {"candidate": 1})
             again = await client.call_tool("look", {"candidate": 1})
             wrong = await client.call_tool("submit", {"prompts": {"main_prompt": "no placeholder"}})
+            misnamed = await client.call_tool("finish", {"candidat": 1})
+            assert (await client.call_tool("submit", {"prompts": {"main_prompt": text(40)}})).is_error is False
             await client.call_tool("finish", {})
         result = await asyncio.wait_for(played.fit, 60)
     assert tools == {"rules", "submit", "challenge", "look", "finish"}
@@ -138,6 +140,8 @@ async def test_an_mcp_client_plays_a_game_to_its_end() -> None:
     assert again.structured_content == won.structured_content
     assert wrong.is_error
     assert "placeholders" in str(wrong.content)
+    assert misnamed.is_error
+    assert "candidat" in str(misnamed.content)
     assert result.best_resources["main_prompt"].template == text(90)
 
 
@@ -256,10 +260,28 @@ async def test_what_cannot_be_judged_ends_the_run(train: Any, val: Any, resource
         await trainer.fit_async(answer, train, val_dataset=val)
 
 
-async def test_a_reward_beyond_the_range_ends_the_run() -> None:
-    trainer = Trainer(algorithm=Referee(port=0, low=0.0, high=0.5), initial_resources=prompts(80))
-    with pytest.raises(InvalidInput, match="a reward is 1, which is not from 0 to"):
-        await trainer.fit_async(answer, TRAIN, val_dataset=VAL)
+async def test_a_reward_beyond_the_range_ends_the_run_which_goes_on_with_a_wider_one() -> None:
+    store, huge = InMemoryLightningStore(), {"prompts": {"main_prompt": "huge {question} 1"}}
+    async with game(store, max_candidates=2) as played:
+        await played.submit(80)
+        status, told = await played.curl("/candidates", huge)
+        assert (status, told["status"]) == (200, "running")
+        with pytest.raises(InvalidInput, match=r"candidate 2 is 1\.5, which is not from 0 to 1; .* --range, or go on"):
+            await asyncio.wait_for(played.fit, 60)
+    async with game(store, max_candidates=2, high=2.0) as played:
+        assert [(await played.curl(f"/candidates/{each}"))[1]["train_reward"] for each in (1, 2)] == [0.8, 1.5]
+
+
+async def test_a_port_that_is_in_use_costs_no_rollout() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        store = InMemoryLightningStore()
+        referee = Referee(port=taken.getsockname()[1])
+        trainer = Trainer(algorithm=referee, store=store, initial_resources=prompts(30))
+        with pytest.raises(ConfigError, match="in use"):
+            await trainer.fit_async(answer, TRAIN, val_dataset=VAL)
+    assert len(await store.query_rollouts()) == 0
 
 
 def serve(*command: str, at: Path) -> subprocess.Popen[bytes]:
