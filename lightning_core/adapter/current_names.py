@@ -22,12 +22,14 @@ _PROVIDERS = (genai.PROVIDER_NAME, "gen_ai.system", "llm.provider", "llm.system"
 _REPLACED = (
     *(f"{each}." for each in (genai.PROMPT, genai.COMPLETION, genai.OPERATION_INPUT, genai.OPERATION_OUTPUT)),
     *(f"{each}." for each in genai.TOOL_PREFIXES),
-    "llm.",
+    *(f"{each}." for each in (genai.OPENINFERENCE_INPUT, genai.OPENINFERENCE_OUTPUT, genai.OPENINFERENCE_TOOLS)),
 )
 _REPLACED_NAMES = frozenset(
     {
         *("gen_ai.system", "gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens", "gen_ai.request.type"),
-        genai.OPENINFERENCE_KIND,
+        *("llm.provider", "llm.system", "llm.usage.prompt_tokens", "llm.usage.completion_tokens", "llm.request.type"),
+        *("llm.token_count.prompt", "llm.token_count.completion", genai.OPENINFERENCE_FINISH_REASON),
+        *(genai.OPENINFERENCE_KIND, genai.OPENINFERENCE_PARAMETERS, *genai.OPENINFERENCE_MODELS),
     }
 )
 _PARAMETERS = {
