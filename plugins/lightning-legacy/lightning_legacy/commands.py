@@ -12,7 +12,9 @@ CONNECT_SECONDS = 5.0
 @click.option("--store", "url", required=True, metavar="URL", help="Where the run's store is served.")
 @click.option("--run", "run_id", help="The run; without it, the one that is served there.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8000, show_default=True, help="The port; 0 lets the system choose.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="The port; 0 lets the system choose."
+)
 @click.option(
     "--key",
     envvar="AGL_LEGACY_KEY",
@@ -21,7 +23,9 @@ CONNECT_SECONDS = 5.0
 )
 @click.option("--task-timeout", default=300.0, show_default=True, help="How many seconds an agent may take for a task.")
 def legacy(url: str, run_id: str | None, host: str, port: int, key: str | None, task_timeout: float) -> None:
-    """Serve the protocol of agentlightning 0.1 and 0.2 for a run whose store is served elsewhere, until Ctrl-C.
+    """Serve the protocol of agentlightning 0.1 and 0.2 for a run whose store is served elsewhere.
+
+    It ends with the run, when its store cannot be reached any more, and by Ctrl-C.
 
     \b
     Example:
@@ -40,19 +44,17 @@ def legacy(url: str, run_id: str | None, host: str, port: int, key: str | None, 
         raise ConfigError(f"--task-timeout is {task_timeout:g}; it is more than 0 seconds")
 
     async def serve() -> None:
-        told = asyncio.Event()
+        store = LightningStoreClient(url, run_id=run_id, retry_seconds=CONNECT_SECONDS)
+        server = AgentLightningServer(host, port, task_timeout, store=store, key=key)
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
+            asyncio.get_running_loop().add_signal_handler(number, server.no_more.set)
         try:
-            async with LightningStoreClient(url, run_id=run_id, retry_seconds=CONNECT_SECONDS) as store:
-                await store.statistics()
+            await store.statistics()
         except StoreError as exc:
+            await store.aclose()
             raise ConfigError(f"{exc}; --store names the store of a run, and AGL_KEY has its key") from exc
-        async with (
-            LightningStoreClient(url, run_id=store.run_id, retry_seconds=CONNECT_SECONDS) as store,
-            AgentLightningServer(host, port, task_timeout, store=store, key=key) as server,
-        ):
+        async with store, server:
             click.echo(f"agents of run {store.run_id} fetch their tasks at {server.endpoint}")
-            await told.wait()
+            await server.no_more.wait()
 
     asyncio.run(serve())

@@ -57,7 +57,7 @@ def spans_of(payload: RolloutLegacy, rollout_id: str, attempt_id: str) -> list[S
     try:
         spans += [_read_span(item, rollout_id, attempt_id) for item in payload.trace or ()]
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise InvalidResult(f"the trace cannot be read: {type(exc).__name__}: {exc}") from exc
+        raise InvalidResult(f"the trace cannot be read: {type(exc).__name__}: {exc}") from None
     if not spans:
         for triplet in payload.triplets or ():
             cores += _as_spans(triplet)

@@ -66,12 +66,14 @@ class LegacyAgentRunner:
         if not self._has_resources(task, resources):
             return False
         rollout = RolloutLegacy(rollout_id=task.rollout_id, task=task)
+        self._tell("on_rollout_start", task, self, self.tracer)
         try:
             with self._tracing():
                 result = self.tracer.trace_run(self._call(task, resources, rollout, is_async=False))
                 rollout = self._read_result(result, rollout)
         except Exception:
             logger.exception("lightning.legacy_agent_failed rollout_id=%s", task.rollout_id)
+        self._tell("on_rollout_end", task, rollout, self, self.tracer)
         self.client.post_rollout(rollout)
         return True
 
@@ -87,12 +89,14 @@ class LegacyAgentRunner:
         if not self._has_resources(task, resources):
             return False
         rollout = RolloutLegacy(rollout_id=task.rollout_id, task=task)
+        self._tell("on_rollout_start", task, self, self.tracer)
         try:
             with self._tracing():
                 result = await self.tracer.trace_run_async(self._call(task, resources, rollout, is_async=True))
                 rollout = self._read_result(result, rollout)
         except Exception:
             logger.exception("lightning.legacy_agent_failed rollout_id=%s", task.rollout_id)
+        self._tell("on_rollout_end", task, rollout, self, self.tracer)
         await self.client.post_rollout_async(rollout)
         return True
 
@@ -111,6 +115,13 @@ class LegacyAgentRunner:
             while self.max_tasks is None or done < self.max_tasks:
                 done += await self.run_async()
         return done
+
+    def _tell(self, method: str, *arguments: object) -> None:
+        """Call a method of the agent, if it has it; its errors are logged, as in 0.2."""
+        try:
+            getattr(self.agent, method, lambda *_: None)(*arguments)
+        except Exception:
+            logger.exception("lightning.legacy_%s_failed", method)
 
     def _has_resources(self, task: Task, resources: ResourcesUpdate | None) -> bool:
         if resources is None:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hmac
+import json
 import logging
 import secrets
 import threading
@@ -32,6 +33,7 @@ from lightning_core.errors import (
     InvalidResult,
     RunEnded,
     StoreError,
+    StoreUnavailable,
 )
 from lightning_core.runner.calls import of_attempt, take_in_calls
 from lightning_core.runner.heartbeats import Assignment, Heartbeats
@@ -44,6 +46,7 @@ from lightning_core.types import (
     ResourcesUpdate,
     RolloutMode,
 )
+from lightning_core.types.text import well_formed_value
 from lightning_legacy.payloads import read_rollout, rest_of, spans_of, task_of, warn_once
 
 logger = logging.getLogger(__name__)
@@ -119,6 +122,8 @@ class AgentLightningServer:
         """That of the running server, for `asyncio.run_coroutine_threadsafe`."""
         self.startup_event = threading.Event()
         """Set while it runs."""
+        self.no_more = asyncio.Event()
+        """Set when the run has ended, or its store has gone: there are no more tasks."""
         self._key = key
         self._task_timeout_seconds = task_timeout_seconds
         self._claims: dict[str, _Claim] = {}
@@ -262,7 +267,11 @@ class AgentLightningServer:
         try:
             rollout = await self.store.dequeue_rollout(self._heartbeats.worker_id)
         except RunEnded:
+            self.no_more.set()
             rollout = None
+        except StoreUnavailable:
+            self.no_more.set()
+            raise
         if rollout is None:
             return TaskIfAny(is_available=False)
         try:
@@ -305,31 +314,35 @@ class AgentLightningServer:
         return update
 
     async def _take_rollout(self, request: Request) -> GenericResponse:
-        body = await body_of(request, _LIMITS.max_body_bytes)
-        payload = RolloutLegacy.model_validate_json(body)
-        claim = self._claims.pop(payload.rollout_id, None)
+        try:
+            sent = well_formed_value(json.loads(await body_of(request, _LIMITS.max_body_bytes)))
+            rollout_id = str(sent["rollout_id"])
+        except (ValueError, KeyError, TypeError) as exc:
+            raise InvalidRequest(f"the body is no rollout: {type(exc).__name__}: {exc}") from exc
+        claim = self._claims.pop(rollout_id, None)
         if claim is None:
             raise LookupError(
-                f"rollout {payload.rollout_id!r} is not claimed here: it is unknown, was reported before, or was taken "
+                f"rollout {rollout_id!r} is not claimed here: it is unknown, was reported before, or was taken "
                 f"back after {self._task_timeout_seconds:g} s"
             )
         try:
-            await self._report(claim, payload)
+            await self._report(claim, sent)
         finally:
             claim.closed.set()
-        return GenericResponse(status="ok", message=f"Rollout {payload.rollout_id} received and stored.")
+        return GenericResponse(status="ok", message=f"Rollout {rollout_id} received and stored.")
 
-    async def _report(self, claim: _Claim, payload: RolloutLegacy) -> None:
+    async def _report(self, claim: _Claim, sent: object) -> None:
         rollout, outcome = claim.rollout, Outcome()
         rollout_id, attempt_id = rollout.rollout_id, rollout.attempt.attempt_id
         try:
+            payload = RolloutLegacy.model_validate(sent)
             spans = spans_of(payload, rollout_id, attempt_id)
             check_rewards(spans)
             outcome.spans = list(await self.store.add_many_spans(spans))
             if rest := rest_of(payload):
                 await self.store.update_attempt(rollout_id, attempt_id, add_metadata=rest)
         except (InvalidRequest, InvalidResult, ValueError) as exc:  # what the agent sent
-            outcome.end_with(exc)
+            outcome.end_with(exc.with_traceback(None))  # it was not raised in the agent
         try:
             await take_in_calls(self.store, claim.resources.resources, rollout, outcome, end=True)
         except Fault as exc:

@@ -1,6 +1,7 @@
 """Agents that know only the protocol of agentlightning 0.1 and 0.2, and a store of today."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -52,6 +53,17 @@ TRACE = [
 
 class AddingAgent(LitAgent[Any]):
     """Written for 0.1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def on_rollout_start(self, task, runner, tracer):  # type: ignore[no-untyped-def, override]
+        self.told.append(f"start {task.input}")
+
+    def on_rollout_end(self, task, rollout, runner, tracer):  # type: ignore[no-untyped-def, override]
+        self.told.append(f"end {rollout.final_reward}")
+        raise RuntimeError("a hook broke")
 
     def validation_rollout(self, task, rollout_id, resources):  # type: ignore[no-untyped-def, override]
         if task == "broken":
@@ -157,6 +169,7 @@ async def test_what_0_2_sends_becomes_spans_and_the_reward() -> None:
     [
         ({}, "the agent raised, or sent neither a reward nor a trace"),
         ({"trace": [{"name": "half a span"}]}, "the trace cannot be read: KeyError: 'context'"),
+        ({"final_reward": "much"}, "final_reward"),
     ],
 )
 async def test_an_agent_that_sends_nothing_of_use_has_failed(payload: dict[str, Any], reason: str) -> None:
@@ -169,7 +182,30 @@ async def test_an_agent_that_sends_nothing_of_use_has_failed(payload: dict[str, 
     attempt = await store.get_latest_attempt(task["rollout_id"])
     assert attempt is not None
     assert attempt.status == "failed"
-    assert reason in (attempt.metadata or {})["failure"]["message"]
+    failure = (attempt.metadata or {})["failure"]
+    assert reason in failure["message"]
+    assert "where" not in failure
+
+
+async def test_half_a_character_in_a_log_loses_no_result() -> None:
+    store = InMemoryLightningStore()
+    await store.enqueue_rollout("2+3")
+    async with serving(store) as (_, client):
+        task = await claim(client)
+        body = json.dumps({"rollout_id": task["rollout_id"], "final_reward": 1.0, "logs": ["\ud800"]})
+        assert (await client.post("/rollout", content=body)).status_code == 200
+    assert find_final_reward(await store.query_spans(task["rollout_id"])) == 1.0
+
+
+async def test_the_server_says_when_its_run_has_ended() -> None:
+    store = InMemoryLightningStore()
+    await store.begin_run()
+    async with serving(store) as (server, client):
+        assert (await client.get("/task")).json()["is_available"] is False
+        assert not server.no_more.is_set()
+        await store.end_run()
+        assert (await client.get("/task")).json()["is_available"] is False
+        assert server.no_more.is_set()
 
 
 async def test_a_task_that_is_not_sent_back_is_given_to_another_agent() -> None:
@@ -258,9 +294,11 @@ async def test_an_algorithm_of_0_2_gets_rollouts_of_agents_old_and_new() -> None
 
 async def test_an_agent_is_tried_without_a_server() -> None:
     loader = DevTaskLoader(["2+3", "broken"], {"prompt": PROMPT})
-    runner = LegacyAgentRunner(AddingAgent(), loader, OtelTracer(), TracerTraceToTriplet(), max_tasks=2)
+    agent = AddingAgent()
+    runner = LegacyAgentRunner(agent, loader, OtelTracer(), TracerTraceToTriplet(), max_tasks=2)
     assert await runner.iter_async() == 2
     assert await asyncio.to_thread(runner.iter) == 2
+    assert agent.told == ["start 2+3", "end 1.0", "start broken", "end None"] * 2
     assert [(each.rollout_id, each.final_reward) for each in loader.rollouts] == [
         ("local_task_001", 1.0),
         ("local_task_002", None),
