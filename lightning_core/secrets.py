@@ -28,8 +28,13 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 
-_NAMED_KEYS = re.compile(r"(^|[_.-])(api|access|auth|private|secret)[_-]?keys?$", re.IGNORECASE)
-"""Names of fields that hold a key in any data. Other names of `_NAMES`, as `token`, may be what a task is about."""
+_NAMED_KEYS = re.compile(
+    r"(^|[_.-])(api|access|auth|private|secret)[_-]?keys?$|"
+    r"\.headers?\.([\w-]*[_-])?(authorization|cookie|key|secret|token)$",
+    re.IGNORECASE,
+)
+"""Names of fields that hold a key in any data, and of span attributes that hold a header. Other names of `_NAMES`, as
+`token`, may be what a task is about."""
 
 _HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
 """Each service has its own name for the header that has its key, so none of them is shown."""
@@ -70,6 +75,13 @@ _SHAPES = (
         re.compile(
             r"(?:(?<![\w-])|(?<=\\[nrt]))((?:sk|pk|rk)(?:-|_(?:live|test)_)|hf_|xai-|gsk_|glpat-|nvapi-)"
             r"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{16,}"
+        ),
+        rf"\1{_HIDDEN}",
+    ),
+    (
+        re.compile(
+            r"(?is)((?:api|access|auth|private|secret)[_-]?key(\\*)[\"']\s*:\s*\2([\"']))"
+            r"(?!\2\3|os\.environ/).*?(?:(?<!\\)(?=\2\3)|\Z)"
         ),
         rf"\1{_HIDDEN}",
     ),

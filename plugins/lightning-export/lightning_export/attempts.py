@@ -13,7 +13,7 @@ from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.stored import copied
 from lightning_core.secrets import hide_keys_in, remember_environment, remember_secrets
 from lightning_core.store import LightningStore
-from lightning_core.types import AttemptedRollout, RolloutMode, RolloutStatus, Span
+from lightning_core.types import AttemptedRollout, Event, Link, OtelResource, RolloutMode, RolloutStatus, Span
 
 PAGE_SIZE = 100
 """How many rollouts are read at once."""
@@ -79,10 +79,19 @@ async def read_ended(run: RunFolder, wanted: Wanted) -> AsyncIterator[Ended]:
 
 def redacted(span: Span) -> Span:
     """Copy a span with secrets replaced by `***`, and without token ids and log-probabilities."""
-    events = [each.model_copy(update={"attributes": _redacted(each.attributes)}) for each in span.events]
-    description = hide_keys_in(span.status.description)
-    status = span.status.model_copy(update={"description": description})
-    return span.model_copy(update={"attributes": _redacted(span.attributes), "events": events, "status": status})
+    fields = {
+        "name": hide_keys_in(span.name),
+        "attributes": _redacted(span.attributes),
+        "status": span.status.model_copy(update={"description": hide_keys_in(span.status.description)}),
+        "resource": _with_redacted(span.resource),
+        "events": [_with_redacted(each, name=hide_keys_in(each.name)) for each in span.events],
+        "links": [_with_redacted(each) for each in span.links],
+    }
+    return span.model_copy(update=fields)
+
+
+def _with_redacted(part: Event | Link | OtelResource, **fields: Any) -> Any:
+    return part.model_copy(update={"attributes": _redacted(part.attributes), **fields})
 
 
 def _redacted(attributes: Mapping[str, Any]) -> dict[str, Any]:

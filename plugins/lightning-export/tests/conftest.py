@@ -1,7 +1,7 @@
 """A run with rollouts whose calls have the engine's tokens."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,22 @@ def call_attributes(
 
 @pytest.fixture
 def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return a function that makes a run of these: task, mode, answer, rewards; a rollout without rewards failed."""
+    """Return a function that makes a run of these: task, mode, answer, rewards; a rollout without rewards failed.
+
+    The spans `more` are added to the first rollout.
+    """
     monkeypatch.setenv("AGL_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
 
-    def make(*rollouts: tuple[Any, Any, str, dict[str, float]]) -> RunFolder:
+    def make(*rollouts: tuple[Any, Any, str, dict[str, float]], more: Sequence[Span] = ()) -> RunFolder:
         folder = RunFolder.create(tmp_path / "runs", "run-1f")
 
         async def fill() -> None:
             store = SqliteLightningStore(folder.store_file, run_id=folder.run_id)
-            for task, mode, answer, rewards in rollouts:
+            for place, (task, mode, answer, rewards) in enumerate(rollouts):
                 begun = await store.start_rollout(task, mode)
                 ids = {"rollout_id": begun.rollout_id, "attempt_id": begun.attempt.attempt_id}
-                spans = attempt_spans(answer, rewards)
+                spans = [*attempt_spans(answer, rewards), *(() if place else more)]
                 await store.add_many_spans([span.model_copy(update=ids) for span in spans])
                 status = "succeeded" if rewards else "failed"
                 await store.update_attempt(begun.rollout_id, begun.attempt.attempt_id, status)

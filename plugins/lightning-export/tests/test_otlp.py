@@ -1,5 +1,6 @@
 """`agl export RUN --to otlp`: what a collector gets."""
 
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_core.cli import agl
+from lightning_core.types import Event, Link, OtelResource, Span, SpanContext
 
 
 class Collector(BaseHTTPRequestHandler):
@@ -84,3 +86,30 @@ def test_a_collector_that_refuses_is_an_error(make_run: Any, collector: Any) -> 
     done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
     assert done.exit_code != 0
     assert "the collector did not take the spans" in done.output
+
+
+def test_redacting_reaches_all_parts_of_a_span(make_run: Any, collector: Any) -> None:
+    form = "sk-abcdefgh12345678abcdefgh"
+    said = json.dumps({"api_key": 'plain"hunter', "deep": json.dumps({"secret_key": "plainhunter", "city": "Bern"})})
+    span = Span.from_attributes(
+        attributes={
+            "gen_ai.tool.call.arguments": said,
+            "http.request.header.authorization": ["Bearer plainhunter"],
+            "request.headers": "{'x-api-key': 'plainhunter'}",
+        },
+        name=f"tool {form}",
+        resource=OtelResource(attributes={"process.command_args": f"--key {form}"}),
+        start_time=13.0,
+        end_time=14.0,
+    )
+    span.events = [Event(name=f"event {form}", attributes={"text": form})]
+    span.links = [Link(context=SpanContext(trace_id="1" * 32, span_id="1" * 16), attributes={"text": form})]
+    make_run((f"use {form}", "train", said, {"quality": 1.0}), more=[span])
+    done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--redact", "--endpoint", collector.url])
+    assert done.exit_code == 0, done.output
+    sent = str(collector.received)
+    assert form not in sent
+    assert "hunter" not in sent
+    told = {pair.key: pair.value.string_value for span in spans_of(collector) for pair in span.attributes}
+    arguments = json.loads(told["gen_ai.tool.call.arguments"])
+    assert (arguments["api_key"], json.loads(arguments["deep"])) == ("***", {"secret_key": "***", "city": "Bern"})
