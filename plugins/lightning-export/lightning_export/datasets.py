@@ -174,15 +174,25 @@ def _export(opened: Open) -> Callable[..., str]:
 
 async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, wanted: Wanted) -> str:
     rollouts = count = 0
+    left_out: list[str] = []
     with opened(target, _SCHEMAS[kind]) as add:
         async for ended in read_ended(run, wanted):
             rollouts += 1
-            for row in rows_of(run.run_id, ended, kind):
-                count += 1
+            try:
+                found = list(rows_of(run.run_id, ended, kind))
+            except ValueError as exc:  # such as a broken reward
+                left_out.append(f"{ended.rollout.rollout_id}: {exc}")
+                continue
+            count += len(found)
+            for row in found:
                 add(row)
     if not count:
-        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, rollouts)}")
-    return f"{count:,} rows of {rollouts:,} rollouts"
+        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, rollouts)}{_told_of(left_out)}")
+    return f"{count:,} rows of {rollouts:,} rollouts{_told_of(left_out)}"
+
+
+def _told_of(left_out: list[str]) -> str:
+    return f"; {len(left_out):,} left out, such as {left_out[0]}" if left_out else ""
 
 
 jsonl = _export(_lines)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from lightning_core.errors import LightningError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.export import readable
-from lightning_core.types import RolloutMode, Span, TraceStatus
+from lightning_core.types import RolloutMode, Span, SpanContext, TraceStatus
 from lightning_export.attempts import Ended, Wanted, agent_of, read_ended
 
 BATCH_SIZE = 512
@@ -103,15 +104,32 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
     root.events = [event for span in spans for event in span.events if event.name == genai.EVALUATION_EVENT]
     found = [readable(root, resource=Resource({"service.name": agent, **ids}))]
     for span in spans:
+        links = [
+            link.model_copy(update={"context": link.context.model_copy(update=_ids(link.context))})
+            for link in span.links
+        ]
         placed = span.model_copy(
             update={
                 "trace_id": trace_id,
-                "parent_id": span.parent_id if span.parent_id in known else root_id,
+                "span_id": _id(span.span_id, 16),
+                "links": links,
+                "parent_id": _id(span.parent_id, 16) if span.parent_id in known else root_id,
                 "events": [event for event in span.events if event.name != genai.EVALUATION_EVENT],
             }
         )
         found.append(readable(placed, resource=Resource({**span.resource.attributes, **ids})))
     return found
+
+
+def _id(given: str | None, length: int) -> str:
+    """Return an id as OpenTelemetry has it; of one that is something else, a digest."""
+    text = str(given)
+    is_hex = len(text) == length and all(character in string.hexdigits for character in text)
+    return text if is_hex else hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def _ids(context: SpanContext) -> dict[str, str]:
+    return {"trace_id": _id(context.trace_id, 32), "span_id": _id(context.span_id, 16)}
 
 
 def _root_attributes(ended: Ended, agent: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from lightning_core.cli import agl
+from lightning_core.types import Span
 
 RAIN, SUN = {"question": "Rain in Bern?"}, {"question": "Sun in Bern?"}
 ROLLOUTS = (
@@ -98,6 +99,16 @@ def test_what_a_form_does_not_take_and_what_a_run_does_not_have_are_said(make_ru
     assert "--to jsonl has no option 'endpoint'; it takes: rows, best, min_reward, mode, redact" in done.output
     done = CliRunner().invoke(agl, ["export", "1f", "--to", "parquet"])
     assert "run run-1f has no messages to write: none of its rollouts is wanted" in done.output
+
+
+@pytest.mark.parametrize("form", [["jsonl", "--rows", "triplets"], ["jsonl", "--rows", "trajectories"]])
+def test_a_rollout_with_a_broken_reward_is_left_out_alone(make_run: Any, form: list[str]) -> None:
+    broken = {"agentlightning.reward.0.name": "r", "agentlightning.reward.0.value": "x"}
+    more = [Span.from_attributes(attributes=broken, name="a span", start_time=20.0, end_time=20.0)]
+    make_run(*ROLLOUTS[:2], more=more)
+    said = export("--to", *form, "-o", "out")
+    assert "of 2 rollouts; 1 left out, such as ro-" in said
+    assert "broken reward" in said
 
 
 def test_datasets_loads_a_folder_with_a_split_for_each_mode(make_run: Any, tmp_path: Path) -> None:

@@ -113,3 +113,14 @@ def test_redacting_reaches_all_parts_of_a_span(make_run: Any, collector: Any) ->
     told = {pair.key: pair.value.string_value for span in spans_of(collector) for pair in span.attributes}
     arguments = json.loads(told["gen_ai.tool.call.arguments"])
     assert (arguments["api_key"], json.loads(arguments["deep"])) == ("***", {"secret_key": "***", "city": "Bern"})
+
+
+def test_ids_that_are_not_of_opentelemetry_are_sent_as_others(make_run: Any, collector: Any) -> None:
+    outer = Span.from_attributes(attributes={}, name="outer", span_id="not-hex", start_time=13.0, end_time=15.0)
+    inner = Span.from_attributes(attributes={}, name="inner", parent_id="not-hex", start_time=13.0, end_time=14.0)
+    make_run(("Rain?", "train", "Yes.", {"quality": 1.0}), more=[outer, inner])
+    done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
+    assert done.exit_code == 0, done.output
+    sent = {span.name: span for span in spans_of(collector)}
+    assert len(sent["outer"].span_id) == 8
+    assert sent["inner"].parent_span_id == sent["outer"].span_id
