@@ -71,7 +71,8 @@ def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> 
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="All runs that ended so long ago, such as 30d, 12h or 2w. One that was killed has not ended.",
+    help="All runs that ended so long ago, such as 30d, 12h or 2w, also those that failed or were interrupted. One "
+    "that was killed has not ended.",
 )
 @runs_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -230,7 +230,8 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
 def compact(source: str, backend: str, content_days: float | None, runs_dir: Path | None) -> None:
     """Give the room of what was deleted from the store of SOURCE, a run or a file, back to the disk.
 
-    Nothing may use the store meanwhile. Of a run that has not ended nothing is dropped.
+    Nothing may use the store meanwhile. Of a run that can be resumed, as it did not succeed, nothing is dropped; in a
+    file that is not of one run's folder, of runs that have not ended.
 
     \b
     Example:
@@ -241,19 +242,25 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
     import time
 
     from lightning_core.registry import default_registry
-    from lightning_core.runs.folder import find_run
+    from lightning_core.runs.folder import RunFolder, find_run
 
     make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
     if make_smaller is None:
         raise ConfigError(f"agl does not compact a store {backend!r}; use the tools of its database")
-    folder = None if Path(source).is_file() else find_run(runs_root(runs_dir), source)
-    path = Path(source) if folder is None else folder.store_file
+    folder: RunFolder | None
+    if (path := Path(source)).is_file():
+        folder = RunFolder(path.absolute().parent)
+        folder = folder if path.name == folder.store_file.name and folder.manifest_file.is_file() else None
+    else:
+        folder = find_run(runs_root(runs_dir), source)
+        path = folder.store_file
     try:
         if folder is not None:
             folder.lock.take()
-            if content_days is not None and folder.manifest().outcome == "running":
+            if content_days is not None and folder.manifest().outcome != "succeeded":
                 raise ConfigError(
-                    f"{folder.run_id} has not ended: it was killed; resume it, or leave out --content-days"
+                    f"{folder.run_id} has not succeeded, and can be resumed, which needs the content; leave out "
+                    "--content-days"
                 )
         before = path.stat().st_size if path.is_file() else 0
         if content_days is not None and before:

@@ -17,6 +17,8 @@ from lightning_http import LightningStoreClient
 
 from lightning_core.cli import agl
 from lightning_core.errors import AccessDenied, StoreError
+from lightning_core.runs.folder import RunFolder
+from lightning_core.runs.manifest import Manifest, Origin, now
 from lightning_core.testing import FakeClock
 from lightning_core.testing.store.base import span_of
 from lightning_core.types import EnqueueRolloutRequest
@@ -290,6 +292,35 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
         ("goes-on", "new"): True,
     }
     assert path.stat().st_size < before
+
+
+@pytest.mark.parametrize("named", ["run", "file"])
+def test_compact_drops_nothing_of_a_run_that_can_be_resumed(tmp_path, named):
+    sqlite = pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
+    folder = RunFolder.create(tmp_path, "run-1f")
+    Manifest(
+        run_id="run-1f",
+        algorithm="baseline",
+        outcome="interrupted",
+        start=now(),
+        store="sqlite",
+        store_file="store.db",
+        origin=Origin(),
+    ).write(folder.manifest_file)
+
+    async def fill() -> None:
+        store = sqlite.SqliteLightningStore(folder.store_file, run_id="run-1f")
+        rollout = await store.start_rollout("task")
+        await store.update_attempt(rollout.rollout_id, "latest", status="succeeded")
+        await store.end_run()
+        await store.aclose()
+
+    asyncio.run(fill())
+    source = str(folder.path if named == "run" else folder.store_file)
+    done = CliRunner().invoke(agl, ["store", "compact", source, "--content-days", "0"])
+    assert done.exit_code == 2
+    assert "run-1f has not succeeded, and can be resumed" in done.stderr
+    assert CliRunner().invoke(agl, ["store", "compact", source]).exit_code == 0
 
 
 def test_compact_leaves_a_store_that_is_used(tmp_path):
