@@ -94,6 +94,8 @@ class GateResult(Record):
     """About how many it takes to rule out the drop where nothing changes."""
     lost: int
     """Samples that a fault kept from a comparison, in this run."""
+    hidden: float = 0.0
+    """How large a drop the rollouts could hide that were lost to faults, in this run."""
     lost_before: int
     """Samples of the dataset that a fault kept from the baseline."""
     not_in_dataset: int
@@ -131,6 +133,8 @@ class GateResult(Record):
             lines += ["", f"Where nothing changes, it takes about {self.needed} samples to rule out such a drop."]
         if self.lost:
             lines += ["", f"{self.lost} samples were lost to faults."]
+        if self.hidden:
+            lines += ["", f"What was lost to faults could hide a drop of {number_text(self.hidden)}."]
         if self.lost_before:
             lines += ["", f"{self.lost_before} samples were lost to faults in the baseline."]
         if self.not_in_dataset:
@@ -159,7 +163,7 @@ class Gate(Evaluate):
     The samples that both have are run in a random order. After each part of them the mean difference gets bounds that
     hold at every look (see `anytime_bounds`). The gate ends as soon as they lie above `-max_drop`, or below it. A
     rollout in which the agent failed, or that has no reward, counts with the lowest reward; a fault does not count.
-    While so many samples are lost to faults that their drop could be as large as the margin, the gate does not pass.
+    What faults could hide, had all that was lost to them the lowest reward, is taken from the lower bound.
 
     Args:
         baseline: The file of the evaluation.
@@ -251,6 +255,7 @@ class Gate(Evaluate):
             of=len(order),
             needed=math.ceil(_PER_MARGIN * (self.high - self.low) / self.max_drop),
             lost=self._lost(found),
+            hidden=self._hidden(found),
             lost_before=len(both) - len(order),
             not_in_dataset=len(before) - len(both),
             not_in_baseline=len(given) - len(both),
@@ -284,8 +289,13 @@ class Gate(Evaluate):
         if bounds[1] < -self.max_drop:
             return "worse"
         # What makes a fault, as a prompt that is too long, may be the change itself.
-        can_hide_a_drop = self._lost(found) * (self.high - self.low) >= self.max_drop * len(found)
-        return "passed" if bounds[0] > -self.max_drop and not can_hide_a_drop else "undecided"
+        hidden = self._hidden(found)
+        low = bounds[0] * (1 - hidden / (self.high - self.low) if bounds[0] > 0 else 1) - hidden
+        return "passed" if low > -self.max_drop else "undecided"
+
+    def _hidden(self, found: Sequence[SampleTrials]) -> float:
+        lost = fmean(fmean(trial.is_fault for trial in sample.trials) for sample in found)
+        return lost * (self.high - self.low)
 
     def _lost(self, found: Iterable[SampleTrials]) -> int:
         return sum(self._value(each) is None for each in found)

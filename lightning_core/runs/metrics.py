@@ -21,7 +21,8 @@ class Report(NamedTuple):
 
 
 class MetricsFile:
-    """Writes reports. What was there before this was opened is not written again: a run that goes on repeats some.
+    """Writes reports, but for what a run that goes on repeats: a step that was there with the same metrics before this
+    was opened, and a report without a step that changes nothing.
 
     Args:
         path: The file, made where there is none.
@@ -33,17 +34,14 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._before = read_metrics(path)
+        self.newest = newest_of(self._before)
+        """The newest value of each metric; null is none."""
         try:
             file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115  # until `close`
             self._file: IO[str] = file
             self._file.truncate(_whole_lines(path))  # what a kill cut short
         except OSError as exc:
             raise RunFolderError(f"cannot write {path}: {exc.strerror}") from exc
-
-    @property
-    def newest(self) -> dict[str, float]:
-        """The newest value of each metric that was there before this was opened; null is none."""
-        return newest_of(self._before)
 
     def append(self, metrics: Mapping[str, float | None], step: int | None) -> None:
         """Write a report.
@@ -55,8 +53,10 @@ class MetricsFile:
             step,
             {name: None if value is None or not math.isfinite(value) else value for name, value in metrics.items()},
         )
-        if any(report.metrics == each.metrics and report.step in (None, each.step) for each in self._before):
+        newest = merged(self.newest, report.metrics)
+        if self._before and (newest == self.newest if step is None else report in self._before):
             return
+        self.newest = newest
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             self._file.write(json.dumps({"time": time, **report._asdict()}, ensure_ascii=False) + "\n")

@@ -1,5 +1,6 @@
 """A gate: passed, worse or undecided, with as few rollouts as that takes."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,33 @@ async def test_what_faults_could_hide_does_not_pass(baseline: Callable[..., Path
     assert found.reward.low is not None
     assert found.reward.low > -0.1
     assert "150 samples were lost to faults." in found.markdown()
+    assert "What was lost to faults could hide a drop of 0.50." in found.markdown()
+
+
+async def test_faults_and_a_drop_are_added(baseline: Callable[..., Path]) -> None:
+    def score(task: int) -> float:
+        if task % 13 == 0:
+            raise Fault("the prompt is too long")
+        return float(task % 20 != 1)
+
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, max_drop=0.15, seed=0)
+    assert found.reward.low is not None
+    assert found.reward.low > -0.15 > found.reward.low - found.hidden
+    assert found.outcome == "undecided"
+
+
+async def test_a_fault_of_one_of_several_rollouts_counts(baseline: Callable[..., Path]) -> None:
+    asked: Counter[int] = Counter()
+
+    def score(task: int) -> float:
+        asked[task] += 1
+        if asked[task] <= 7:  # four attempts of one of the two rollouts, three of the other
+            raise Fault("the prompt is too long")
+        return 1.0
+
+    found = await gated(baseline({each: [1.0] for each in SAMPLES}), score, repeat=2, max_drop=0.4, seed=0)
+    assert (found.outcome, found.lost) == ("undecided", 0)
+    assert found.hidden == 0.5
 
 
 async def test_samples_that_the_baseline_lost_are_not_run(baseline: Callable[..., Path]) -> None:

@@ -42,6 +42,12 @@ def test_what_was_reported_before_is_known_and_not_written_again(path: Path) -> 
     assert [report.step for report in read_metrics(path)] == [1, 2, 3]
 
 
+def test_a_report_that_goes_back_to_an_earlier_one_is_written(path: Path) -> None:
+    write(path, ({"is_proven": 0.0}, None), ({"is_proven": 1.0}, None))
+    assert write(path, ({"is_proven": 0.0}, None)).newest == {"is_proven": 0.0}
+    assert newest_of(read_metrics(path)) == {"is_proven": 0.0}
+
+
 def test_metric_that_was_taken_back_has_no_value(path: Path) -> None:
     write(path, ({"reward": 0.5, "gain": 0.25}, 1), ({"reward": 0.0, "gain": None}, 2))
     assert write(path).newest == newest_of(read_metrics(path)) == {"reward": 0.0}
