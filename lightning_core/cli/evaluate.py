@@ -1,5 +1,6 @@
 """`agl eval`: how good an agent is, with given prompts, on a dataset."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -36,12 +37,14 @@ def evaluation_options(command: Any) -> Any:
 
 @click.command("eval")
 @click.argument("config", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1)
 @evaluation_options
 @click.option(
     "--model",
     metavar="DIR",
     help="Let vLLM serve the model of this folder in the place of those of llm_proxy; comes with lightning-verl.",
 )
+@click.option("--python", metavar="PATH", help="The interpreter of vLLM's environment; without it, this one.")
 @click.option("--samples", type=click.IntRange(min=1), help="How many samples, from the first on; all by default.")
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
@@ -58,9 +61,11 @@ def evaluation_options(command: Any) -> Any:
 def evaluate(
     context: click.Context,
     config: Path,
+    arguments: tuple[str, ...],
     resources: str | None,
     dataset: str | None,
     model: str | None,
+    python: str | None,
     samples: int | None,
     repeat: int,
     pass_at: float,
@@ -69,20 +74,25 @@ def evaluate(
     """Evaluate the agent of a CONFIG file: reward, pass@k and pass^k, time and cost of a rollout, failures by cause.
 
     Its algorithm is not run. The run has a folder, as one of agl train has, with each outcome in evaluation.json. The
-    exit status is that of agl train.
+    exit status is that of agl train. With --model, ARGUMENTS behind -- are vLLM's own.
 
     \b
     Example:
       agl eval config.yaml
       agl eval config.yaml --resources run-1a2b --repeat 4
       agl eval config.yaml --on val --samples 50 --json
-      agl eval config.yaml --model trained
+      agl eval config.yaml --model trained -- --max-model-len 8192
     """
     # Imported here, so that listing the commands stays fast.
     from lightning_core.algorithm.evaluation import Evaluate
     from lightning_core.cli.job import class_path, run_changed
 
-    which = {"name": class_path(Evaluate)} if model is None else {"name": "evaluate-model", "model": _absolute(model)}
+    which: dict[str, Any] = {"name": class_path(Evaluate)}
+    if model is not None:
+        which = {"name": "evaluate-model", "model": _absolute(model), "arguments": list(arguments), "python": python}
+    elif arguments or python is not None:
+        given = "--python" if python is not None else shlex.join(arguments)
+        raise click.UsageError(f"{given} is for vLLM, which serves a model with --model only; name the model, too")
     algorithm = {**which, "repeat": repeat, "max_samples": samples, "pass_at": pass_at}
     run_changed(context, config, evaluation_of(config, algorithm, dataset, resources, options), **options)
 
@@ -99,7 +109,8 @@ def evaluation_of(
     The algorithm has to have an option `mode`, which says what kind of samples these are.
 
     Raises:
-        ConfigError: When the config has no such dataset, or the resources are not what resources are.
+        ConfigError: When the config has no such dataset, the resources are not what resources are, or the overrides
+            say something of the algorithm, which is another one here.
         RunFolderError: When there is no such run, or it has no prompts.
     """
     from lightning_core.config.files import read_config
@@ -108,6 +119,8 @@ def evaluation_of(
     from lightning_core.registry import did_you_mean
     from lightning_core.types import PromptTemplate
 
+    if any(each.partition("=")[0].partition(".")[0].strip() == "algorithm" for each in options["overrides"]):
+        raise ConfigError("--set algorithm has no effect: that of the config is not run; leave it out")
     values = override(read_config(config), options["overrides"]).values
     named = {kind: values.get(f"{kind}_dataset") for kind in ([dataset] if dataset else _KINDS)}
     kind = next((kind for kind, each in named.items() if each is not None), None)
@@ -131,8 +144,16 @@ def evaluation_of(
 
 
 def _absolute(model: str) -> str:
-    """Return the folder of a model as it is called from elsewhere, or else its name at Hugging Face."""
-    return str(Path(model).absolute()) if Path(model).is_dir() else model
+    """Return the folder of a model as it is called from elsewhere, or else its name at Hugging Face.
+
+    Raises:
+        UsageError: When it can be neither.
+    """
+    if Path(model).is_dir():
+        return str(Path(model).absolute())
+    if model.count("/") > 1 or model[0:1] in (".", "/", "~"):
+        raise click.UsageError(f"--model {model}: there is no such folder, and it is no name at Hugging Face")
+    return model
 
 
 def _prompts_in(resources: object) -> list[str]:

@@ -111,6 +111,21 @@ async def test_a_program_that_is_not_there_is_told() -> None:
         await VLLMServer("m", python="/no/python").start()
 
 
+async def test_an_environment_without_vllm_is_told() -> None:
+    with pytest.raises(VLLMFailed, match=r"vllm is not installed in the environment of .*: --python$"):
+        await VLLMServer("m", python=sys.executable).start()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("no", r"adapter_config.json is no JSON"), ('{"r": 8}', "has no 'base_model_name_or_path'; write it there")],
+)
+async def test_an_adapter_that_cannot_be_served_is_told(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(VLLMFailed, match=words):
+        await VLLMServer(str(tmp_path)).start()
+
+
 async def test_one_that_ends_by_itself_is_told(command: list[str], tmp_path: Path) -> None:
     async with VLLMServer("m", command=command, grace_seconds=1) as server:
         os.kill(running(tmp_path)[0], signal.SIGKILL)

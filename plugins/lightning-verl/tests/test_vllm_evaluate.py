@@ -1,5 +1,6 @@
 """A model is evaluated while vLLM serves it; a small program stands for vLLM."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.end_headers()
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        message = {"role": "assistant", "content": "I am " + asked["model"]}
+        message = {"role": "assistant", "content": f"I am {asked['model']}, {length}"}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         answer = {"id": "1", "object": "chat.completion", "created": 0, "model": asked["model"], "usage": usage}
@@ -27,6 +28,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("content-type", "application/json"); self.send_header("content-length", str(len(body)))
         self.end_headers(); self.wfile.write(body.encode())
     def log_message(self, *a): pass
+length = sys.argv[sys.argv.index("--max-model-len") + 1]
 port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
@@ -39,12 +41,15 @@ ELSEWHERE = [
 async def who(task: str, llm: LLM) -> float:
     async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
         answer = await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": task}])
-    return float(llm.model == "policy" and answer.choices[0].message.content == "I am trained")
+    return float(llm.model == "policy" and answer.choices[0].message.content == "I am trained, 99")
 
 
 async def test_the_served_model_answers_under_the_names_of_the_proxys_models(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
-    algorithm = EvaluateModel(model="trained", command=[sys.executable, str(tmp_path / "server.py")])
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {shlex.quote(sys.executable)} {tmp_path}/server.py "$@"\n')
+    python.chmod(0o700)
+    algorithm = EvaluateModel(model="trained", python=str(python), arguments=["--max-model-len", "99"])
     result = await Trainer(algorithm=algorithm, llm_proxy={"model_list": ELSEWHERE}).fit_async(who, ["Who?", "You?"])
     assert result.metrics["test_reward"] == 1.0
 

@@ -18,7 +18,7 @@ class EvaluateModel(Evaluate):
     Args:
         model: A folder, such as `agl export RUN --to model` writes, or a name at Hugging Face.
         arguments: vLLM's own.
-        command: What starts vLLM's server; None for the one of this environment.
+        python: The interpreter of the environment that vLLM is installed in; None for this one.
         repeat: As with `Evaluate`, as what follows.
     """
 
@@ -27,7 +27,7 @@ class EvaluateModel(Evaluate):
         *,
         model: str,
         arguments: Sequence[str] = (),
-        command: Sequence[str] | None = None,
+        python: str | None = None,
         repeat: PositiveInt = 1,
         max_samples: PositiveInt | None = None,
         pass_at: float = 1.0,
@@ -36,7 +36,7 @@ class EvaluateModel(Evaluate):
         super().__init__(repeat=repeat, max_samples=max_samples, pass_at=pass_at, mode=mode)
         self.model = model
         self.arguments = arguments
-        self.command = command
+        self.python = python
 
     async def run(self, train_dataset: Dataset[Any] | None = None, val_dataset: Dataset[Any] | None = None) -> None:
         """Serve, and evaluate.
@@ -54,6 +54,6 @@ class EvaluateModel(Evaluate):
         past = [name for name, each in (self.get_initial_resources() or {}).items() if type(each) is LLM]
         if past:
             raise InvalidInput(f"initial_resources: the calls of {past[0]!r} do not go through the proxy; leave it out")
-        async with VLLMServer(self.model, arguments=self.arguments, command=self.command) as server:
+        async with VLLMServer(self.model, arguments=self.arguments, python=self.python) as server:
             proxy.update_model_list([server.model_config(name) for name in proxy.models()])
             await super().run(train_dataset, val_dataset)

@@ -95,7 +95,8 @@ class VLLMServer:
         """Start it; return when it answers.
 
         Raises:
-            VLLMFailed: When the port is taken, it ends before it answers, or takes too long; with its last lines.
+            VLLMFailed: When the port is taken, an adapter lacks what it needs, or vLLM is not there, ends before it
+                answers, or takes too long; with its last lines.
         """
         self.port = _free_port(self.host, self.port)
         where = ("--host", self.host, "--port", str(self.port))
@@ -151,6 +152,10 @@ class VLLMServer:
             adapter = json.loads((Path(self.model) / "adapter_config.json").read_text())
         except OSError:
             return [self.model]
+        except ValueError as exc:
+            raise VLLMFailed(f"{self.model}/adapter_config.json is no JSON: {exc}") from exc
+        if missing := {"base_model_name_or_path", "r"} - set(adapter):
+            raise VLLMFailed(f"{self.model}/adapter_config.json has no {min(missing)!r}; write it there, as PEFT does")
         served = json.dumps({"name": self.model, "path": self.model})
         rank = next((each for each in _RANKS if each >= adapter["r"]), adapter["r"])
         return [
@@ -171,7 +176,13 @@ class VLLMServer:
                         if response.status == 200:
                             return
                 await asyncio.sleep(_LOOK_SECONDS)
-        raise VLLMFailed(f"vLLM ended with status {await program.wait()} before it answered{_said(program)}")
+        status, said = await program.wait(), _said(program)
+        if "No module named 'vllm'" in said:
+            raise VLLMFailed(
+                f"vllm is not installed in the environment of {self._command[0]}; install it there, or name the "
+                "interpreter that has it: --python"
+            )
+        raise VLLMFailed(f"vLLM ended with status {status} before it answered{said}")
 
 
 def _said(program: Program) -> str:
