@@ -16,7 +16,7 @@ from lightning_core.store.clock import Clock
 from lightning_core.store.copies import copy_config, copy_value
 from lightning_core.store.documents import Documents
 from lightning_core.store.requests import check_same, make_request_of, recall
-from lightning_core.store.tracking import MetricsBackend, track_end
+from lightning_core.store.tracking import MetricsBackend, counting, track_end
 from lightning_core.store.waits import PauseDetector
 from lightning_core.types import Attempt, EnqueueRolloutRequest, Rollout, RolloutConfig, Worker
 from lightning_core.types.frozen import construct, evolve
@@ -226,7 +226,8 @@ class Records:
             elif await self._backend.replace(record, changed):
                 has_ended = changed.rollout.status in lifecycle.ENDED and record.rollout.status not in lifecycle.ENDED
                 if has_ended and self._tracker is not None:
-                    await track_end(self._tracker, changed)
+                    with counting():
+                        await track_end(self._tracker, changed)
                 return changed
             record = await self.get(rollout_id)
 

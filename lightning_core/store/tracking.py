@@ -1,15 +1,20 @@
 """Counts what a store is asked for, and how its rollouts end, in a backend of metrics."""
 
 import functools
+import logging
+import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any, Final, TypeVar
 
 from lightning_core.lifecycle import RolloutRecord
 from lightning_core.rewards import final_reward_in
+
+logger = logging.getLogger(__name__)
 
 LATENCY_BUCKETS: Final = tuple(digit * 10.0**power for power in range(-5, 3) for digit in (1.0, 2.5, 5.0))
 """Upper bounds, in seconds: from 10 microseconds to 500 seconds."""
@@ -62,6 +67,20 @@ class MetricsBackend(ABC):
         """Record a value in a histogram."""
 
 
+@contextmanager
+def counting() -> Iterator[None]:
+    """Log what a backend of metrics raises, the same once: what it counts has happened, and stays."""
+    try:
+        yield
+    except Exception as exc:
+        _tell_once(type(exc).__name__, str(exc))
+
+
+@functools.lru_cache(maxsize=100)
+def _tell_once(kind: str, text: str) -> None:
+    logger.error("lightning.not_counted cause=%s: %s; metrics are incomplete", kind, text)
+
+
 MethodT = TypeVar("MethodT", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 _CALL_LABELS = ("method", "store_pubmeth", "status")
@@ -91,8 +110,9 @@ def tracked(name: str) -> Callable[[MethodT], MethodT]:
             finally:
                 _called.reset(token)
                 labels = dict(zip(_CALL_LABELS, (name, outermost, status), strict=True))
-                await tracker.inc_counter("agl.store.total", labels=labels)
-                await tracker.observe_histogram("agl.store.latency", time.perf_counter() - began, labels=labels)
+                with counting():
+                    await tracker.inc_counter("agl.store.total", labels=labels)
+                    await tracker.observe_histogram("agl.store.latency", time.perf_counter() - began, labels=labels)
 
         return call  # type: ignore[return-value]  # it takes what the method takes
 
@@ -139,7 +159,9 @@ async def track_end(tracker: MetricsBackend, record: RolloutRecord) -> None:
         used = (attempt.metadata or {}).get("usage")
         if isinstance(used, dict):
             for field, name in _USAGE.items():
-                await tracker.inc_counter(name, float(used.get(field) or 0))
+                amount = used.get(field)  # an agent can write there what it likes
+                if isinstance(amount, int | float) and 0 < amount <= sys.float_info.max:
+                    await tracker.inc_counter(name, float(amount))
     latest = record.latest
     if latest is not None and (reward := final_reward_in(latest.metadata)) is not None:
         await tracker.observe_histogram("agl.rollouts.reward", reward, labels={"mode": mode})

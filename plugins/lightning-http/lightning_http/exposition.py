@@ -1,6 +1,7 @@
 """The page that Prometheus reads, and `agl prometheus`, which serves that of other processes."""
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from prometheus_client.registry import Collector
 
 from lightning_core.errors import ConfigError
 from lightning_core.store.base import LightningStoreStatistics
-from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend
+from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, counting
 from lightning_core.types import Worker
+from lightning_core.types.text import well_formed
 from lightning_http.messages import PROMETHEUS_PATH
 from lightning_http.metrics import MULTIPROCESS_VARIABLE, PrometheusMetricsBackend, get_prometheus_registry
 
@@ -63,8 +65,9 @@ class Metrics:
         """
         self._in_flight -= 1
         labels = {"path": route, "method": method, "status": str(status)}
-        await self._tracker.inc_counter("agl.http.total", labels=labels)
-        await self._tracker.observe_histogram("agl.http.latency", seconds, labels=labels)
+        with counting():
+            await self._tracker.inc_counter("agl.http.total", labels=labels)
+            await self._tracker.observe_histogram("agl.http.latency", seconds, labels=labels)
 
     def page(self, statistics: LightningStoreStatistics, workers: Sequence[Worker]) -> bytes:
         """Return what was counted, and how the store and its workers stand, as Prometheus reads it."""
@@ -135,18 +138,27 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
         heard, stats = worker.last_heartbeat_time, worker.heartbeat_stats or {}
         if heard is None or now - heard > GONE_SECONDS:
             continue
-        whose = {"worker": worker.worker_id, "host": str(stats.get("host", ""))}
+        whose = {"worker": worker.worker_id, "host": well_formed(str(stats.get("host", "")))}
         yield "agl_worker_silence_seconds", whose, now - heard
         for key, name in _WORKER.items():
-            if isinstance(stats.get(key), int | float):
+            if _is_number(stats.get(key)):
                 yield name, whose, stats[key]
-        for number, gpu in enumerate(stats.get("gpus") or ()):  # several workers of a machine tell of the same
+        told_of = stats.get("gpus")
+        for number, gpu in enumerate(told_of if isinstance(told_of, list | tuple) else ()):
+            if not isinstance(gpu, Mapping):
+                continue
+            # Several workers of a machine tell of the same.
             which = whose["host"], str(number)
             gpus[which] = max(gpus.get(which, (0.0, {})), (heard, gpu), key=lambda told: told[0])
     for (host, place), (_, gpu) in gpus.items():
         for key, name in _GPU.items():
-            if isinstance(gpu.get(key), int | float):
-                yield name, {"host": host, "gpu": place, "name": str(gpu.get("gpu", ""))}, gpu[key]
+            if _is_number(gpu.get(key)):
+                yield name, {"host": host, "gpu": place, "name": well_formed(str(gpu.get("gpu", "")))}, gpu[key]
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a heartbeat, in which a runner may write what it likes, has a number that Prometheus can show."""
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 @click.command()

@@ -97,6 +97,33 @@ async def test_prometheus_reads_how_a_run_goes(counted):
     assert {name: counted.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize("odd", [{"gpus": 3}, {"gpus": ["x"]}, {"host": "a\ud800"}, {"cpu_usage_pct": 10**400}])
+async def test_an_odd_heartbeat_hides_no_other_metric(odd):
+    store = InMemoryLightningStore()
+    await store.update_worker("w-1", odd)
+    async with LightningStoreServer(store) as server:
+        assert (await asyncio.to_thread(scrape, f"{server.url}/metrics"))["agl_workers{status=unknown}"] == 1
+
+
+async def test_odd_usage_and_a_tracker_that_raises_change_nothing_of_the_store(caplog):
+    def closed(line: str) -> None:
+        raise OSError("the pipe is closed")
+
+    console = ConsoleMetricsBackend(write=closed, log_interval_seconds=0.0)
+    store = InMemoryLightningStore(tracker=console)
+    rollout = await store.start_rollout("task")
+    used = {"calls": "abc", "cost": float("nan"), "input_tokens": [1], "output_tokens": 4}
+    await store.update_attempt(rollout.rollout_id, "latest", status="succeeded", metadata={"usage": used})
+    assert (await store.get_rollout_by_id(rollout.rollout_id)).status == "succeeded"
+    assert "lightning.not_counted" in caplog.text
+    registry = CollectorRegistry()
+    plain = InMemoryLightningStore(tracker=PrometheusMetricsBackend(registry))
+    rollout = await plain.start_rollout("task")
+    await plain.update_attempt(rollout.rollout_id, "latest", status="succeeded", metadata={"usage": used})
+    found = read_page(generate_latest(registry))
+    assert (found["agl_model_output_tokens_total{}"], found["agl_model_cost_usd_total{}"]) == (4, 0)
+
+
 async def test_the_dashboard_asks_for_what_there_is(counted):
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     shown = {name.partition("{")[0] for name in counted}
