@@ -3,17 +3,21 @@
 import functools
 import inspect
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 from warnings import catch_warnings, simplefilter
+
+from opentelemetry.context import create_key, get_value
 
 from lightning_core.emitter import emit_annotation
 from lightning_core.errors import AgentError, ConfigError
 from lightning_core.types import Span
+
+logger = logging.getLogger(__name__)
 
 VIOLATION = "agent_os.violation"
 POLICY = "agent_os.policy"
@@ -50,18 +54,22 @@ KernelSpec: TypeAlias = Kernel | str | Path
 def make_kernel(kernel: KernelSpec) -> Kernel:
     """Return a kernel as it is, or one that has the policies of a file or folder.
 
-    A relative path is looked up here, and then where modules are, such as in the folder of a config file.
+    A relative path is looked up in the working folder and where the user's modules are, such as in the folder of a
+    config file.
 
     Raises:
-        ConfigError: When there are none, or they cannot be read.
+        ConfigError: When there are none, they cannot be read, or a relative path means several.
     """
     if not isinstance(kernel, str | Path):
+        if not hasattr(kernel, "evaluate"):
+            raise ConfigError(f"kernel is {kernel!r}; it is the path of a policy, or has a method evaluate(context)")
         return kernel
     with catch_warnings():  # its own use of pydantic is deprecated there
         simplefilter("ignore", DeprecationWarning)
         from agent_os.policies import PolicyDocument, PolicyEvaluator
 
-    path = next((found for place in ("", *sys.path) if (found := Path(place, kernel)).exists()), Path(kernel))
+    path = _find(kernel)
+    logger.info("lightning.policy_kernel path=%s", path)
     files = sorted([*path.glob("*.yaml"), *path.glob("*.yml")]) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"kernel {str(path)!r} is a folder without policies; put a .yaml file into it")
@@ -70,6 +78,16 @@ def make_kernel(kernel: KernelSpec) -> Kernel:
     except (OSError, ValueError, TypeError) as exc:
         raise ConfigError(f"kernel {str(path)!r} cannot be read as a policy of Agent OS: {exc}") from exc
     return evaluator
+
+
+def _find(kernel: str | Path) -> Path:
+    if not str(kernel):
+        raise ConfigError("kernel is empty; it is the path of a policy document or of a folder with some")
+    places = [place for place in ("", *sys.path) if {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts)]
+    found = dict.fromkeys(path.resolve() for place in places if (path := Path(place, kernel)).exists())
+    if len(found) > 1:  # a guess could be the wrong policy
+        raise ConfigError(f"kernel {str(kernel)!r} may be any of {', '.join(map(str, found))}; give the whole path")
+    return next(iter(found), Path(kernel))
 
 
 class PolicyViolationError(AgentError):
@@ -115,24 +133,51 @@ class Governance:
         raise violation
 
 
-current: ContextVar[Governance | None] = ContextVar("lightning_agentos_governance", default=None)
-"""That of the attempt that runs in this context."""
+GOVERNANCE = create_key("lightning-agentos-governance")
+"""That of the attempt, in OpenTelemetry's context: tracers carry it into threads and executors, as they do spans."""
+
+working: set[object] = set()
+"""The runners of this process that govern attempts."""
+
+tools: set[str] = set()
+"""The names of the tools of this process that ask."""
 
 
 def governed(tool: Callable[P, T]) -> Callable[P, T]:
     """Let the kernel of `AgentOSRunner` decide on every call of a tool, sync or async, before it is made.
 
-    The kernel sees the function's name as `tool_name`, and the arguments by their names. A denied call raises
-    `PolicyViolationError`; the tool does not run. Outside of such a runner the tool is as it was.
+    The kernel sees the function's name as `tool_name`, and the arguments by their names, also those that `**kwargs`
+    takes. A denied call raises `PolicyViolationError`; the tool does not run. In a process without such a runner the
+    tool is as it was. In one that has some, a call that belongs to no attempt, as in a thread that does not know its
+    caller's context, is refused with a `ConfigError`: there is nobody who could allow it.
+
+    Raises:
+        ConfigError: When the tool takes `*args`, which have no names that a rule could be about.
     """
     signature = inspect.signature(tool)
+    name = getattr(tool, "__name__", type(tool).__name__)
+    parameters = signature.parameters.values()
+    if any(each.kind is each.VAR_POSITIONAL for each in parameters):
+        raise ConfigError(f"tool {name} takes *args, which no rule can name; give its parameters names")
+    tools.add(name)
+    others = next((each.name for each in parameters if each.kind is each.VAR_KEYWORD), None)
 
     def check(*args: Any, **kwargs: Any) -> None:
-        governance = current.get()
-        if governance is not None:
-            given = signature.bind(*args, **kwargs)
-            given.apply_defaults()
-            governance.check(tool.__name__, given.arguments)
+        governance = cast("Governance | None", get_value(GOVERNANCE))
+        if governance is None:
+            if working:
+                raise ConfigError(
+                    f"tool {name} was called under runner 'agentos', but outside of any attempt: in a grader, or in a "
+                    "thread that does not know the attempt; start it with contextvars.copy_context().run"
+                )
+            return
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        arguments = dict(given.arguments)
+        more = arguments.pop(others) if others is not None else {}
+        if twice := more.keys() & arguments.keys():
+            raise ConfigError(f"tool {name} was given {sorted(twice)} twice, by position and by name")
+        governance.check(name, arguments | more)
 
     if inspect.iscoroutinefunction(tool):
 

@@ -6,6 +6,7 @@ from typing import Any
 from lightning_agentos.governance import KernelSpec, count_violations, make_kernel
 from lightning_core.agent import Grader
 from lightning_core.agent.graders import GraderSpec
+from lightning_core.emitter import emit_reward, get_rewards_from_span
 from lightning_core.errors import ConfigError
 from lightning_core.types import AttemptedRollout, NamedResources, Span
 
@@ -14,7 +15,8 @@ class PolicyReward(Grader):
     """Scores an attempt by another grader, less a penalty for each violation.
 
     Violations are the calls that `AgentOSRunner` recorded as denied, and one more where the kernel denies what the
-    agent returned, which it sees as `output`. The reward is `final`; `base` and `policy_penalty` stand beside it.
+    agent returned, which it sees as `output`. The reward is `final`; `base` and `policy_penalty` stand beside it, and
+    so do further rewards of the other grader.
 
     Args:
         kernel: Judges what the agent returned; see `AgentOSRunner`. None to count recorded violations only.
@@ -69,9 +71,14 @@ class PolicyReward(Grader):
         return grade_async if self.is_async() else grade
 
     def _reduce(self, score: float | Mapping[str, float], violations: int) -> dict[str, float]:
-        base = next(iter(score.values())) if isinstance(score, Mapping) else score
+        first, *others = get_rewards_from_span(emit_reward(score, propagate=False))
         lost = self.penalty * violations
-        return {"final": base - lost + (0 if violations else self.clean_bonus), "base": base, "policy_penalty": -lost}
+        final = first.value - lost + (0 if violations else self.clean_bonus)
+        rewards = {"final": final, "base": first.value, "policy_penalty": -lost}
+        more = {each.name: each.value for each in others}
+        if taken := rewards.keys() & more.keys():
+            raise ValueError(f"{self.base.name} gives rewards {sorted(taken)}, which are this grader's; rename them")
+        return rewards | more
 
 
 def _score_one(result: Any) -> float:

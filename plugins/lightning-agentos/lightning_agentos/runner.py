@@ -4,8 +4,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lightning_agentos.governance import Governance, Kernel, KernelSpec, current, make_kernel
+from opentelemetry.context import attach, detach, set_value
+
+from lightning_agentos.governance import GOVERNANCE, Governance, Kernel, KernelSpec, make_kernel, tools, working
+from lightning_agentos.reward import PolicyReward
 from lightning_core.agent import Grader, LitAgent
+from lightning_core.errors import ConfigError
 from lightning_core.runner import LitAgentRunner
 from lightning_core.tracer import Tracer
 from lightning_core.types import NamedResources, Rollout, RolloutMode
@@ -14,7 +18,9 @@ from lightning_core.types import NamedResources, Rollout, RolloutMode
 class AgentOSRunner(LitAgentRunner[Any]):
     """Runs an agent whose tools, marked with `@governed`, a kernel may deny.
 
-    A denied call does not happen: it raises `PolicyViolationError` in the agent, which may go on without it.
+    A denied call does not happen: it raises `PolicyViolationError` in the agent, which may go on without it. Tools that
+    the agent runs in a process of its own are not governed; an agent that is a program or a service is refused, and
+    attempts in a process without any governed tool fail.
 
     Args:
         kernel: Decides: a `PolicyEvaluator` of `agent_os.policies`, anything with its `evaluate`, or the path of a
@@ -27,7 +33,7 @@ class AgentOSRunner(LitAgentRunner[Any]):
         heartbeat_interval: The most seconds between two signs of life.
 
     Raises:
-        ConfigError: When the policies cannot be read.
+        ConfigError: When the policies cannot be read, or violations are to cost reward and are not recorded.
     """
 
     def __init__(
@@ -45,10 +51,25 @@ class AgentOSRunner(LitAgentRunner[Any]):
         self.kernel = make_kernel(kernel)
         self.fail_on_violation = fail_on_violation
         self.emit_violations = emit_violations
+        if isinstance(self.reward, PolicyReward) and not emit_violations and not fail_on_violation:
+            raise ConfigError(
+                "grader 'agentos' counts recorded violations; leave emit_violations on, or the grader out"
+            )
 
     def init(self, agent: LitAgent[Any], *, hooks: object = None) -> None:
+        kind = type(agent)
+        if kind.__module__.startswith("lightning_proxy.agents"):
+            raise ConfigError(
+                f"runner 'agentos' governs the tools of its own process, and {kind.__name__} runs in another one; "
+                "run it with another runner, or name a Python agent whose tools are marked with @governed"
+            )
         governed_agent = _GovernedAgent(agent, self.kernel, self.fail_on_violation, self.emit_violations)
         super().init(governed_agent, hooks=hooks)
+        working.add(self)
+
+    def teardown(self) -> None:
+        working.discard(self)
+        super().teardown()
 
 
 class _GovernedAgent(LitAgent[Any]):
@@ -77,10 +98,12 @@ class _GovernedAgent(LitAgent[Any]):
     @contextmanager
     def _governing(self) -> Iterator[None]:
         governance = Governance(self._kernel, self._emit_violations)
-        token = current.set(governance)
+        token = attach(set_value(GOVERNANCE, governance))
         try:
             yield
         finally:
-            current.reset(token)
+            detach(token)
+        if not tools:
+            raise ConfigError("no tool of this process asks the policies of runner 'agentos'; mark them with @governed")
         if self._fail_on_violation and governance.violations:
             raise governance.violations[0]
