@@ -69,7 +69,7 @@ def test_rewards_raise_the_accuracy_on_pairs_of_numbers_that_were_never_seen(tmp
     (well_formed,) = numbers_of(r"well-formed calls on held-out problems: ([\d.]+)", printed)
     assert well_formed >= 0.9
     gain, low, _ = numbers_of(PAIRED, printed)
-    assert gain >= 0.2
+    assert gain >= 0.1, "with half the steps of the example"
     assert low > 0
     (gib,) = numbers_of(r"and ([\d.]+) GiB of memory at most", printed)
     assert gib < 6
