@@ -9,7 +9,7 @@ from typing import Any
 from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode
-from lightning_export.attempts import Ended, Wanted, agent_of, read_ended
+from lightning_export.attempts import Ended, Reading, Wanted, agent_of, read_ended
 from lightning_export.trajectories import rewards_of, trajectory_of
 
 
@@ -41,24 +41,25 @@ def atif(
     agent, git = agent_of(run), run.manifest().origin.git
     version = "unknown" if git is None else git.commit[:12]
 
-    async def write() -> tuple[int, int]:
-        written = rollouts = 0
-        async for ended in read_ended(run, wanted):
-            rollouts += 1
-            trajectory = trajectory_of(ended, run_id=run.run_id, agent=agent, version=version)
-            if trajectory is None:
-                continue
-            written += 1
-            folder = target / ended.rollout.rollout_id
-            (folder / "agent").mkdir(parents=True)
-            _write(folder / "agent" / "trajectory.json", trajectory.to_json_dict())
-            _write(folder / "result.json", _trial(ended, agent, version))
-        return written, rollouts
+    reading = Reading()
 
-    written, rollouts = asyncio.run(write())
-    if not written:
-        raise ConfigError(f"run {run.run_id} has no trajectory: its {rollouts:,} rollouts have no recorded model calls")
-    return f"{written:,} trajectories of {rollouts:,} rollouts"
+    def written(ended: Ended) -> bool:
+        trajectory = trajectory_of(ended, run_id=run.run_id, agent=agent, version=version)
+        if trajectory is None:
+            return False
+        trial = _trial(ended, agent, version)
+        folder = target / ended.rollout.rollout_id
+        (folder / "agent").mkdir(parents=True)
+        _write(folder / "agent" / "trajectory.json", trajectory.to_json_dict())
+        _write(folder / "result.json", trial)
+        return True
+
+    async def write() -> int:
+        return sum([reading.make(written, ended) or False async for ended in read_ended(run, wanted)])
+
+    if not (count := asyncio.run(write())):
+        raise ConfigError(f"run {run.run_id} has no trajectory: no recorded model calls in its {reading}")
+    return f"{count:,} trajectories of {reading}"
 
 
 def _write(path: Path, value: Any) -> None:

@@ -3,9 +3,9 @@
 import hashlib
 import heapq
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.own_calls import is_of_algorithm
@@ -14,6 +14,8 @@ from lightning_core.runs.stored import copied
 from lightning_core.secrets import hide_keys_in, remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, Event, Link, OtelResource, RolloutMode, RolloutStatus, Span
+
+Made = TypeVar("Made")
 
 PAGE_SIZE = 100
 """How many rollouts are read at once."""
@@ -42,6 +44,35 @@ class Ended:
     reward: float | None
     """The final one; None where there is none."""
     spans: list[Span]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What has been read of a run; as a text, what the closing line says of it."""
+
+    rollouts: int = 0
+    left_out: int = 0
+    """Of how many rollouts nothing could be made."""
+    example: str = ""
+    """One of them, and why."""
+
+    def make(self, of: Callable[[Ended], Made], ended: Ended) -> Made | None:
+        """Make something of a rollout. A fault in it costs that rollout, not the others: it is counted and left out."""
+        self.rollouts += 1
+        try:
+            return of(ended)
+        except (OSError, MemoryError):
+            raise
+        except Exception as exc:
+            self.left_out += 1
+            if not self.example:
+                self.example = f"{ended.rollout.rollout_id}: {' '.join(repr(exc).split()):.200}"
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.rollouts:,} rollouts" + (
+            f"; {self.left_out:,} left out, such as {self.example}" if self.left_out else ""
+        )
 
 
 def agent_of(run: RunFolder) -> str:

@@ -13,22 +13,18 @@ from pyarrow import parquet as pq
 from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode
-from lightning_export.attempts import Wanted, read_ended
+from lightning_export.attempts import Ended, Reading, Wanted, read_ended
 from lightning_export.rows import Row, RowKind, rows_of
 
-BATCH_WEIGHT = 1_000_000
-"""After so many tokens, a row counting as 1,000 besides its own, rows are written as one group."""
+GROUP_BYTES = 16_000_000
+"""When rows have so many bytes, they are written as one group."""
 
 _IDS = pa.list_(pa.int64())
 _TOOL_CALL = pa.struct(
     {"id": pa.string(), "type": pa.string(), "function": pa.struct({"name": pa.string(), "arguments": pa.string()})}
 )
-_MESSAGE = pa.struct(
-    {
-        **{name: pa.string() for name in ("role", "content", "reasoning_content", "name", "tool_call_id")},
-        "tool_calls": pa.list_(_TOOL_CALL),
-    }
-)
+_TEXTS = ("role", "content", "reasoning_content", "name", "tool_call_id")
+_MESSAGE = pa.struct({**{name: pa.string() for name in _TEXTS}, "tool_calls": pa.list_(_TOOL_CALL)})
 _COMMON = {
     **{name: pa.string() for name in ("run_id", "rollout_id", "attempt_id", "mode", "resources_id", "input")},
     "reward": pa.float64(),
@@ -63,37 +59,44 @@ _SPLITS = {"train": "train", "val": "validation", "test": "test", None: "train"}
 """What Hugging Face calls the rollouts of each mode."""
 
 
-Add = Callable[[Row], None]
+Add = Callable[[list[Row]], None]
+"""Adds the rows of one rollout, all or none."""
 Open = Callable[[Path, pa.Schema], AbstractContextManager[Add]]
 
 
 @contextmanager
 def _lines(path: Path, schema: pa.Schema) -> Iterator[Add]:
     with open(path, "w", encoding="utf-8") as file:
-        yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+
+        def add(rows: list[Row]) -> None:
+            file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+
+        yield add
 
 
 @contextmanager
 def _parquet(path: Path, schema: pa.Schema) -> Iterator[Add]:
-    waiting: list[Row] = []
+    waiting: list[pa.RecordBatch] = []
     weight = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as file:
 
-        def add(row: Row) -> None:
+        def add(rows: list[Row]) -> None:
             nonlocal weight
-            waiting.append({name: _flat(name, value) for name, value in row.items()})
-            weight += 1_000 + sum(len(row.get(name) or ()) for name in ("prompt_ids", "response_ids"))
-            if weight > BATCH_WEIGHT:
+            flat = [{name: _flat(name, value) for name, value in row.items()} for row in rows]
+            waiting.append(pa.RecordBatch.from_pylist(flat, schema=schema))
+            weight += waiting[-1].nbytes
+            if weight > GROUP_BYTES:
                 write()
 
         def write() -> None:
             nonlocal weight
-            file.write_table(pa.Table.from_pylist(waiting, schema=schema))
-            waiting.clear()
             weight = 0
+            file.write_table(pa.Table.from_batches(waiting, schema))
+            waiting.clear()
 
         yield add
-        write()
+        if waiting:
+            write()
 
 
 @contextmanager
@@ -103,26 +106,26 @@ def _splits(folder: Path, schema: pa.Schema) -> Iterator[Add]:
     with ExitStack() as files:
         opened: dict[str, Add] = {}
 
-        def add(row: Row) -> None:
-            split = _SPLITS[row["mode"]]
+        def add(rows: list[Row]) -> None:
+            split = _SPLITS[rows[0]["mode"]]
             if split not in opened:
                 opened[split] = files.enter_context(_parquet(data / f"{split}.parquet", schema))
-            opened[split](row)
+            opened[split](rows)
 
         yield add
 
 
-def _why(kind: RowKind, rollouts: int) -> str:
-    if not rollouts:
+def _why(kind: RowKind, reading: Reading) -> str:
+    if not reading.rollouts:
         return "none of its rollouts is wanted: those count that succeeded, and with --best those with a reward"
     missing = "token ids of model calls" if kind == "trajectories" else "model calls"
-    return f"its {rollouts:,} rollouts have no recorded {missing}"
+    return f"no recorded {missing} in its {reading}"
 
 
 def _flat(name: str, value: Any) -> Any:
     """Return what fits the column: messages have texts, and what is nested otherwise is JSON."""
     if name == "tools":
-        return None if value is None else json.dumps(value, ensure_ascii=False)
+        return _text(value)
     if name == "response" and value is not None:
         return _flat_message(value)
     if name in ("messages", "prompt", "completion"):
@@ -131,9 +134,12 @@ def _flat(name: str, value: Any) -> Any:
 
 
 def _flat_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    content = message.get("content")
-    is_text = content is None or isinstance(content, str)
-    return {**message, "content": content if is_text else json.dumps(content, ensure_ascii=False)}
+    texts = {name: _text(message.get(name)) for name in _TEXTS}
+    return {**texts, "tool_calls": message.get("tool_calls")}
+
+
+def _text(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _export(opened: Open) -> Callable[..., str]:
@@ -173,26 +179,21 @@ def _export(opened: Open) -> Callable[..., str]:
 
 
 async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, wanted: Wanted) -> str:
-    rollouts = count = 0
-    left_out: list[str] = []
+    reading = Reading()
+    count = 0
     with opened(target, _SCHEMAS[kind]) as add:
+
+        def written(ended: Ended) -> int:
+            rows = list(rows_of(run.run_id, ended, kind))
+            if rows:
+                add(rows)
+            return len(rows)
+
         async for ended in read_ended(run, wanted):
-            rollouts += 1
-            try:
-                found = list(rows_of(run.run_id, ended, kind))
-            except ValueError as exc:  # such as a broken reward
-                left_out.append(f"{ended.rollout.rollout_id}: {exc}")
-                continue
-            count += len(found)
-            for row in found:
-                add(row)
+            count += reading.make(written, ended) or 0
     if not count:
-        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, rollouts)}{_told_of(left_out)}")
-    return f"{count:,} rows of {rollouts:,} rollouts{_told_of(left_out)}"
-
-
-def _told_of(left_out: list[str]) -> str:
-    return f"; {len(left_out):,} left out, such as {left_out[0]}" if left_out else ""
+        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}")
+    return f"{count:,} rows of {reading}"
 
 
 jsonl = _export(_lines)

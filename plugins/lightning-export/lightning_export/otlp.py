@@ -21,7 +21,7 @@ from lightning_core.runs.folder import RunFolder
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.export import readable
 from lightning_core.types import RolloutMode, Span, SpanContext, TraceStatus
-from lightning_export.attempts import Ended, Wanted, agent_of, read_ended
+from lightning_export.attempts import Ended, Reading, Wanted, agent_of, read_ended
 
 BATCH_SIZE = 512
 """How many spans are sent at once."""
@@ -60,14 +60,14 @@ def otlp(
     )
     agent = agent_of(run)
     exporter = OTLPSpanExporter(endpoint=endpoint)
-    sent = traces = 0
+    reading = Reading()
+    sent = 0
 
     async def send() -> None:
-        nonlocal sent, traces
+        nonlocal sent
         batch: list[ReadableSpan] = []
         async for ended in read_ended(run, wanted):
-            traces += 1
-            batch += trace_of(ended, agent)
+            batch += reading.make(lambda each: trace_of(each, agent), ended) or []
             if len(batch) >= BATCH_SIZE:
                 sent += await asyncio.to_thread(_send, exporter, batch)
                 batch = []
@@ -77,7 +77,7 @@ def otlp(
         asyncio.run(send())
     finally:
         exporter.shutdown()  # type: ignore[no-untyped-call]
-    return f"sent {sent:,} spans of {traces:,} rollouts"
+    return f"sent {sent:,} spans of {reading}"
 
 
 def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:

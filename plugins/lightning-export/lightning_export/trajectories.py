@@ -133,8 +133,9 @@ class _Steps:
 
     def _answered(self, answer: Message) -> dict[str, Any]:
         step = self._add("agent", _atif_content(answer.get("content")))
-        if answer.get("reasoning_content"):
-            step["reasoning_content"] = answer["reasoning_content"]
+        if reasoning := answer.get("reasoning_content"):
+            is_text = isinstance(reasoning, str)
+            step["reasoning_content"] = reasoning if is_text else json.dumps(reasoning, ensure_ascii=False)
         calls = []
         for call in answer.get("tool_calls") or ():
             arguments = decoded(call["function"]["arguments"])
@@ -178,12 +179,14 @@ def _atif_content(content: Any) -> Any:
         return content or ""
     parts = []
     for part in content:
-        url = part["image_url"].get("url") if part.get("type") == "image_url" else None
+        image = part.get("image_url")
+        url = image.get("url") if isinstance(image, Mapping) else image
+        url = url if isinstance(url, str) else None
         kind = url.partition(";")[0].removeprefix("data:") if url and url.startswith("data:") else "image/png"
         if url is not None and kind in ("image/jpeg", "image/png", "image/gif", "image/webp"):
             parts.append({"type": "image", "source": {"media_type": kind, "path": url}})
         else:
-            parts.append({"type": "text", "text": part.get("text") or json.dumps(part, ensure_ascii=False)})
+            parts.append({"type": "text", "text": str(part.get("text") or "") or json.dumps(part, ensure_ascii=False)})
     return parts
 
 

@@ -111,6 +111,41 @@ def test_a_rollout_with_a_broken_reward_is_left_out_alone(make_run: Any, form: l
     assert "broken reward" in said
 
 
+@pytest.mark.parametrize("form", ["jsonl", "parquet", "hf", "atif"])
+def test_odd_parts_of_a_message_cost_nothing(make_run: Any, form: str) -> None:
+    content = [{"type": "image_url", "image_url": "https://x/y.png"}, {"type": "image_url"}]
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.prompt": json.dumps([{"role": "user", "content": content}]),
+        "gen_ai.completion": json.dumps(
+            [{"role": "assistant", "content": "A.", "reasoning_content": [{"text": "B."}]}]
+        ),
+    }
+    more = [Span.from_attributes(attributes=attributes, name="a span", start_time=20.0, end_time=20.0)]
+    make_run(*ROLLOUTS[:2], more=more)
+    assert f"{2 if form == 'atif' else 5} " in (said := export("--to", form, "-o", "out"))
+    assert said.endswith("of 2 rollouts\n")
+
+
+def test_a_rollout_of_which_nothing_can_be_made_costs_no_other(make_run: Any) -> None:
+    calls = [{"id": {"a": 1}, "type": "function", "function": {"name": "weather", "arguments": "{}"}}]
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.prompt": json.dumps([{"role": "tool", "content": "wet", "tool_call_id": 1}]),
+        "gen_ai.completion": json.dumps([{"role": "assistant", "content": "A.", "tool_calls": calls}]),
+    }
+    more = [Span.from_attributes(attributes=attributes, name="a span", start_time=20.0, end_time=20.0)]
+    make_run(*ROLLOUTS[:2], more=more)
+    assert "1 trajectories of 2 rollouts; 1 left out, such as ro-" in export("--to", "atif", "-o", "out")
+    assert len(list(Path("out").iterdir())) == 1
+
+
+def test_long_texts_are_written_group_by_group(make_run: Any) -> None:
+    make_run(*[("rain " * 1_000_000, "train", "Yes.", {"quality": 0.5})] * 4)
+    export("--to", "parquet", "-o", "rows.parquet")
+    assert parquet.ParquetFile("rows.parquet").num_row_groups == 2
+
+
 def test_datasets_loads_a_folder_with_a_split_for_each_mode(make_run: Any, tmp_path: Path) -> None:
     make_run(*ROLLOUTS)
     export("--to", "hf", "--rows", "trajectories", "-o", "rows")
