@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from atif import Trajectory
+
 from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode
@@ -43,9 +45,11 @@ def atif(
 
     reading = Reading()
 
+    def made(ended: Ended) -> Trajectory | None:
+        return trajectory_of(ended, run_id=run.run_id, agent=agent, version=version)
+
     def written(ended: Ended) -> bool:
-        trajectory = trajectory_of(ended, run_id=run.run_id, agent=agent, version=version)
-        if trajectory is None:
+        if (trajectory := made(ended)) is None:
             return False
         trial = _trial(ended, agent, version)
         folder = target / ended.rollout.rollout_id
@@ -55,7 +59,7 @@ def atif(
         return True
 
     async def write() -> int:
-        return sum([reading.make(written, ended) or False async for ended in read_ended(run, wanted)])
+        return sum([reading.make(written, ended) or False async for ended in read_ended(run, wanted, made)])
 
     if not (count := asyncio.run(write())):
         raise ConfigError(f"run {run.run_id} has no trajectory: no recorded model calls in its {reading}")

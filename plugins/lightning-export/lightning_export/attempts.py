@@ -82,8 +82,11 @@ def agent_of(run: RunFolder) -> str:
     return named.rpartition(":")[2] if isinstance(named, str) and named else "agent"
 
 
-async def read_ended(run: RunFolder, wanted: Wanted) -> AsyncIterator[Ended]:
+async def read_ended(run: RunFolder, wanted: Wanted, make: Callable[[Ended], Any]) -> AsyncIterator[Ended]:
     """Yield the rollouts in the order in which they were made; an algorithm's own calls are left out.
+
+    `best` are chosen among those of which `make` makes something, so that no input is lost where its best rollout has
+    no recorded call.
 
     Held at once are one page of rollouts, the spans of one attempt and, for `best`, an id and a reward for each input.
 
@@ -95,7 +98,7 @@ async def read_ended(run: RunFolder, wanted: Wanted) -> AsyncIterator[Ended]:
             remember_environment()
             for version in await store.query_resources():
                 remember_secrets("resources", version.resources)
-        chosen = None if wanted.best is None else await _best(store, wanted, wanted.best)
+        chosen = None if wanted.best is None else await _best(store, wanted, wanted.best, make)
         async for rollout in _rollouts(store, wanted):
             if chosen is not None and rollout.rollout_id not in chosen:
                 continue
@@ -145,9 +148,10 @@ async def _rollouts(store: LightningStore, wanted: Wanted) -> AsyncIterator[Atte
                 yield rollout
 
 
-async def _best(store: LightningStore, wanted: Wanted, count: int) -> set[str]:
+async def _best(store: LightningStore, wanted: Wanted, count: int, make: Callable[[Ended], Any]) -> set[str]:
     """Return the ids of the best rollouts of each input; of equally good ones the earliest."""
     best: dict[bytes, list[tuple[float, int, str]]] = {}
+    reading = Reading()
     place = 0
     async for rollout in _rollouts(store, wanted):
         place -= 1
@@ -155,7 +159,10 @@ async def _best(store: LightningStore, wanted: Wanted, count: int) -> set[str]:
             continue
         task = json.dumps([rollout.mode, rollout.input], sort_keys=True, default=str)
         kept = best.setdefault(hashlib.sha256(task.encode()).digest(), [])
-        heapq.heappush(kept, (reward, place, rollout.rollout_id))
-        if len(kept) > count:
-            heapq.heappop(kept)
+        if len(kept) < count or reward > kept[0][0]:
+            spans = list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
+            if reading.make(make, Ended(rollout, reward, spans)):
+                heapq.heappush(kept, (reward, place, rollout.rollout_id))
+                if len(kept) > count:
+                    heapq.heappop(kept)
     return {rollout_id for kept in best.values() for *_, rollout_id in kept}

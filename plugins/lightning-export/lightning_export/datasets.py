@@ -181,15 +181,18 @@ def _export(opened: Open) -> Callable[..., str]:
 async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, wanted: Wanted) -> str:
     reading = Reading()
     count = 0
+
+    def made(ended: Ended) -> list[Row]:
+        return list(rows_of(run.run_id, ended, kind))
+
     with opened(target, _SCHEMAS[kind]) as add:
 
         def written(ended: Ended) -> int:
-            rows = list(rows_of(run.run_id, ended, kind))
-            if rows:
+            if rows := made(ended):
                 add(rows)
             return len(rows)
 
-        async for ended in read_ended(run, wanted):
+        async for ended in read_ended(run, wanted, made):
             count += reading.make(written, ended) or 0
     if not count:
         raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}")

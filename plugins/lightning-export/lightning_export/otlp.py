@@ -63,11 +63,14 @@ def otlp(
     reading = Reading()
     sent = 0
 
+    def made(ended: Ended) -> list[ReadableSpan]:
+        return trace_of(ended, agent)
+
     async def send() -> None:
         nonlocal sent
         batch: list[ReadableSpan] = []
-        async for ended in read_ended(run, wanted):
-            batch += reading.make(lambda each: trace_of(each, agent), ended) or []
+        async for ended in read_ended(run, wanted, made):
+            batch += reading.make(made, ended) or []
             if len(batch) >= BATCH_SIZE:
                 sent += await asyncio.to_thread(_send, exporter, batch)
                 batch = []

@@ -25,21 +25,23 @@ TOLD = [
 Make = Callable[..., RunFolder]
 
 
-def attempt_spans(answer: str, rewards: dict[str, float]) -> list[Span]:
-    """Return what was recorded of two calls, the second of which continues the first, and a reward."""
+def attempt_spans(answer: str | None, rewards: dict[str, float]) -> list[Span]:
+    """Return what was recorded of two calls, the second of which continues the first, and a reward.
+
+    Without an answer it is the reward alone.
+    """
     first = [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
     second = [{"role": "assistant", "content": answer, "reasoning_content": "So it rains."}]
     given: dict[str, Any] = {}
     for index, (name, value) in enumerate(rewards.items()):
         given |= {f"agentlightning.reward.{index}.name": name, f"agentlightning.reward.{index}.value": value}
-    attributes = [
+    calls = [
         call_attributes(ASKED, first, [1, 2], [3, 4], [-0.5, -0.25]),
         call_attributes(TOLD, second, [1, 2, 3, 4, 5], [6], [-1.0]),
-        given,
     ]
     return [
         Span.from_attributes(attributes=each, name="a span", start_time=10.0 + place, end_time=10.5 + place)
-        for place, each in enumerate(attributes)
+        for place, each in enumerate([*([] if answer is None else calls), given])
         if each
     ]
 
@@ -73,7 +75,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("AGL_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
 
-    def make(*rollouts: tuple[Any, Any, str, dict[str, float]], more: Sequence[Span] = ()) -> RunFolder:
+    def make(*rollouts: tuple[Any, Any, str | None, dict[str, float]], more: Sequence[Span] = ()) -> RunFolder:
         folder = RunFolder.create(tmp_path / "runs", "run-1f")
 
         async def fill() -> None:

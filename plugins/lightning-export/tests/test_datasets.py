@@ -57,6 +57,15 @@ def test_sft_rows_are_of_the_best_rollouts_of_each_input(make_run: Any) -> None:
     assert {row["reward"] for row in lines("--rows", "messages", "--mode", "val")} == {0.25}
 
 
+def test_the_best_rollout_is_one_that_gives_rows(make_run: Any) -> None:
+    worse = [(RAIN, "train", answer, {"quality": reward}) for answer, reward in (("B.", 0.5), ("C.", 0.5), ("D.", 0.1))]
+    make_run((RAIN, "train", None, {"quality": 1.0}), *worse)
+    for kind in ("sft", "trajectories"):
+        assert {row["reward"] for row in lines("--rows", kind, "--best", "1")} == {0.5}
+    assert "2 rows of 1 rollouts" in export("--to", "jsonl", "--rows", "sft", "-o", "out")
+    assert "C." not in Path("out").read_text()
+
+
 def test_parquet_has_the_rows_of_jsonl(make_run: Any) -> None:
     make_run(*ROLLOUTS)
     for kind in ("messages", "sft", "trajectories", "triplets"):
