@@ -53,8 +53,12 @@ def with_trainer() -> None:
 
 
 if __name__ == "__main__":
-    mode = sys.argv[1] if len(sys.argv) > 1 else "runner"
-    if mode == "trainer":
-        with_trainer()
-    else:
-        asyncio.run(with_runner(*([ShowSpans()] if mode == "hook" else [])))
+    match sys.argv[1:]:
+        case [] | ["runner"]:
+            asyncio.run(with_runner())
+        case ["hook"]:
+            asyncio.run(with_runner(ShowSpans()))
+        case ["trainer"]:
+            with_trainer()
+        case other:
+            sys.exit(f"there is no mode {' '.join(other)!r}; it is runner, hook or trainer")

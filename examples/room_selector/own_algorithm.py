@@ -11,6 +11,7 @@ import rooms
 from lightning_http import LightningStoreClient
 
 from lightning_core import LightningStore, PromptTemplate, find_final_reward
+from lightning_core.errors import RunEnded
 from lightning_core.types import EnqueueRolloutRequest
 
 PROMPTS = (
@@ -34,6 +35,7 @@ async def measure(store: LightningStore, template: str, tasks: Sequence[rooms.Ta
 async def search(url: str, tasks: Sequence[rooms.Task]) -> str:
     """Return the best of the prompts, and end the run, so that its runners end."""
     async with LightningStoreClient(url) as store:
+        await store.dequeue_many_rollouts(limit=0)  # claims nothing; raises RunEnded where nobody would do the work
         scores = {}
         for template in PROMPTS:
             scores[template] = await measure(store, template, tasks)
@@ -43,5 +45,8 @@ async def search(url: str, tasks: Sequence[rooms.Task]) -> str:
 
 
 if __name__ == "__main__":
-    best = asyncio.run(search(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:4747", rooms.train()))
+    try:
+        best = asyncio.run(search(sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:4747", rooms.train()))
+    except RunEnded as exc:
+        sys.exit(f"{exc}; start `agl store` and `agl runner` anew for another search")
     print(f"best: {best.splitlines()[0]}")

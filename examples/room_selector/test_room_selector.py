@@ -53,6 +53,14 @@ def test_the_agent_can_be_debugged(mode: str, shows: str) -> None:
     assert shows in run(sys.executable, "debug_room.py", mode)
 
 
+def test_an_unknown_mode_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "debug_room.py", "hooks"], cwd=HERE, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 1
+    assert "there is no mode 'hooks'" in done.stderr
+
+
 def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own() -> None:
     model, base_url = start(sys.executable, "room_model.py", "0")
     store, url = start(*AGL, "store", "--port", "0")
@@ -65,6 +73,11 @@ def test_an_algorithm_a_store_and_a_runner_work_in_processes_of_their_own() -> N
         assert "0.94  Of the free rooms" in printed
         assert printed.splitlines()[-1].startswith("best: Of the free rooms")
         assert worker.wait(timeout=60) == 0  # the run has ended
+        again = subprocess.run(
+            [sys.executable, "own_algorithm.py", url], cwd=HERE, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert again.returncode == 1
+        assert "has ended; there is no more work; start `agl store`" in again.stderr
     finally:
         for process in (worker, store, model):
             process.terminate()
