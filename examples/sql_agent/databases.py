@@ -4,6 +4,7 @@ import random
 import sqlite3
 from contextlib import closing
 from functools import cache
+from itertools import count
 from typing import TypedDict
 
 SCHEMAS = {
@@ -98,10 +99,23 @@ def val() -> list[Question]:
     return list(shuffled()[6:])
 
 
+READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+CHECK_EVERY = 100_000
+MAX_CHECKS = 100
+
+
 def connect(database: str) -> sqlite3.Connection:
-    """Return a database of its own, in memory, which may be spoilt."""
+    """Return a database of its own, in memory, for a query that a model wrote.
+
+    It can only be read: no files, no settings. What takes more than ten million steps, or makes a value of more than
+    1 MB, is an error.
+    """
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     connection.executescript(SCHEMAS[database])
+    connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY)
+    checks = count(1)
+    connection.set_progress_handler(lambda: next(checks) >= MAX_CHECKS, CHECK_EVERY)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
     return connection
 
 
@@ -122,6 +136,6 @@ def same_rows(database: str, query: str, gold: str) -> bool:
 
 
 def _rows(database: str, query: str) -> list[tuple[object, ...]]:
-    """Run a query on a database of its own: one that deletes must not make another one's answer empty."""
+    """Run a query."""
     with closing(connect(database)) as connection:
         return connection.execute(query).fetchall()

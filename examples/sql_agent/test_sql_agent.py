@@ -1,8 +1,10 @@
 """The SQL agent on real databases, with the played model."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,27 @@ def test_execution_accuracy_compares_rows_and_not_texts(query: str, is_right: bo
     assert same_rows("concerts", query, "SELECT name FROM singer WHERE country = 'France'") == is_right
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "DELETE FROM singer",
+        "WITH old AS (SELECT 1) DELETE FROM singer",
+        "REPLACE INTO singer (id) VALUES (1)",
+        "CREATE TABLE more (id)",
+        "PRAGMA query_only = 0",
+        "VACUUM INTO '{file}'",
+        "ATTACH '{file}' AS other",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT MAX(i) FROM n",
+        "SELECT LENGTH(ZEROBLOB(2000000))",
+    ],
+)
+def test_a_query_can_only_read_and_for_a_while(query: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with closing(connect("concerts")) as connection, pytest.raises(sqlite3.Error):
+        connection.execute(query.format(file=file)).fetchall()
+    assert not file.exists()
+
+
 def test_the_order_counts_where_the_right_query_sorts() -> None:
     assert not same_rows("pets", "SELECT name FROM student", "SELECT name FROM student ORDER BY age")
 
@@ -59,7 +82,7 @@ def test_a_schema_has_the_tables_and_no_rows() -> None:
 
 def test_apo_finds_a_better_prompt(tmp_path: Path) -> None:
     printed = run("config.yaml", folder=tmp_path)
-    assert "reward on validation samples: 0.43 → 0.93" in printed
+    assert "reward on validation samples: 0.43 → 1.00" in printed
 
 
 def test_under_the_policy_writing_is_denied_recorded_and_penalised(tmp_path: Path) -> None:
