@@ -32,7 +32,7 @@ def ask_until_ended(url: str, path: str, body: Any) -> Any:
 def optimise(url: str, lines: list[str], *, lead: float, seed: int) -> None:
     """Climb on training samples, a line at a time; let the leader challenge the best one where it is far ahead."""
     chance = random.Random(seed)
-    leader = best = ask(f"{url}/candidates/0")
+    leader = best = ask_until_ended(url, "/candidates/0", None)
 
     def challenge() -> None:
         nonlocal best

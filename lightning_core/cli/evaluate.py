@@ -42,9 +42,10 @@ def evaluation_options(command: Any) -> Any:
 @click.option(
     "--model",
     metavar="DIR",
-    help="Let vLLM serve the model of this folder in the place of those of llm_proxy; comes with lightning-verl.",
+    help="Let vLLM serve the model of this folder in the place of that of llm_proxy; comes with lightning-verl.",
 )
 @click.option("--python", metavar="PATH", help="The interpreter of vLLM's environment; without it, this one.")
+@click.option("--as", "replaces", metavar="NAME", help="Whose place the --model takes, where llm_proxy has several.")
 @click.option("--samples", type=click.IntRange(min=1), help="How many samples, from the first on; all by default.")
 @click.option(
     "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How often to run each sample."
@@ -66,6 +67,7 @@ def evaluate(
     dataset: str | None,
     model: str | None,
     python: str | None,
+    replaces: str | None,
     samples: int | None,
     repeat: int,
     pass_at: float,
@@ -90,6 +92,9 @@ def evaluate(
     which: dict[str, Any] = {"name": class_path(Evaluate)}
     if model is not None:
         which = {"name": "evaluate-model", "model": _absolute(model), "arguments": list(arguments), "python": python}
+        which["replaces"] = replaces
+    elif replaces is not None:
+        raise click.UsageError("--as says whose place --model takes; give --model, too")
     elif arguments or python is not None:
         given = "--python" if python is not None else shlex.join(arguments)
         raise click.UsageError(f"{given} is for vLLM, which serves a model with --model only; name the model, too")

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+from lightning_proxy import LLMProxy
 from lightning_verl.vllm.evaluate import EvaluateModel
 
 from lightning_core import LLM, Trainer, rollout
@@ -37,27 +38,44 @@ ELSEWHERE = [
 ]
 
 
+JUDGE = [{"model_name": "judge", "litellm_params": {"model": "hosted_vllm/judge", "api_base": "http://127.0.0.1:9/v1"}}]
+
+
 @rollout
 async def who(task: str, llm: LLM) -> float:
-    async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key, max_retries=0) as client:
-        answer = await client.chat.completions.create(model=llm.model, messages=[{"role": "user", "content": task}])
-    return float(llm.model == "policy" and answer.choices[0].message.content == "I am trained, 99")
+    raise AssertionError("nothing is run")
 
 
-async def test_the_served_model_answers_under_the_names_of_the_proxys_models(tmp_path: Path) -> None:
+async def test_the_served_model_takes_one_place_and_leaves_it_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(SERVER)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {shlex.quote(sys.executable)} {tmp_path}/server.py "$@"\n')
     python.chmod(0o700)
-    algorithm = EvaluateModel(model="trained", python=str(python), arguments=["--max-model-len", "99"])
-    result = await Trainer(algorithm=algorithm, llm_proxy={"model_list": ELSEWHERE}).fit_async(who, ["Who?", "You?"])
+    proxy = LLMProxy(model_list=[*ELSEWHERE, *JUDGE])
+    algorithm = EvaluateModel(
+        model="trained", replaces="policy", python=str(python), arguments=["--max-model-len", "99"], max_samples=1
+    )
+    during = []
+
+    @rollout
+    async def agent(task: str, llm: LLM) -> float:
+        during.append([(each["model_name"], each["litellm_params"]["model"]) for each in proxy.model_list])
+        async with openai.AsyncOpenAI(base_url=llm.endpoint, api_key=llm.api_key or "none", max_retries=0) as client:
+            answer = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": task}])
+        return float(answer.choices[0].message.content == "I am trained, 99")
+
+    before = proxy.model_list
+    result = await Trainer(algorithm=algorithm, llm_proxy=proxy).fit_async(agent, ["Who?"])
     assert result.metrics["test_reward"] == 1.0
+    assert during == [[("judge", "hosted_vllm/judge"), ("policy", "hosted_vllm/trained")]]
+    assert proxy.model_list == before
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({}, "give llm_proxy a model_list"),
+        ({"llm_proxy": {"model_list": [*ELSEWHERE, *JUDGE]}}, "the place of one of policy, judge; say which with --as"),
         (
             {
                 "llm_proxy": {"model_list": ELSEWHERE},

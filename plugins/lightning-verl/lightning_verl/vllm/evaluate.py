@@ -13,10 +13,12 @@ from lightning_verl.vllm.server import VLLMServer
 
 
 class EvaluateModel(Evaluate):
-    """`Evaluate` with a trained model, which vLLM serves while that lasts, in the place of all models of the proxy.
+    """`Evaluate` with a trained model, which vLLM serves while that lasts, in the place of one of the proxy's.
 
     Args:
         model: A folder, such as `agl export RUN --to model` writes, or a name at Hugging Face.
+        replaces: The name in the proxy's model_list whose place it takes; None where there is only one. The others,
+            such as a judge's, stay.
         arguments: vLLM's own.
         python: The interpreter of the environment that vLLM is installed in; None for this one.
         repeat: As with `Evaluate`, as what follows.
@@ -26,6 +28,7 @@ class EvaluateModel(Evaluate):
         self,
         *,
         model: str,
+        replaces: str | None = None,
         arguments: Sequence[str] = (),
         python: str | None = None,
         repeat: PositiveInt = 1,
@@ -35,6 +38,7 @@ class EvaluateModel(Evaluate):
     ) -> None:
         super().__init__(repeat=repeat, max_samples=max_samples, pass_at=pass_at, mode=mode)
         self.model = model
+        self.replaces = replaces
         self.arguments = arguments
         self.python = python
 
@@ -42,18 +46,30 @@ class EvaluateModel(Evaluate):
         """Serve, and evaluate.
 
         Raises:
-            InvalidInput: When there is no model to take the place of, or one that agents call past the proxy.
+            InvalidInput: When it is not clear whose place the model takes, or agents call one past the proxy.
             VLLMFailed: When vLLM does not start.
         """
         proxy = self.get_llm_proxy()
         if not isinstance(proxy, LLMProxy) or not proxy.model_list:
             raise InvalidInput(
-                "the model takes the place of those of the proxy, and there is none; give llm_proxy a model_list with "
-                "the names that the agent asks for"
+                "the model takes the place of one of the proxy, and there is none; give llm_proxy a model_list with "
+                "the name that the agent asks for"
+            )
+        names = proxy.models()
+        name = names[0] if self.replaces is None else self.replaces
+        if name not in names or (self.replaces is None and len(names) > 1):
+            raise InvalidInput(
+                f"the model takes the place of one of {', '.join(names)}; say which with --as NAME, or with replaces "
+                f"from Python; got {self.replaces!r}"
             )
         past = [name for name, each in (self.get_initial_resources() or {}).items() if type(each) is LLM]
         if past:
             raise InvalidInput(f"initial_resources: the calls of {past[0]!r} do not go through the proxy; leave it out")
         async with VLLMServer(self.model, arguments=self.arguments, python=self.python) as server:
-            proxy.update_model_list([server.model_config(name) for name in proxy.models()])
-            await super().run(train_dataset, val_dataset)
+            before = list(proxy.model_list)
+            others = [each for each in before if each["model_name"] != name]
+            proxy.update_model_list([*others, server.model_config(name)])
+            try:
+                await super().run(train_dataset, val_dataset)
+            finally:
+                proxy.update_model_list(before)
