@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 from atif import Trajectory
@@ -32,25 +33,21 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
     """Make the trajectory of an attempt: what was said, each message once, in order.
 
     An answer is a step of the agent, with the engine's tokens where there are some; a tool's result is an observation
-    of the step that called it. An answer that the agent put into a prompt itself is marked as copied context.
+    of the step that called it. An answer that stands in a prompt only is marked as copied context. A call whose prompt
+    does not go on with a conversation, whole, begins another one: all but the first are embedded as subagents.
 
     Returns:
         The trajectory; None when no message was recorded.
     """
-    steps = _Steps()
     calls = agent_calls(ended.spans)
-    for call in calls:
-        steps.take(call)
-    if not steps.steps:
+    told = [
+        _told(conversation, f"{ended.rollout.attempt.attempt_id}{f'-{place}' if place else ''}", agent, version)
+        for place, conversation in enumerate(_conversations(calls))
+    ]
+    if not told:
         return None
-    attempt = ended.rollout.attempt
-    usages = [usage_of(call) for call in calls]
-    totals = {
-        "total_prompt_tokens": _sum(usage.input_tokens for usage in usages),
-        "total_completion_tokens": _sum(usage.output_tokens for usage in usages),
-        "total_cost_usd": _sum(usage.cost for usage in usages),
-        "total_steps": len(steps.steps),
-    }
+    first, *others = told
+    first["final_metrics"]["total_cost_usd"] = _sum(usage_of(call).cost for call in calls)
     own = {
         "rollout_id": ended.rollout.rollout_id,
         "status": ended.rollout.status,
@@ -58,22 +55,30 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
         "input": ended.rollout.input,
         "rewards": rewards_of(ended),
     }
-    return Trajectory.model_validate(
-        {
-            "schema_version": VERSION,
-            "session_id": run_id,
-            "trajectory_id": attempt.attempt_id,
-            "agent": {
-                "name": agent,
-                "version": version,
-                "model_name": next((call.model for call in calls if call.model), None),
-                "tool_definitions": next((list(call.tools) for call in calls if call.tools), None),
-            },
-            "steps": steps.steps,
-            "final_metrics": totals,
-            "extra": {OWN: own},
-        }
-    )
+    more = {"session_id": run_id, "extra": {OWN: own}, "subagent_trajectories": others or None}
+    return Trajectory.model_validate(first | more)
+
+
+def _told(conversation: "_Conversation", trajectory_id: str, agent: str, version: str) -> dict[str, Any]:
+    calls = conversation.calls
+    usages = [usage_of(call) for call in calls]
+    return {
+        "schema_version": VERSION,
+        "trajectory_id": trajectory_id,
+        "agent": {
+            "name": agent,
+            "version": version,
+            "model_name": next((call.model for call in calls if call.model), None),
+            "tool_definitions": next((list(call.tools) for call in calls if call.tools), None),
+        },
+        "steps": conversation.steps,
+        "final_metrics": {
+            "total_prompt_tokens": _sum(usage.input_tokens for usage in usages),
+            "total_completion_tokens": _sum(usage.output_tokens for usage in usages),
+            "total_cost_usd": _sum(usage.cost for usage in usages),
+            "total_steps": len(conversation.steps),
+        },
+    }
 
 
 def rewards_of(ended: Ended) -> dict[str, float]:
@@ -87,23 +92,34 @@ def rewards_of(ended: Ended) -> dict[str, float]:
     return {"reward": ended.reward}
 
 
-class _Steps:
+def _conversations(calls: Sequence[ModelCall]) -> list["_Conversation"]:
+    found: list[_Conversation] = []
+    by_end: dict[bytes, _Conversation] = {}
+    for call in calls:
+        digests = list(accumulate(call.messages, _digest, initial=b""))
+        known = next((count for count in range(len(digests) - 1, 0, -1) if digests[count] in by_end), 0)
+        conversation = by_end.pop(digests[known]) if known else _Conversation()
+        conversation.take(call, known)
+        if not known and conversation.steps:
+            found.append(conversation)
+        if conversation.steps:
+            by_end[_digest(digests[-1], call.answers[0]) if call.answers else digests[-1]] = conversation
+    return found
+
+
+class _Conversation:
     def __init__(self) -> None:
+        self.calls: list[ModelCall] = []
         self.steps: list[dict[str, Any]] = []
-        self._told: set[bytes] = set()
-        """Of each conversation up to a message that is told, a digest."""
         self._callers: dict[str, dict[str, Any]] = {}
         """By the id of a tool call, the newest step that made it."""
 
-    def take(self, call: ModelCall) -> None:
-        digest = b""
-        for message in call.messages:
-            digest = _digest(digest, message)
-            if digest not in self._told:
-                self._told.add(digest)
-                self._tell(message)
+    def take(self, call: ModelCall, known: int) -> None:
+        """Tell of a call what comes after the messages that are told."""
+        self.calls.append(call)
+        for message in call.messages[known:]:
+            self._tell(message)
         for answer, choice in list(zip(call.answers, call.choices, strict=False))[:1]:
-            self._told.add(_digest(digest, answer))
             step = self._answered(answer)
             if call.model is not None:
                 step["model_name"] = call.model

@@ -1,6 +1,7 @@
 """ATIF both ways: our attempts as trajectories, and trajectories as rollouts of a run."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from click.testing import CliRunner
 from lightning_export.trajectories import spans_of
 
 from lightning_core.adapter import read_model_calls
+from lightning_core.adapter.current_names import chat_text
 from lightning_core.cli import agl
+from lightning_core.types import Span
 
 TASK = {"question": "Rain in Bern?"}
 PUBLIC = {
@@ -81,6 +84,29 @@ def test_what_was_exported_comes_back_as_it_was(make_run: Any) -> None:
         assert before == after
 
 
+def test_each_conversation_of_an_attempt_is_a_trajectory(make_run: Any) -> None:
+    make_run((TASK, "val", "Yes.", {"quality": 0.5}))
+    coder = [{"role": "system", "content": "You code."}, {"role": "user", "content": "Sort."}]
+    told = rows("1f", "messages")[1]["messages"]
+    spans = [
+        call_span(20.0, coder, "Sorted.", [20], [21]),
+        call_span(21.0, [*told, {"role": "user", "content": "And then?"}], "Sun.", [1, 2, 3, 4, 5, 6, 7], [8]),
+    ]
+    shutil.rmtree("runs/run-1f")
+    Path("1f-messages").unlink()
+    make_run((TASK, "val", "Yes.", {"quality": 0.5}), more=spans)
+    invoke("export", "1f", "--to", "atif", "-o", "job")
+    [path] = Path("job").glob("*/agent/trajectory.json")
+    found = Trajectory.model_validate_json(path.read_bytes())
+    assert [step.message for step in found.steps][2:] == ["", "Yes.", "And then?", "Sun."]
+    [other] = found.subagent_trajectories or ()
+    assert [step.message for step in other.steps] == ["You code.", "Sort.", "Sorted."]
+    [run, *_] = invoke("import", "job").split(":")
+    for kind, column in (("messages", "messages"), ("trajectories", "response_ids")):
+        before, after = ([row[column] for row in rows(each, kind)] for each in ("1f", run))
+        assert sorted(map(str, after)) == sorted(map(str, before))
+
+
 def test_trajectories_of_others_are_rollouts(make_run: Any, tmp_path: Path) -> None:
     trial = tmp_path / "jobs" / "trial-1"
     (trial / "agent").mkdir(parents=True)
@@ -119,6 +145,17 @@ def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(make_run: Any, t
     assert done.exit_code == 2
     assert "other.json is not an ATIF trajectory" in done.output
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-1f"]
+
+
+def call_span(time: float, messages: list[Any], answer: str, prompt: list[int], response: list[int]) -> Span:
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.input.messages": chat_text(messages),
+        "gen_ai.output.messages": chat_text([{"role": "assistant", "content": answer}]),
+        "prompt_token_ids": prompt,
+        "response_token_ids": response,
+    }
+    return Span.from_attributes(attributes=attributes, name="a span", start_time=time, end_time=time + 0.5)
 
 
 def rows(run: str, kind: str) -> list[dict[str, Any]]:
