@@ -145,14 +145,14 @@ class VERL(Algorithm):
                 trainer_cls=self._trainer_cls,
             )
             parts = Parts(
-                bridge,
-                manager,
-                serving,
-                outcome,
-                Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
-                ending,
-                settings.learning,
-                self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
+                bridge=bridge,
+                manager=manager,
+                serving=serving,
+                outcome=outcome,
+                schedule=Schedule(settings.checkpoint_seconds, budget=self.get_budget()),
+                ending=ending,
+                options=settings.learning,
+                report=self._told_once(bridge, f"{folder}/reported", await store.load_state(f"{folder}/reported")),
             )
             await manager.cancel_left()
             training = Training(plan, parts, is_spent=self._is_spent)
@@ -175,7 +175,7 @@ class VERL(Algorithm):
         check_versions()
         ray = settings.verl.ray_kwargs.get("ray_init") or {}
         is_elsewhere = bool(ray.get("address") or os.environ.get("RAY_ADDRESS") or settings.verl.trainer.nnodes > 1)
-        check_accelerator(settings.device, is_elsewhere=is_elsewhere)
+        check_accelerator(settings.own.device, is_elsewhere=is_elsewhere)
         check_settings(settings, n_train=n_train, n_val=n_val, n_test=n_test)
         self._check_proxy()
         self._check_policies()

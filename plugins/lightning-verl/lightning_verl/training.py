@@ -125,7 +125,7 @@ class Training:
 
         check_form(config.actor_rollout_ref.rollout.multi_turn.format)
         self._complete(config)
-        told = _told_of(config.actor_rollout_ref.model)
+        told = told_of(config.actor_rollout_ref.model)
         if fault := fault_of_positions(told, str(config.actor_rollout_ref.model.path)):
             raise ConfigError(fault)
         let_servers_go_as_far(config, told, row=self._row)
@@ -203,7 +203,7 @@ class Training:
             sampling={"train": train, "val": val},
             chat_template=OmegaConf.to_container(config.data.apply_chat_template_kwargs),
             max_response_tokens=rollout.response_length,
-            max_context_tokens=longest_conversation(config, _told_of(model), row=self._row),
+            max_context_tokens=longest_conversation(config, told_of(model), row=self._row),
             tool_parser=tools,
             reasoning=reasoning_marks(self._trainer.tokenizer),
             stop_token_ids=tools.stop_token_ids,
@@ -229,8 +229,12 @@ class Training:
                 self._trainer = None  # Ray ends next, and who killed a worker then would start it again
 
 
-def _told_of(model: DictConfig) -> Mapping[str, Any]:
-    """Return a model's own configuration; nothing where verl fetches it later."""
+def told_of(model: DictConfig) -> Mapping[str, Any]:
+    """Return a model's own configuration, as transformers reads it; nothing where verl fetches it later.
+
+    Args:
+        model: `actor_rollout_ref.model`.
+    """
     if "://" in str(model.path):
         return {}
     from transformers import AutoConfig

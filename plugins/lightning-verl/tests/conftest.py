@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads only wait for each
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
+def shared_ray() -> Iterator[None]:
     """A Ray for all tests of a process."""
     import ray
 
@@ -22,7 +22,7 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_queue(cluster: None) -> Iterator[None]:
+def shared_queue(shared_ray: None) -> Iterator[None]:
     from lightning_verl.verl_internals.queue import own_queue
     from omegaconf import OmegaConf
 
@@ -31,10 +31,10 @@ def shared_queue(cluster: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def queue(shared_queue: None) -> Iterator[None]:
-    """A TransferQueue in it, without training rows."""
+def queue(shared_queue: None) -> None:
+    """A TransferQueue in it, without rows."""
     import transfer_queue as tq
 
-    yield
-    if left := list((tq.kv_list("train") or {}).get("train", ())):
-        tq.kv_clear(keys=left, partition_id="train")
+    for partition, rows in (tq.kv_list() or {}).items():
+        if rows:
+            tq.kv_clear(keys=list(rows), partition_id=partition)

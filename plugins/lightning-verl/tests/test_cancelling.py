@@ -36,7 +36,7 @@ class Endless:
 
 
 @pytest.mark.parametrize("name", ["LLMServerClient", "FullyAsyncLLMServerClient"])
-async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(name: str, cluster: None) -> None:
+async def test_a_cancelled_call_ends_at_the_server_and_frees_its_place(name: str, shared_ray: None) -> None:
     from lightning_verl.verl_internals.trainer import RAY_ENDS, CancelsCalls
     from verl.workers.rollout import llm_server
     from verl.workers.rollout.router import GlobalRequestLoadBalancer

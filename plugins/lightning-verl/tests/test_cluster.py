@@ -15,7 +15,7 @@ from lightning_core.errors import AlgorithmError, ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of verl
-    from lightning_verl import cluster as ray_for_verl
+    from lightning_verl import cluster
     from lightning_verl.cluster import logs_named
 
 pytestmark = pytest.mark.filterwarnings(  # of verl
@@ -42,21 +42,21 @@ def test_generation_with_devices_of_its_own_is_counted(
             "actor_rollout_ref.rollout": {"nnodes": 2, "n_gpus_per_node": 1},
         }
     ).verl
-    monkeypatch.setattr(ray_for_verl, "get_resource_name", lambda: "GPU")
+    monkeypatch.setattr(cluster, "get_resource_name", lambda: "GPU")
     for name in ("cluster_resources", "available_resources"):
-        monkeypatch.setattr(ray_for_verl.ray, name, lambda: has)
+        monkeypatch.setattr(cluster.ray, name, lambda: has)
     if missing is None:
-        ray_for_verl._check_resources(config)
+        cluster._check_resources(config)
         return
     with pytest.raises(ConfigError) as caught:
-        ray_for_verl._check_resources(config)
+        cluster._check_resources(config)
     assert missing in str(caught.value)
     named = "for separate_async actor_rollout_ref.rollout.nnodes=2 times actor_rollout_ref.rollout.n_gpus_per_node=1)"
     assert (named in str(caught.value)) is (mode == "separate_async")
 
 
 @pytest.mark.slow
-def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error(cluster: None) -> None:
+def test_an_error_of_a_worker_names_its_log_and_quotes_its_last_error(shared_ray: None) -> None:
     def fail() -> None:
         raise ValueError("no such layer")
 

@@ -98,7 +98,7 @@ def test_a_second_training_in_a_cluster_is_refused_and_the_first_keeps_its_queue
     assert tq.kv_list("first")["first"]["mine"] == {"step": 1}
 
 
-def test_a_ray_that_this_process_has_started_is_refused(cluster: None) -> None:
+def test_a_ray_that_this_process_has_started_is_refused(shared_ray: None) -> None:
     refused = pytest.raises(ConfigError, match="this process has started Ray already, for another training or someth")
     with refused, ray_cluster(OmegaConf.create({})):
         pass

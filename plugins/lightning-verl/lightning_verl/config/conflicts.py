@@ -68,19 +68,40 @@ _WITHOUT_EFFECT = {
 """By key, or what keys are under, why it is not used."""
 
 _UNUSED = (
-    *("skip", f"{_ROLLOUT}.agent.num_workers", f"{_ROLLOUT}.moe_load_balance_metrics_interval"),
-    *(f"{_ROLLOUT}.over_sample_rate", f"{_ROLLOUT}.trace"),
-    *("data.audio_key", "data.image_key", "data.image_patch_size", "data.video_key", "data.mm_processor_kwargs"),
-    *("data.dataloader_num_workers", "data.filter_overlong_prompts", "data.filter_overlong_prompts_workers"),
-    *("data.prompt_key", "data.return_full_prompt", "data.return_multi_modal_inputs", "data.return_raw_chat"),
-    *("data.return_raw_input_ids", "data.reward_fn_key", "data.truncation", "data.trust_remote_code", "data.use_shm"),
-    *("data.val_batch_size", "data.validation_shuffle", "trainer.balance_batch", "trainer.esi_redundant_time"),
-    *("trainer.log_val_generations", "trainer.ray_wait_register_center_timeout", "trainer.use_v1"),
+    "skip",
+    f"{_ROLLOUT}.agent.num_workers",
+    f"{_ROLLOUT}.moe_load_balance_metrics_interval",
+    f"{_ROLLOUT}.over_sample_rate",
+    f"{_ROLLOUT}.trace",
+    "data.audio_key",
+    "data.image_key",
+    "data.image_patch_size",
+    "data.video_key",
+    "data.mm_processor_kwargs",
+    "data.dataloader_num_workers",
+    "data.filter_overlong_prompts",
+    "data.filter_overlong_prompts_workers",
+    "data.prompt_key",
+    "data.return_full_prompt",
+    "data.return_multi_modal_inputs",
+    "data.return_raw_chat",
+    "data.return_raw_input_ids",
+    "data.reward_fn_key",
+    "data.truncation",
+    "data.trust_remote_code",
+    "data.use_shm",
+    "data.val_batch_size",
+    "data.validation_shuffle",
+    "trainer.balance_batch",
+    "trainer.esi_redundant_time",
+    "trainer.log_val_generations",
+    "trainer.ray_wait_register_center_timeout",
+    "trainer.use_v1",
     "trainer.validation_data_dir",
 )
 """Keys, or what keys are under, that have no effect here, of which nobody learns something else."""
 
-_LOST = {
+_REFUSED = {
     "trainer.del_local_ckpt_after_load": "what was learned would be gone if the run ended before its next checkpoint",
     "actor_rollout_ref.actor.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
     "critic.checkpoint.async_save": "no run could go on from what verl does not write down as newest",
@@ -138,7 +159,7 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
     if own.advantage == "rollout" and estimator not in OWN_ESTIMATORS:
         yield (
             "agentlightning.advantage",
-            f"{ours} have that; others take each row for a sample: set it to row",
+            f"{estimator} takes each row for a sample ({ours} have whole rollouts): set it to row",
         )
     if own.advantage == "row" and estimator == "grpo" and own.credit != "final":
         yield (
@@ -149,14 +170,14 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
     if own.mask_truncated and (own.advantage == "row" or estimator not in OWN_ESTIMATORS):
         yield (
             "agentlightning.mask_truncated",
-            "it leaves rows out, and this estimator compares rows, so that their rewards would be missing; use "
+            f"it leaves rows out, and {estimator} compares rows here, so that their rewards would be missing; use "
             f"agentlightning.advantage=rollout with {ours}",
         )
     if facts.config.algorithm.use_kl_in_reward and estimator in ("grpo", "rloo") and own.advantage != "row":
         yield (
             "algorithm.use_kl_in_reward",
-            "it changes rewards after they have been compared; set actor_rollout_ref.actor.use_kl_loss=true instead, "
-            "or agentlightning.advantage=row",
+            f"it changes rewards after {estimator} has compared them; set "
+            "actor_rollout_ref.actor.use_kl_loss=true instead, or agentlightning.advantage=row",
         )
     if own.call_discount != 1.0 and own.credit != "discounted":
         yield "agentlightning.call_discount", "it has an effect with agentlightning.credit=discounted only"
@@ -165,8 +186,8 @@ def _of_samples(facts: Facts) -> Iterator[tuple[str, str]]:
     if own.overlong_buffer and own.credit != "final":
         yield (
             "agentlightning.credit",
-            "agentlightning.overlong_buffer lowers the reward of a whole rollout; set it to final, or "
-            "agentlightning.mask_truncated instead",
+            "agentlightning.overlong_buffer lowers the reward of a whole rollout; set "
+            "agentlightning.credit=final, or agentlightning.mask_truncated instead of the buffer",
         )
     rows, limit = own.trace_aggregator, "trajectory_max_response_length"
     is_default = rows.level == "trajectory" and limit not in rows.model_fields_set
@@ -198,7 +219,7 @@ def _of_losses(facts: Facts) -> Iterator[tuple[str, str]]:
             yield (
                 POLICY_LOSS,
                 "with it and bypass_mode, algorithm.rollout_correction.rollout_is and rollout_rs have no effect; leave "
-                "them out, or leave it out",
+                "these out, or the loss_mode",
             )
     elif correction.loss_type == "ppo_clip" and correction.rollout_is:
         yield (
@@ -263,17 +284,18 @@ def _of_checkpoints_and_groups(facts: Facts) -> Iterator[tuple[str, str]]:
         )
     if facts.given.get("trainer.save_freq") is not None and "checkpoint_minutes" in facts.own.model_fields_set:
         yield "trainer.save_freq", "it says in steps what agentlightning.checkpoint_minutes says; set one of the two"
-    yield from ((key, f"{why}; leave it out") for key, why in _LOST.items() if facts.value(key))
+    yield from ((key, f"{why}; leave it out") for key, why in _REFUSED.items() if facts.value(key))
     if groups.enable and groups.metric != "reward":
         yield "algorithm.filter_groups.metric", "groups are compared by the rewards that agents give; set it to reward"
     if trainer.val_only and not trainer.val_before_train:
         yield "trainer.val_before_train", "without it verl trains although trainer.val_only is true; leave one out"
     changed = facts.config.actor_rollout_ref.model.override_config
-    if any(isinstance(changes(changed).get(name), Mapping) for name in ROPE):
-        yield (
-            f"{_MODEL}.override_config",
-            f"neither verl nor its servers can change {' or '.join(ROPE)}; write it into the config.json of the model",
-        )
+    for name in ROPE:
+        if isinstance(changes(changed).get(name), Mapping):
+            yield (
+                f"{_MODEL}.override_config.{name}",
+                "neither verl nor its servers can change it; write it into the config.json of the model",
+            )
 
 
 def faults_of_conflicts(facts: Facts, *, packaged: DictConfig) -> Iterator[str]:

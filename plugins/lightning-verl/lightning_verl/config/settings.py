@@ -80,16 +80,6 @@ class Settings:
     """The keys of verl's that the machine has answered, and not the user: another answer is no other training."""
 
     @property
-    def device(self) -> str | None:
-        """`cpu`, `cuda`, or None."""
-        return self.own.device
-
-    @property
-    def backend(self) -> str:
-        """How the proxy asks verl's rollout servers."""
-        return self.own.backend
-
-    @property
     def batch_size(self) -> int:
         """How many groups verl learns from at once."""
         return int(self.verl.data.train_batch_size) // updates_per_step(self.verl)

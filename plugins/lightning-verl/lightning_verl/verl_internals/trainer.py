@@ -143,7 +143,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._is_training = False
         self._fetched = (0, 0)
         self._sampled: Sequence[str] = ()
-        self._parts: MiniBatches
+        self._mini_batches: MiniBatches
         self._n_critic_workers = 1
         self._n_rows = 0
         self.learned_steps = 0
@@ -308,9 +308,8 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._loader_state = copy.deepcopy(self.train_dataloader.state_dict())
         # verl saves the last step by itself where `total_training_steps` ends the run, and not where the epochs do.
         is_last = self.global_steps // self.steps_per_epoch >= self.config.trainer.total_epochs
-        if (
-            self.lightning.schedule.is_due() or is_last
-        ) and self._is_unsaved:  # before the servers wake, and take their memory
+        is_due = is_last or self.lightning.schedule.is_due()
+        if is_due and self._is_unsaved:  # before the servers wake, and take their memory
             with marked_timer("save_checkpoint", self.timing_raw, color="green"):
                 self._save_checkpoint()
         super().on_step_end()
@@ -323,9 +322,9 @@ class LightningMixin(_Base):  # type: ignore[misc]
         self._sampled = batch.keys
         batch = super()._balance_batch(batch, metrics, **more)  # fills it up, see `_get_required_batch_multiple`
         lengths = [tag["seq_len"] for tag in batch.tags]
-        order = self._order(batch, self._parts.n_workers)
+        order = self._order(batch, self._mini_batches.n_workers)
         batch.reorder(order)
-        found = log_seqlen_unbalance(lengths, np.array_split(order, self._parts.n_workers), "global_seqlen")
+        found = log_seqlen_unbalance(lengths, np.array_split(order, self._mini_batches.n_workers), "global_seqlen")
         metrics.update({name: value for name, value in found.items() if "balanced" in name})
         return batch
 
@@ -341,7 +340,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
         n_ref_workers = _n_workers(self.ref_policy_wg, "ref") if has_ref else dp_size
         # Micro-batches of a fixed size divide what the config calls a mini-batch.
         is_fixed = not self.config.actor_rollout_ref.actor.use_dynamic_bsz
-        self._parts = make_mini_batches(
+        self._mini_batches = make_mini_batches(
             self._sampled,
             updates=[max(1, n_groups // size) for size in sizes],
             n_workers=dp_size,
@@ -351,21 +350,21 @@ class LightningMixin(_Base):  # type: ignore[misc]
                 math.lcm(*sizes) * self.config.actor_rollout_ref.rollout.n if is_fixed else 1,
             ),
         )
-        return self._parts.n_rows
+        return self._mini_batches.n_rows
 
     def _order(self, batch: "KVBatchMeta", n_workers: int) -> list[int]:
         lengths = [tag["seq_len"] for tag in batch.tags]
         costs = calculate_workload(torch.tensor(lengths)).tolist()
-        return self._parts.order(batch.keys, costs, n_workers=n_workers)
+        return self._mini_batches.order(batch.keys, costs, n_workers=n_workers)
 
     def _sized(self, update: Callable[["KVBatchMeta"], Any], model: int) -> Callable[["KVBatchMeta"], Any]:
         def sized(batch: "KVBatchMeta") -> Any:
-            if model == 1 and self._n_critic_workers != self._parts.n_workers:
+            if model == 1 and self._n_critic_workers != self._mini_batches.n_workers:
                 batch = copy.copy(batch)  # the actor's order stays
                 batch.reorder(self._order(batch, self._n_critic_workers))
-            batch.extra_info["mini_batch_size"] = self._parts.rows_for_each(model)
+            batch.extra_info["mini_batch_size"] = self._mini_batches.rows_for_each(model)
             # What a mean over rows is taken over: not padding, nor what a correction rejected as a whole.
-            batch.extra_info["global_batch_size"] = max(self._n_rows, 1) / self._parts.updates[model]
+            batch.extra_info["global_batch_size"] = max(self._n_rows, 1) / self._mini_batches.updates[model]
             return update(batch)
 
         return sized
@@ -374,6 +373,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
 
     def _compute_advantage(self, batch: "KVBatchMeta", metrics: dict[str, Any]) -> "KVBatchMeta":
         batch = super()._compute_advantage(batch, metrics)
+        options = self.lightning.options
         rows = StoredRows(batch, _LEARNED_FROM)
         masks = rows.numbers("response_mask") or []
         scores, rewards = rows.numbers("rm_scores"), rows.numbers("token_level_rewards")
@@ -382,7 +382,7 @@ class LightningMixin(_Base):  # type: ignore[misc]
             keys=batch.keys,
             masks=masks,
             answers=rows.objects("answers"),
-            options=self.lightning.options,
+            options=options,
             values=rows.numbers("values"),
             penalties=_difference(rewards or (), scores or ()) if has_penalties else None,
             gamma=self.config.algorithm.gamma,
@@ -390,17 +390,17 @@ class LightningMixin(_Base):  # type: ignore[misc]
         )
         self._n_rows = result.n_rows
         metrics.update(_difference_of_logprobs(rows, masks))
-        if self.lightning.options.advantage == "row" and self.lightning.options.loss == "verl":
+        if options.advantage == "row" and options.loss == "verl":
             return batch
         advantages, returns = (rows.numbers("advantages") or [], rows.numbers("returns") or [])
-        if self.lightning.options.advantage == "rollout":
+        if options.advantage == "rollout":
             advantages, returns = result.advantages, result.returns
         fields = {"returns": returns}
-        if self.lightning.options.loss == "rollout" and self.lightning.options.weights_in == "loss":
+        if options.loss == "rollout" and options.weights_in == "loss":
             # verl's losses multiply by these, for corrections of the rollout's distribution.
             corrections = rows.numbers("rollout_is_weights") or [np.ones(len(mask)) for mask in masks]
             fields["rollout_is_weights"] = _scaled(corrections, result.weights)
-        elif self.lightning.options.loss == "rollout":
+        elif options.loss == "rollout":
             advantages = _scaled(advantages, result.weights)
         fields["advantages"] = advantages
         return write_fields(batch, fields)

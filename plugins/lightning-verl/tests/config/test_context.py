@@ -7,6 +7,7 @@ import pytest
 from lightning_verl.config import load_settings
 from lightning_verl.config.context import let_servers_go_as_far, longest_conversation
 from lightning_verl.testing import make_tiny_model
+from lightning_verl.training import told_of
 from omegaconf import DictConfig
 
 CONTEXT, LONGER = 64, 256
@@ -29,11 +30,6 @@ def config_of(model: Path | str, **more) -> DictConfig:
     ).verl
 
 
-def told_of(config: DictConfig) -> dict[str, object]:
-    path = Path(config.actor_rollout_ref.model.path) / "config.json"
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
 def limits(config: DictConfig) -> tuple[int | None, int | None]:
     """What verl's servers are told: the longest conversation, and the model's context where it is not the model's."""
     model = config.actor_rollout_ref.model
@@ -43,59 +39,59 @@ def limits(config: DictConfig) -> tuple[int | None, int | None]:
 @pytest.mark.parametrize(("row", "longest"), [(1000, LONGER), (100, 100)])
 def test_a_conversation_with_yarn_goes_on_behind_what_the_model_was_trained_on(with_yarn, row, longest):
     config = config_of(with_yarn)
-    assert longest_conversation(config, told_of(config), row=row) == longest
-    let_servers_go_as_far(config, told_of(config), row=row)
+    assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=row) == longest
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=row)
     assert limits(config) == (longest, LONGER)
-    assert longest_conversation(config, told_of(config), row=row) == longest
+    assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=row) == longest
 
 
 def test_the_model_is_left_as_it_is_where_rows_are_short(with_yarn):
     config = config_of(with_yarn)
-    let_servers_go_as_far(config, told_of(config), row=40)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=40)
     assert limits(config) == (40, None)
 
 
 def test_a_length_that_is_asked_for_stays(with_yarn):
     config = config_of(with_yarn, **{"actor_rollout_ref.rollout.max_model_len": 80})
-    let_servers_go_as_far(config, told_of(config), row=1000)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (80, LONGER)
 
 
 def test_verl_takes_the_context_that_the_user_says(with_yarn):
     config = config_of(with_yarn, **{"+actor_rollout_ref.model.override_config.max_position_embeddings": 128})
-    let_servers_go_as_far(config, told_of(config), row=1000)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (None, 128)
-    assert longest_conversation(config, told_of(config), row=1000) == 128
+    assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=1000) == 128
 
 
 def test_a_model_without_yarn_is_left_as_it_is(tmp_path):
     config = config_of(make_tiny_model(tmp_path / "model", context=CONTEXT))
-    let_servers_go_as_far(config, told_of(config), row=1000)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (None, None)
-    assert longest_conversation(config, told_of(config), row=1000) == CONTEXT
+    assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=1000) == CONTEXT
 
 
 @pytest.mark.parametrize(("row", "longest"), [(CONTEXT - 4, CONTEXT - 4), (1000, CONTEXT)])
 def test_vllm_plans_memory_for_the_longest_conversation_and_not_for_the_whole_context(tmp_path, row, longest):
     path = make_tiny_model(tmp_path / "model", context=CONTEXT)
     config = load_settings({"actor_rollout_ref.model.path": str(path)}, preset="grpo").verl
-    let_servers_go_as_far(config, told_of(config), row=row)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=row)
     assert limits(config) == (longest, None)
-    assert longest_conversation(config, told_of(config), row=row) == longest
+    assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=row) == longest
 
 
 def test_a_length_that_is_asked_of_vllm_stays(tmp_path):
     path, asked = make_tiny_model(tmp_path / "model", context=CONTEXT), {"actor_rollout_ref.rollout.max_model_len": 50}
     config = load_settings({"actor_rollout_ref.model.path": str(path), **asked}, preset="grpo").verl
-    let_servers_go_as_far(config, told_of(config), row=20)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=20)
     assert limits(config) == (50, None)
 
 
 def test_a_model_that_verl_fetches_later_is_as_long_as_a_row():
     config = config_of("hdfs://somewhere/model")
-    let_servers_go_as_far(config, told_of(config), row=1000)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
     assert limits(config) == (None, None)
-    assert longest_conversation(config, told_of(config), row=1000) == 1000
+    assert longest_conversation(config, told_of(config.actor_rollout_ref.model), row=1000) == 1000
 
 
 def test_the_generator_of_hugging_face_goes_as_far(with_yarn):
@@ -111,6 +107,6 @@ def test_verls_servers_allow_as_much(with_yarn):
     from verl.workers.rollout.utils import get_max_position_embeddings
 
     config = config_of(with_yarn)
-    let_servers_go_as_far(config, told_of(config), row=1000)
+    let_servers_go_as_far(config, told_of(config.actor_rollout_ref.model), row=1000)
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model, dataclass_type=HFModelConfig)
     assert get_max_position_embeddings(model.hf_config) == LONGER

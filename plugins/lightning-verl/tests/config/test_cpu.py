@@ -40,7 +40,7 @@ def test_one_key_sets_all_that_a_cpu_needs(key, value):
 
 def test_verls_own_key_means_the_same():
     settings = load_settings(["trainer.device=cpu"])
-    assert settings.device == "cpu"
+    assert settings.own.device == "cpu"
     assert settings.verl.actor_rollout_ref.rollout.name == "hf"
 
 

@@ -71,7 +71,7 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "set it to row"),
+        (["algorithm.adv_estimator=opo", "agentlightning.advantage=rollout"], "opo takes each row for a sample"),
         (
             ["algorithm.adv_estimator=opo", "agentlightning.mask_truncated=true"],
             "mask_truncated is True: it leaves rows out",
@@ -142,7 +142,7 @@ def test_what_is_no_configuration_is_refused(tmp_path: Path):
         ),
         (
             ["+actor_rollout_ref.model.override_config.rope_scaling={rope_type: yarn, factor: 4}"],
-            "neither verl nor its servers can change rope_parameters or rope_scaling; write it into the config",
+            "override_config.rope_scaling is {'rope_type': 'yarn', 'factor': 4}: neither verl nor its servers",
         ),
         (["distillation.enabled=true"], "what the teacher says is collected by verl's own agents"),
         (

@@ -61,7 +61,7 @@ def test_the_dictionary_of_0_3_is_taken_as_it_is():
         assert OmegaConf.select(settings.verl, keys) == value
     assert settings.verl.trainer.v1.trainer_mode == "sync"  # what was not said is verl's
     assert (settings.learning.level, settings.learning.max_prompt_length) == ("transition", 4096)
-    assert settings.device is None
+    assert settings.own.device is None
 
 
 def leaves(values, inside=""):
@@ -90,7 +90,7 @@ def test_our_own_keys_say_how_it_is_learned_and_do_not_go_to_verl():
     assert (learning.level, learning.max_prompt_length, learning.max_response_length) == ("trajectory", 100, 8192)
     assert (learning.credit, learning.call_discount, learning.on_failure) == ("discounted", 0.5, -1.0)
     assert learning.reward_weights == {"right": 1.0, "short": -0.5}
-    assert settings.backend == "openai"
+    assert settings.own.backend == "openai"
     assert "agentlightning" not in settings.verl
 
 
