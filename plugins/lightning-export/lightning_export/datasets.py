@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -40,6 +41,7 @@ _SCHEMAS: Mapping[RowKind, pa.Schema] = {
             "loss_mask": pa.list_(pa.int8()),
             "logprobs": pa.list_(pa.float64()),
             "call_rewards": pa.list_(pa.float64()),
+            "model": pa.string(),
         }
     ),
     "triplets": pa.schema(
@@ -182,21 +184,25 @@ async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, want
     reading = Reading()
     count = 0
 
+    refused: Counter[str] = Counter()
+
     def made(ended: Ended) -> list[Row]:
-        return list(rows_of(run.run_id, ended, kind))
+        return list(rows_of(run.run_id, ended, kind, Counter()))
 
     with opened(target, _SCHEMAS[kind]) as add:
 
         def written(ended: Ended) -> int:
-            if rows := made(ended):
+            if rows := list(rows_of(run.run_id, ended, kind, refused)):
                 add(rows)
             return len(rows)
 
         async for ended in read_ended(run, wanted, made):
             count += reading.make(written, ended) or 0
+    of_answers = ", ".join(f"{number:,} {reason}" for reason, number in sorted(refused.items()))
+    told = f"; answers in no row: {of_answers}" if refused else ""
     if not count:
-        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}")
-    return f"{count:,} rows of {reading}"
+        raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}{told}")
+    return f"{count:,} rows of {reading}{told}"
 
 
 jsonl = _export(_lines)

@@ -1,6 +1,7 @@
 """The rows of a dataset: what training and evaluation read of an attempt."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -17,13 +18,14 @@ RowKind = Literal["messages", "sft", "trajectories", "triplets"]
 _messages, _trajectories = TraceToMessages(), TraceToTrajectories()
 
 
-def rows_of(run_id: str, ended: Ended, kind: RowKind) -> Iterator[Row]:
+def rows_of(run_id: str, ended: Ended, kind: RowKind, refused: Counter[str]) -> Iterator[Row]:
     """Yield the rows of one attempt. All kinds have the rollout's columns, and its final `reward`.
 
     - `messages`: the conversation up to each answer, as OpenAI's chat API has it, and its `tools`.
     - `sft`: the same as `prompt` and `completion`; only the completion is to be learned.
     - `trajectories`: `prompt_ids` and `response_ids` of the engine; `loss_mask` is 1 for what the model produced, and
-      `logprobs` has its log-probabilities, null elsewhere. `call_rewards` are of the calls.
+      `logprobs` has its log-probabilities, null elsewhere. `call_rewards` are of the calls, `model` of the first one.
+      `refused` counts the answers that are in no row, by reason.
     - `triplets`: `prompt`, `response` and `call_reward` of each call, with the engine's ids where it gave some.
     """
     rollout = ended.rollout
@@ -36,7 +38,8 @@ def rows_of(run_id: str, ended: Ended, kind: RowKind) -> Iterator[Row]:
         "input": json.dumps(rollout.input, ensure_ascii=False, default=str),
         "reward": ended.reward,
     }
-    for row in _KINDS[kind](ended.spans):
+    rows = _trajectory_rows(ended.spans, refused) if kind == "trajectories" else _KINDS[kind](ended.spans)
+    for row in rows:
         yield common | row
 
 
@@ -52,14 +55,17 @@ def _sft_rows(spans: Sequence[Span]) -> Iterator[Row]:
             yield {"prompt": prompt, "completion": [answer], "tools": found["tools"]}
 
 
-def _trajectory_rows(spans: Sequence[Span]) -> Iterator[Row]:
-    for row in _trajectories(spans).rows:
+def _trajectory_rows(spans: Sequence[Span], refused: Counter[str]) -> Iterator[Row]:
+    found = _trajectories(spans)
+    refused.update(refusal.reason for refusal in found.refused)
+    for row in found.rows:
         yield {
             "prompt_ids": row.prompt_ids,
             "response_ids": row.response_ids,
             "loss_mask": row.mask,
             "logprobs": row.logprobs,
             "call_rewards": list(row.rewards),
+            "model": row.calls[0].call.model,
         }
 
 
@@ -83,6 +89,5 @@ def _triplet_rows(spans: Sequence[Span]) -> Iterator[Row]:
 _KINDS: Mapping[RowKind, Callable[[Sequence[Span]], Iterator[Row]]] = {
     "messages": _message_rows,
     "sft": _sft_rows,
-    "trajectories": _trajectory_rows,
     "triplets": _triplet_rows,
 }

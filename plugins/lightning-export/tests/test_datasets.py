@@ -43,7 +43,14 @@ def test_trajectories_have_the_tokens_of_the_engine_and_the_loss_mask(make_run: 
     assert [row["reward"] for row in (first, second, third)] == [0.5, 0.75, 0.25]
     assert [row["mode"] for row in (first, second, third)] == ["train", "train", "val"]
     assert json.loads(first["input"]) == RAIN
-    assert first["run_id"] == "run-1f"
+    assert (first["run_id"], first["model"]) == ("run-1f", "small")
+
+
+def test_answers_that_are_in_no_trajectory_are_counted(make_run: Any) -> None:
+    call = Span.from_attributes(attributes={"gen_ai.operation.name": "chat"}, name="a", start_time=20.0, end_time=21.0)
+    make_run(*ROLLOUTS, more=[call])
+    said = export("--to", "jsonl", "--rows", "trajectories", "-o", "out")
+    assert said.endswith(": 3 rows of 3 rollouts; answers in no row: 1 no_token_ids\n")
 
 
 def test_sft_rows_are_of_the_best_rollouts_of_each_input(make_run: Any) -> None:
