@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,16 +55,20 @@ def old_reward(span: SpanLike) -> Any:
     """Return what a span of those times has as its reward, number or not; None when it has none."""
     attributes = span.attributes or {}
     for name in _AGENTOPS_OUTPUTS:
-        output = attributes.get(name)
-        if isinstance(output, str) and '"reward"' in output:
-            try:
-                output = json.loads(output)
-            except (ValueError, RecursionError):
-                # Any function's output may be there; this is a text that has the word in it.
-                continue
-        if isinstance(output, Mapping) and output.get("type") == "reward":
+        output = _agentops_reward(attributes.get(name))
+        if output is not None:
             return output.get("value")
     return attributes.get(_ANNOTATION) if getattr(span, "name", None) == AGL_ANNOTATION else None
+
+
+def _agentops_reward(output: Any) -> Mapping[str, Any] | None:
+    if isinstance(output, str) and '"reward"' in output:
+        try:
+            output = json.loads(output)
+        except (ValueError, RecursionError):
+            # Any function's output may be there; this is a text that has the word in it.
+            return None
+    return output if isinstance(output, Mapping) and output.get("type") == "reward" else None
 
 
 _PREFIX = LightningSpanAttributes.REWARD.value
@@ -71,6 +76,7 @@ _NAME = RewardAttributes.REWARD_NAME.value
 _VALUE = RewardAttributes.REWARD_VALUE.value
 _FIRST_NAME = f"{_PREFIX}.0.{_NAME}"
 _FIRST_VALUE = f"{_PREFIX}.0.{_VALUE}"
+_LISTED = re.compile(rf"{re.escape(_PREFIX)}\.\d+\.(?:{_NAME}|{_VALUE})")
 SINGLE_REWARD_NAME = "primary"
 """The name of a reward that was given without one."""
 
@@ -121,6 +127,17 @@ def _number(span: SpanLike, value: float) -> float:
         return float(value)
     except OverflowError as exc:
         raise ValueError(f"span {span.name!r} has a broken reward: a number too large for a float") from exc
+
+
+def bare_rewards(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return only the texts among attributes that make rewards of them, without what else AgentOps wrote there."""
+    bare: dict[str, Any] = {name: value for name, value in attributes.items() if _LISTED.fullmatch(name)}
+    for name in _AGENTOPS_OUTPUTS:
+        if (output := _agentops_reward(attributes.get(name))) is not None:
+            value = output.get("value")
+            is_plain = value is None or isinstance(value, int | float)
+            bare[name] = json.dumps({"type": "reward", "value": value if is_plain else "broken"})
+    return bare
 
 
 def may_have_reward(span: SpanLike) -> bool:

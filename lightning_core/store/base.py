@@ -666,9 +666,10 @@ class LightningStore(ABC):
     async def drop_content(self, rollout_ids: Sequence[str]) -> int:
         """Take what was said out of the spans of rollouts that have ended: of none when one of them is refused.
 
-        Of attributes, numbers and rewards stay, and the names of models, operations, tags and errors. Other texts, and
-        lists such as those of token ids, are gone for good; so are the attributes of events, and descriptions of
-        errors. Rollouts and attempts stay as they are, their inputs too. Rollouts that do not exist are skipped.
+        Of attributes, numbers and rewards stay, and the names of models, tools, agents, operations, tags and errors.
+        Other texts, and lists such as those of token ids, are gone for good; so are the attributes of events, links and
+        resources, and descriptions of errors. Spans keep their names. Rollouts and attempts stay as they are, with
+        inputs, and the message and traceback of a failure in `metadata`. Rollouts that do not exist are skipped.
 
         Returns:
             How many there were.

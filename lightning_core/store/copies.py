@@ -6,10 +6,10 @@ from typing import Any
 
 from lightning_core.errors import InvalidRequest
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.rewards import shown_metadata
+from lightning_core.rewards import bare_rewards, shown_metadata
 from lightning_core.types import Attempt, AttemptedRollout, Rollout, RolloutConfig, Span, Worker
 from lightning_core.types.frozen import clone, construct
-from lightning_core.types.span import Event, TraceStatus, plain_attributes
+from lightning_core.types.span import Event, OtelResource, TraceStatus, plain_attributes
 
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -108,24 +108,29 @@ def _span(fields: dict[str, Any], extra: dict[str, Any] | None, fields_set: set[
 
 
 _KEPT_TEXTS = (
-    *(f"agentlightning.{name}" for name in ("reward", "link", "tag", "reported", "rollout_id", "attempt_id")),
+    *(f"agentlightning.{name}" for name in ("link", "tag", "reported", "rollout_id", "attempt_id")),
     *("agentlightning.operation.name", "agentlightning.tracer.name", "agentlightning.object.type"),
     *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.system", "gen_ai.request.model"),
     *("gen_ai.response.model", "gen_ai.response.finish_reasons", "error.type"),
+    *("gen_ai.tool.name", "gen_ai.agent.name", "service.", "telemetry."),
 )
 """What the names of attributes begin with whose values are no content, whatever they are."""
 
 
 def without_content(span: Span) -> Span:
     """Return a span without what was said; see `LightningStore.drop_content`."""
+    rewards, resource = bare_rewards(span.attributes), span.resource
+    plain = {name: value for name, value in resource.attributes.items() if name.startswith(_KEPT_TEXTS)}
     fields = {
         **span.__dict__,
         "attributes": {
-            name: value
+            name: rewards.get(name, value)
             for name, value in span.attributes.items()
-            if isinstance(value, bool | int | float) or name.startswith(_KEPT_TEXTS)
+            if isinstance(value, bool | int | float) or name.startswith(_KEPT_TEXTS) or name in rewards
         },
         "events": [Event(name=each.name, attributes={}, timestamp=each.timestamp) for each in span.events],
+        "links": [each.model_copy(update={"attributes": {}}) for each in span.links],
+        "resource": OtelResource(attributes=plain, schema_url=resource.schema_url),
         "status": TraceStatus(status_code=span.status.status_code),
     }
     return construct(Span, fields, _SPAN_FIELDS.copy())

@@ -1,17 +1,18 @@
 """Deleting rollouts and whole runs."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from lightning_core.emitter import emit_reward
+from lightning_core.emitter import emit_reward, find_final_reward
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.store import LightningStore
 from lightning_core.testing.clock import FakeClock
 from lightning_core.testing.store.base import StoreBehaviour, begin, claim, rollout_status, soon, span_of, turn
 from lightning_core.types import PromptTemplate, Span
-from lightning_core.types.span import Event, TraceStatus
+from lightning_core.types.span import Event, OtelResource, TraceStatus
 
 
 async def totals(store: LightningStore) -> dict[str, Any]:
@@ -93,6 +94,24 @@ class DeletionBehaviour(StoreBehaviour):
             assert call.model_dump(exclude=left) == before[0].model_dump(exclude=left)
         assert (await store.query_spans(other.rollout_id))[0].attributes == {**kept, **said}
         assert await store.add_many_spans([before[0]]) == []  # it is there
+
+    async def test_rewards_of_agentops_outlive_dropped_content(self, store: LightningStore) -> None:
+        started = await begin(store)
+        output = json.dumps({"type": "reward", "value": 0.7, "said": "a secret"})
+        attributes = {
+            "agentops.task.output": output,
+            "agentlightning.reward.0.reason": "a secret",
+            "gen_ai.tool.name": "weather",
+        }
+        resource = OtelResource(attributes={"service.name": "agent", "process.command_args": "a secret"})
+        await store.add_span(span_of(started, attributes=attributes, resource=resource))
+        await store.update_attempt(started.rollout_id, "latest", status="succeeded")
+        await store.drop_content([started.rollout_id])
+        (span,) = await store.query_spans(started.rollout_id)
+        assert find_final_reward([span]) == 0.7
+        assert span.attributes["gen_ai.tool.name"] == "weather"
+        assert span.resource.attributes == {"service.name": "agent"}
+        assert "a secret" not in span.model_dump_json()
 
     async def test_a_rollout_whose_time_is_over_can_be_deleted(self, store: LightningStore, clock: FakeClock) -> None:
         started = await begin(store, timeout_seconds=5)

@@ -223,8 +223,8 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
     "--content-days",
     type=click.FloatRange(min=0),
     metavar="DAYS",
-    help="Also drop what was said in rollouts that ended so many days ago: messages, tokens, errors. Numbers, rewards "
-    "and inputs stay. There is no way back.",
+    help="Also drop what was said in rollouts that ended so many days ago: messages, tokens. Numbers, rewards, "
+    "inputs and recorded failures stay. There is no way back.",
 )
 @runs_dir_option
 def compact(source: str, backend: str, content_days: float | None, runs_dir: Path | None) -> None:
