@@ -41,9 +41,16 @@ def optimise(url: str, lines: list[str], *, lead: float, seed: int) -> None:
         print(f"candidate {told['candidate']} {words} than candidate {best['candidate']} on hidden samples", flush=True)
         best = told if told["beats_best"] else best
 
+    tried: set[tuple[str, str]] = set()  # a line, and the prompt that it was added to
     while (rules := ask(f"{url}/rules"))["candidates_left"]:
         (name, text), *_ = leader["prompts"].items()
-        edited = f"{chance.choice([line for line in lines if line not in text] or [''])}\n{text}"
+        absent = [line for line in lines if line not in text]
+        if all((line, text) in tried for line in absent):
+            break
+        if ((line := chance.choice(absent)), text) in tried:
+            continue
+        tried.add((line, text))
+        edited = f"{line}\n{text}"
         told = ask_until_ended(url, "/candidates", {"prompts": {name: edited}, "parent": leader["candidate"]})
         print(f"candidate {told['candidate']}: {told['train_reward']:.2f} on training samples", flush=True)
         if told["train_reward"] > leader["train_reward"]:

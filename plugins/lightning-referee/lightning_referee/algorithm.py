@@ -28,6 +28,7 @@ from lightning_referee.server import serving
 logger = logging.getLogger(__name__)
 
 _STATE = "referee"
+_STATEMENT = re.compile(r"\{%.*?%\}", re.DOTALL)
 _MAX_CHARACTERS = 100_000
 _ERROR_TYPE = re.compile(r"([A-Za-z_]\w{0,60}): ")
 
@@ -254,24 +255,35 @@ class Referee(Algorithm):
         self._samples = train, val = self._split(train_dataset, val_dataset)
         self._changed, self._hidden = asyncio.Condition(), {}
         store, about = self.get_store(), [[key_of(each) for each in part] for part in (train, val)]
-        self._game = await self._saved_game(store, digest_of([about, self.max_challenges]))
+        first = {name: prompt.template for name, prompt in self._prompts().items()}
+        self._game = await self._saved_game(store, digest_of([about, first, self.max_challenges]))
         if not self._candidates:
-            await self._add({name: prompt.template for name, prompt in self._prompts().items()}, None)
+            await self._add(first, None)
         async with serving(self, os.environ[KEY_VARIABLE]) as url:
             self._url = url
             self._serves.set()
+            logger.info("lightning.referee_serves url=%s", url)
             try:
                 await self._referee()
             finally:
                 async with self._changed:
                     self._serves.clear()
                     self._changed.notify_all()
-        self._report(self._chosen())
+        self._report(chosen := self._chosen())
+        if chosen.number and chosen.number not in self._game.won:
+            logger.warning("lightning.referee_choice: %s", self.choice)
 
     async def _saved_game(self, store: LightningStore, of: str) -> Game:
         saved = await store.load_state(_STATE)
-        game = None if saved is None else Game.model_validate(saved)
-        return game if game is not None and game.of == of else Game(key=secrets.token_hex(8), of=of)
+        if saved is None:
+            return Game(key=secrets.token_hex(8), of=of)
+        game = Game.model_validate(saved)
+        if game.of != of:
+            raise InvalidInput(
+                "the game of this run is on other samples, first prompts or challenges; resume it with those, or start "
+                "a new run"
+            )
+        return game
 
     async def _referee(self) -> None:
         """Do what is waiting, one after the other: so the answers before a challenge are all known."""
@@ -436,6 +448,9 @@ class Referee(Algorithm):
             found = known[name].model_copy(update={"template": text}).placeholders()
         except ValueError as exc:
             raise InvalidRequest(f"prompt {name!r} cannot be used: {exc}") from exc
+        new = set(_STATEMENT.findall(text)) - set(_STATEMENT.findall(known[name].template))
+        if new and known[name].engine == "jinja":  # a loop could hold up the referee
+            raise InvalidRequest(f"prompt {name!r} has {min(new)!r}; statements are those of the first prompt only")
         wanted = self._placeholders(name)
         if found != wanted:
             raise InvalidRequest(

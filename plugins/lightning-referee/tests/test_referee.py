@@ -18,7 +18,7 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from referee_toys import KEY, SECRET, TEST, TRAIN, VAL, answer, prompts, text
 
-from lightning_core import InMemoryLightningStore, Trainer
+from lightning_core import InMemoryLightningStore, PromptTemplate, Trainer
 from lightning_core.errors import ConfigError, InvalidInput
 
 
@@ -61,10 +61,12 @@ class Game:
 
 
 @asynccontextmanager
-async def game(store: Any = None, *, skill: int = 30, val: Any = VAL, **options: Any) -> AsyncIterator[Game]:
+async def game(
+    store: Any = None, *, skill: int = 30, first: Any = None, val: Any = VAL, **options: Any
+) -> AsyncIterator[Game]:
     store = InMemoryLightningStore() if store is None else store
     referee = Referee(port=0, **options)
-    trainer = Trainer(algorithm=referee, store=store, n_runners=8, initial_resources=prompts(skill))
+    trainer = Trainer(algorithm=referee, store=store, n_runners=8, initial_resources=first or prompts(skill))
     fit = asyncio.create_task(trainer.fit_async(answer, TRAIN, val_dataset=val, test_dataset=TEST))
     served = asyncio.create_task(referee.url())
     try:
@@ -143,6 +145,27 @@ async def test_an_mcp_client_plays_a_game_to_its_end() -> None:
     assert misnamed.is_error
     assert "candidat" in str(misnamed.content)
     assert result.best_resources["main_prompt"].template == text(90)
+
+
+async def test_a_candidate_adds_no_loop_to_a_template() -> None:
+    first = {"main_prompt": PromptTemplate(template=text(30), engine="jinja")}
+    async with game(first=first) as played:
+        endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}" + text(90)
+        status, told = await played.curl("/candidates", {"prompts": {"main_prompt": endless}})
+    assert status == 400
+    assert "statements are those of the first prompt only" in str(told)
+
+
+async def test_a_game_on_other_prompts_is_not_gone_on_with(caplog: pytest.LogCaptureFixture) -> None:
+    store = InMemoryLightningStore()
+    async with game(store) as played:
+        await played.submit(90)
+        await played.curl("/finish", {"candidate": 1})
+        await asyncio.wait_for(played.fit, 60)
+    assert "candidate 1 was not shown to be better" in caplog.text
+    with pytest.raises(InvalidInput, match="the game of this run is on other samples, first prompts or challenges"):
+        async with game(store, skill=31):
+            pass
 
 
 async def test_who_has_no_key_learns_nothing() -> None:
