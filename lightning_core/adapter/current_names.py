@@ -19,11 +19,12 @@ from lightning_core.types import Event, Span
 _OPERATIONS = {"completion": "text_completion", "responses": "chat"}
 """Values of `genai.OPERATION_NAME` that the conventions do not have, and what they call it."""
 _PROVIDERS = (genai.PROVIDER_NAME, "gen_ai.system", "llm.provider", "llm.system")
-_REPLACED = (
-    *(f"{each}." for each in (genai.PROMPT, genai.COMPLETION, genai.OPERATION_INPUT, genai.OPERATION_OUTPUT)),
-    *(f"{each}." for each in genai.TOOL_PREFIXES),
-    *(f"{each}." for each in (genai.OPENINFERENCE_INPUT, genai.OPENINFERENCE_OUTPUT, genai.OPENINFERENCE_TOOLS)),
-)
+_REPLACED = {
+    genai.INPUT_MESSAGES: (genai.PROMPT, genai.OPERATION_INPUT, genai.OPENINFERENCE_INPUT),
+    genai.OUTPUT_MESSAGES: (genai.COMPLETION, genai.OPERATION_OUTPUT, genai.OPENINFERENCE_OUTPUT),
+    genai.TOOL_DEFINITIONS: (*genai.TOOL_PREFIXES, genai.OPENINFERENCE_TOOLS),
+}
+"""What begins with one of these is left out where the messages or tools were read."""
 _REPLACED_NAMES = frozenset(
     {
         *("gen_ai.system", "gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens", "gen_ai.request.type"),
@@ -43,7 +44,13 @@ _PARAMETERS = {
 }
 _TOOL_NAMES = (genai.TOOL_NAME, f"{genai.TOOL_SPAN}.name")
 _TOOL_IDS = (genai.TOOL_CALL_ID, f"{genai.TOOL_SPAN}.call.id", f"{genai.TOOL_SPAN}.id")
-_TOOL_RESULTS = (genai.TOOL_CALL_RESULT, f"{genai.TOOL_SPAN}.result", genai.OPERATION_OUTPUT, "output.value")
+_TOOL_RESULTS = (
+    genai.TOOL_CALL_RESULT,
+    f"{genai.TOOL_SPAN}.result",
+    genai.OPERATION_OUTPUT,
+    "output.value",
+    "traceloop.entity.output",
+)
 _KINDS = ("kind", "traceloop.span.kind", "agentops.span.kind")
 _OPERATION_NAMES = (LightningSpanAttributes.OPERATION_NAME.value, "traceloop.entity.name", "operation.name")
 """Under one of these an operation has its name, which may be a tool by its kind."""
@@ -106,8 +113,9 @@ def _call_attributes(span: Span) -> dict[str, Any]:
         **_parameters(given),
         **_content(call),
     }
+    replaced = tuple(f"{each}." for name, prefixes in _REPLACED.items() if found.get(name) for each in prefixes)
     kept = {
-        name: value for name, value in given.items() if not name.startswith(_REPLACED) and name not in _REPLACED_NAMES
+        name: value for name, value in given.items() if not name.startswith(replaced) and name not in _REPLACED_NAMES
     }
     # What is there under its current name stays as its source wrote it.
     return (
@@ -170,7 +178,11 @@ def _tool_name(attributes: Mapping[str, Any]) -> str | None:
 
 def _tool_attributes(given: Mapping[str, Any], tool: str) -> dict[str, Any]:
     is_openinference = genai.OPENINFERENCE_KIND in given  # its parameters are the tool's schema
-    inputs = ("input.value",) if is_openinference else (f"{genai.TOOL_SPAN}.parameters", genai.OPERATION_INPUT)
+    inputs = (
+        ("input.value",)
+        if is_openinference
+        else (f"{genai.TOOL_SPAN}.parameters", genai.OPERATION_INPUT, "traceloop.entity.input")
+    )
     found = {
         genai.OPERATION_NAME: "execute_tool",
         genai.TOOL_NAME: tool,
@@ -178,7 +190,11 @@ def _tool_attributes(given: Mapping[str, Any], tool: str) -> dict[str, Any]:
         genai.TOOL_CALL_ARGUMENTS: nested(given, genai.TOOL_CALL_ARGUMENTS, *inputs),
         genai.TOOL_CALL_RESULT: nested(given, *_TOOL_RESULTS),
     }
-    told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items() if value}
+    told = {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in found.items()
+        if value is not None
+    }
     replaced = (*_TOOL_NAMES, *_TOOL_IDS, *_TOOL_RESULTS, *inputs, genai.OPENINFERENCE_KIND)
     return {
         name: value

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from lightning_core.adapter import read_model_calls
 from lightning_core.adapter.current_names import with_current_names
 from lightning_core.adapter.usage import Usage, read_usage
@@ -121,13 +123,27 @@ def test_tools_are_executed_and_agents_invoked() -> None:
     openinference |= {"tool.parameters": "{}", "input.value": '{"city": "Bern"}', "output.value": "rain"}
     operation = {"agentlightning.operation.name": "weather", "kind": "tool"}
     operation |= {"agentlightning.operation.input.city": "Bern", "agentlightning.operation.output": "rain"}
-    for attributes in (agentops, openinference, operation):
+    traceloop = {"traceloop.span.kind": "tool", "traceloop.entity.name": "weather"}
+    traceloop |= {"traceloop.entity.input": '{"city": "Bern"}', "traceloop.entity.output": "rain"}
+    for attributes in (agentops, openinference, operation, traceloop):
         current = with_current_names(span(attributes))
         assert current.name == "execute_tool weather"
         assert executed.items() <= current.attributes.items()
     invoked = with_current_names(span({"agent.name": "writer"}))
     assert invoked.name == "invoke_agent writer"
     assert invoked.attributes["gen_ai.operation.name"] == "invoke_agent"
+
+
+@pytest.mark.parametrize(("result", "told"), [(0, "0"), (False, "false"), ("", "")])
+def test_a_tool_may_return_nothing_much(result: Any, told: str) -> None:
+    current = with_current_names(span({"tool.name": "count", "tool.result": result}))
+    assert current.attributes["gen_ai.tool.call.result"] == told
+
+
+def test_messages_that_cannot_be_read_keep_their_names() -> None:
+    said = {"gen_ai.prompt.0.content": "of nobody"}
+    current = with_current_names(span({"gen_ai.operation.name": "chat", **said}))
+    assert said.items() <= current.attributes.items()
 
 
 def test_rewards_are_events_of_evaluation_and_broken_ones_are_not() -> None:
