@@ -76,7 +76,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.chdir(tmp_path)
 
     def make(*rollouts: tuple[Any, Any, str | None, dict[str, float]], more: Sequence[Span] = ()) -> RunFolder:
-        folder = RunFolder.create(tmp_path / "runs", "run-1f")
+        folder = RunFolder.create(tmp_path / "runs", "run-x1")
 
         async def fill() -> None:
             store = SqliteLightningStore(folder.store_file, run_id=folder.run_id)

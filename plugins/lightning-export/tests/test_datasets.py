@@ -21,7 +21,7 @@ ROLLOUTS = (
 
 
 def export(*arguments: str) -> str:
-    done = CliRunner().invoke(agl, ["export", "1f", *arguments])
+    done = CliRunner().invoke(agl, ["export", "x1", *arguments])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -43,7 +43,7 @@ def test_trajectories_have_the_tokens_of_the_engine_and_the_loss_mask(make_run: 
     assert [row["reward"] for row in (first, second, third)] == [0.5, 0.75, 0.25]
     assert [row["mode"] for row in (first, second, third)] == ["train", "train", "val"]
     assert json.loads(first["input"]) == RAIN
-    assert (first["run_id"], first["model"]) == ("run-1f", "small")
+    assert (first["run_id"], first["model"]) == ("run-x1", "small")
 
 
 def test_answers_that_are_in_no_trajectory_are_counted(make_run: Any) -> None:
@@ -104,17 +104,17 @@ def test_redacting_replaces_keys_and_leaves_out_tokens(make_run: Any, monkeypatc
     assert rows[1]["response"]["content"] == "I use sk-*** and ***."
     assert rows[1]["reward"] == 1.0
     assert [rows[1][name] for name in ("prompt_ids", "response_ids", "logprobs")] == [None, None, None]
-    done = CliRunner().invoke(agl, ["export", "1f", "--to", "jsonl", "--rows", "trajectories", "--redact"])
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "jsonl", "--rows", "trajectories", "--redact"])
     assert "--redact leaves out token ids" in done.output
-    assert not Path("run-1f-jsonl").exists()
+    assert not Path("run-x1-jsonl").exists()
 
 
 def test_what_a_form_does_not_take_and_what_a_run_does_not_have_are_said(make_run: Any) -> None:
     make_run((RAIN, "train", "", {}))
-    done = CliRunner().invoke(agl, ["export", "1f", "--to", "jsonl", "--endpoint", "http://x"])
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "jsonl", "--endpoint", "http://x"])
     assert "--to jsonl has no option 'endpoint'; it takes: rows, best, min_reward, mode, redact" in done.output
-    done = CliRunner().invoke(agl, ["export", "1f", "--to", "parquet"])
-    assert "run run-1f has no messages to write: none of its rollouts is wanted" in done.output
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "parquet"])
+    assert "run run-x1 has no messages to write: none of its rollouts is wanted" in done.output
 
 
 @pytest.mark.parametrize("form", [["jsonl", "--rows", "triplets"], ["jsonl", "--rows", "trajectories"]])

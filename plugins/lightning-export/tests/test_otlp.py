@@ -56,7 +56,7 @@ def spans_of(collector: Any) -> list[Any]:
 def test_each_rollout_is_one_trace_of_an_agent_with_its_calls_and_rewards(make_run: Any, collector: Any) -> None:
     make_run(("Rain?", "train", "Yes.", {"quality": 0.5, "speed": 1.0}), ("Sun?", "train", "", {}))
     for _ in range(2):
-        done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
+        done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url])
         assert done.output == "sent 7 spans of 2 rollouts\n"
     spans = spans_of(collector)
     assert len(spans) == 14
@@ -83,7 +83,7 @@ def test_each_rollout_is_one_trace_of_an_agent_with_its_calls_and_rewards(make_r
 def test_a_collector_that_refuses_is_an_error(make_run: Any, collector: Any) -> None:
     make_run(("Rain?", "train", "Yes.", {"quality": 0.5}))
     collector.status = 400
-    done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url])
     assert done.exit_code != 0
     assert "the collector did not take the spans" in done.output
 
@@ -105,7 +105,7 @@ def test_redacting_reaches_all_parts_of_a_span(make_run: Any, collector: Any) ->
     span.events = [Event(name=f"event {form}", attributes={"text": form})]
     span.links = [Link(context=SpanContext(trace_id="1" * 32, span_id="1" * 16), attributes={"text": form})]
     make_run((f"use {form}", "train", said, {"quality": 1.0}), more=[span])
-    done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--redact", "--endpoint", collector.url])
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--redact", "--endpoint", collector.url])
     assert done.exit_code == 0, done.output
     sent = str(collector.received)
     assert form not in sent
@@ -119,7 +119,7 @@ def test_ids_that_are_not_of_opentelemetry_are_sent_as_others(make_run: Any, col
     outer = Span.from_attributes(attributes={}, name="outer", span_id="not-hex", start_time=13.0, end_time=15.0)
     inner = Span.from_attributes(attributes={}, name="inner", parent_id="not-hex", start_time=13.0, end_time=14.0)
     make_run(("Rain?", "train", "Yes.", {"quality": 1.0}), more=[outer, inner])
-    done = CliRunner().invoke(agl, ["export", "1f", "--to", "otlp", "--endpoint", collector.url])
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "otlp", "--endpoint", collector.url])
     assert done.exit_code == 0, done.output
     sent = {span.name: span for span in spans_of(collector)}
     assert len(sent["outer"].span_id) == 8

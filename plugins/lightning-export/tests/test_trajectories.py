@@ -51,7 +51,7 @@ def invoke(*arguments: str) -> str:
 
 def test_an_attempt_is_a_trajectory_with_each_message_once(make_run: Any) -> None:
     make_run((TASK, "train", "Yes.", {"quality": 0.5, "speed": 1.0}), (TASK, "train", "", {}))
-    assert "2 trajectories of 2 rollouts" in invoke("export", "1f", "--to", "atif", "-o", "job")
+    assert "2 trajectories of 2 rollouts" in invoke("export", "x1", "--to", "atif", "-o", "job")
     [path] = [each for each in Path("job").glob("*/agent/trajectory.json") if '"succeeded"' in each.read_text()]
     found = Trajectory.model_validate_json(path.read_bytes())
     assert found.schema_version == "ATIF-v1.8"
@@ -77,25 +77,25 @@ def test_an_attempt_is_a_trajectory_with_each_message_once(make_run: Any) -> Non
 
 def test_what_was_exported_comes_back_as_it_was(make_run: Any) -> None:
     make_run((TASK, "val", "Yes.", {"quality": 0.5, "speed": 1.0}))
-    invoke("export", "1f", "--to", "atif", "-o", "job")
+    invoke("export", "x1", "--to", "atif", "-o", "job")
     [run, *_] = invoke("import", "job").split(":")
     for kind in ("messages", "trajectories"):
-        before, after = rows("1f", kind), rows(run, kind)
+        before, after = rows("x1", kind), rows(run, kind)
         assert before == after
 
 
 def test_each_conversation_of_an_attempt_is_a_trajectory(make_run: Any) -> None:
     make_run((TASK, "val", "Yes.", {"quality": 0.5}))
     coder = [{"role": "system", "content": "You code."}, {"role": "user", "content": "Sort."}]
-    told = rows("1f", "messages")[1]["messages"]
+    told = rows("x1", "messages")[1]["messages"]
     spans = [
         call_span(20.0, coder, "Sorted.", [20], [21]),
         call_span(21.0, [*told, {"role": "user", "content": "And then?"}], "Sun.", [1, 2, 3, 4, 5, 6, 7], [8]),
     ]
-    shutil.rmtree("runs/run-1f")
-    Path("1f-messages").unlink()
+    shutil.rmtree("runs/run-x1")
+    Path("x1-messages").unlink()
     make_run((TASK, "val", "Yes.", {"quality": 0.5}), more=spans)
-    invoke("export", "1f", "--to", "atif", "-o", "job")
+    invoke("export", "x1", "--to", "atif", "-o", "job")
     [path] = Path("job").glob("*/agent/trajectory.json")
     found = Trajectory.model_validate_json(path.read_bytes())
     assert [step.message for step in found.steps][2:] == ["", "Yes.", "And then?", "Sun."]
@@ -103,7 +103,7 @@ def test_each_conversation_of_an_attempt_is_a_trajectory(make_run: Any) -> None:
     assert [step.message for step in other.steps] == ["You code.", "Sort.", "Sorted."]
     [run, *_] = invoke("import", "job").split(":")
     for kind, column in (("messages", "messages"), ("trajectories", "response_ids")):
-        before, after = ([row[column] for row in rows(each, kind)] for each in ("1f", run))
+        before, after = ([row[column] for row in rows(each, kind)] for each in ("x1", run))
         assert sorted(map(str, after)) == sorted(map(str, before))
 
 
@@ -144,7 +144,7 @@ def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(make_run: Any, t
     done = CliRunner().invoke(agl, ["import", "other.json"])
     assert done.exit_code == 2
     assert "other.json is not an ATIF trajectory" in done.output
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-1f"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-x1"]
 
 
 def call_span(time: float, messages: list[Any], answer: str, prompt: list[int], response: list[int]) -> Span:
