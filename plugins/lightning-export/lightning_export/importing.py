@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
+from lightning_core.errors import ConfigError
 
 
 @click.command(name="import")
@@ -31,7 +32,6 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
     from pydantic import ValidationError
 
     from lightning_core.emitter import emit_reward
-    from lightning_core.errors import ConfigError
     from lightning_core.registry import default_registry
     from lightning_core.runs.folder import RunFolder
     from lightning_core.runs.manifest import Manifest, Origin, now
@@ -48,7 +48,7 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
         store = default_registry().build("stores", options, expected=LightningStore)
         count = 0
         try:
-            for place, found, rewards in _documents(source):
+            for place, found, trial in _documents(source):
                 try:
                     trajectory = Trajectory.model_validate(found)
                 except ValidationError as exc:
@@ -63,12 +63,16 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
                 rollout_id, attempt_id = begun.rollout_id, begun.attempt.attempt_id
                 ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
                 spans = [span.model_copy(update=ids) for span in spans_of(trajectory)]
-                if rewards := rewards or own.get("rewards"):
+                if rewards := trial.rewards or own.get("rewards"):
                     given = emit_reward(rewards, propagate=False)
                     spans.append(Span.from_core_fields(given, rollout_id=rollout_id, attempt_id=attempt_id))
                 await store.add_many_spans(spans)
+                has_failed = trial.exception is not None or own.get("status") == "failed"
                 await store.update_attempt(
-                    rollout_id, attempt_id, "failed" if own.get("status") == "failed" else "succeeded"
+                    rollout_id,
+                    attempt_id,
+                    "failed" if has_failed else "succeeded",
+                    metadata=None if trial.exception is None else {"failure": _failure_of(trial.exception)},
                 )
                 count += 1
         finally:
@@ -101,22 +105,47 @@ def _discard(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[Path, Any, dict[str, float] | None]]:
-    """Yield each trajectory with its place, and the rewards that harbor wrote beside it."""
+class _Trial(NamedTuple):
+    """What harbor wrote of a trial beside its trajectory."""
+
+    rewards: dict[str, float] | None = None
+    exception: Any = None
+
+
+def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[Path, Any, _Trial]]:
+    """Yield each trajectory with its place, and how its trial ended."""
     for source in sources:
         for path in sorted(source.rglob("trajectory.json")) if source.is_dir() else [source]:
-            with open(path, encoding="utf-8") as file:
-                if path.suffix == ".jsonl":
-                    for line in file:
+            if path.suffix == ".jsonl":
+                with open(path, "rb") as file:
+                    for number, line in enumerate(file, 1):
                         if line.strip():
-                            yield path, json.loads(line), None
-                else:
-                    yield path, json.load(file), _rewards_beside(path)
+                            yield path, _parse(line, f"line {number} of {path}"), _Trial()
+            else:
+                yield path, _read(path), _trial_beside(path)
 
 
-def _rewards_beside(path: Path) -> dict[str, float] | None:
+def _trial_beside(path: Path) -> _Trial:
     result = path.parent.parent / "result.json"
-    if not result.is_file():
-        return None
-    found = json.loads(result.read_text(encoding="utf-8"))
-    return (found.get("verifier_result") or {}).get("rewards") if isinstance(found, dict) else None
+    found = _read(result) if result.is_file() else None
+    if not isinstance(found, dict):
+        return _Trial()
+    rewards = (found.get("verifier_result") or {}).get("rewards") or {}
+    return _Trial({name: value for name, value in rewards.items() if value is not None}, found.get("exception_info"))
+
+
+def _failure_of(exception: Any) -> dict[str, str]:
+    """Return harbor's account of an exception as attempts have theirs."""
+    told = exception if isinstance(exception, dict) else {"exception_message": exception}
+    return {name: str(told.get(f"exception_{name}") or "") for name in ("type", "message", "traceback")}
+
+
+def _read(path: Path) -> Any:
+    return _parse(path.read_bytes(), str(path))
+
+
+def _parse(text: bytes, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        raise ConfigError(f"{place} is not JSON: {exc}") from exc

@@ -128,6 +128,20 @@ def test_trajectories_of_others_are_rollouts(make_run: Any, tmp_path: Path) -> N
     assert others[0]["reward"] is None
 
 
+def test_a_trial_that_crashed_is_a_failed_rollout(make_run: Any, tmp_path: Path) -> None:
+    trial = tmp_path / "jobs" / "trial-1"
+    (trial / "agent").mkdir(parents=True)
+    (trial / "agent" / "trajectory.json").write_text(json.dumps(PUBLIC))
+    crash = {"exception_type": "AgentTimeoutError", "exception_message": "too slow", "exception_traceback": "..."}
+    result = {"exception_info": crash, "verifier_result": {"rewards": {"reward": None}}}
+    (trial / "result.json").write_text(json.dumps(result))
+    make_run()
+    run = invoke("import", "jobs").partition(":")[0]
+    invoke("export", run, "--to", "atif", "-o", "again")
+    again = json.loads(next((tmp_path / "again").rglob("trajectory.json")).read_text())
+    assert again["extra"]["lightning_core"]["status"] == "failed"
+
+
 def test_a_subagent_lies_within_its_agent() -> None:
     inner = {**PUBLIC, "trajectory_id": "t2", "agent": {"name": "helper", "version": "1"}}
     spans = list(spans_of(Trajectory.model_validate({**PUBLIC, "subagent_trajectories": [inner]})))
@@ -144,6 +158,10 @@ def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(make_run: Any, t
     done = CliRunner().invoke(agl, ["import", "other.json"])
     assert done.exit_code == 2
     assert "other.json is not an ATIF trajectory" in done.output
+    (tmp_path / "odd.jsonl").write_text("\nno JSON\n")
+    done = CliRunner().invoke(agl, ["import", "odd.jsonl"])
+    assert done.exit_code == 2
+    assert "line 2 of odd.jsonl is not JSON" in done.output
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-x1"]
 
 
