@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +17,12 @@ from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, count
 from lightning_core.types import Worker
 from lightning_core.types.text import well_formed
 from lightning_http.messages import PROMETHEUS_PATH
-from lightning_http.metrics import MULTIPROCESS_VARIABLE, PrometheusMetricsBackend, get_prometheus_registry
+from lightning_http.metrics import (
+    MULTIPROCESS_VARIABLE,
+    PrometheusMetricsBackend,
+    get_prometheus_registry,
+    make_shared_folder,
+)
 
 _LABELS = ("path", "method", "status")
 
@@ -200,7 +204,7 @@ def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_l
     path = metrics_path.rstrip("/")
     if not path.startswith("/"):
         raise ConfigError(f"--metrics-path is {metrics_path!r}; it is a path below /, such as {PROMETHEUS_PATH}")
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    make_shared_folder()
 
     def page(request: Request) -> Response:
         return Response(generate_latest(get_prometheus_registry()), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
+from lightning_core.errors import ConfigError
 from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, tracked
 
 __all__ = [
@@ -174,6 +175,7 @@ class PrometheusMetricsBackend(_Registered):
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__()
+        make_shared_folder()
         self.registry = REGISTRY if registry is None else registry
         if registry is None:
             self._metrics = _of_process
@@ -253,6 +255,19 @@ def setup_multiprocess_prometheus() -> None:
     if MULTIPROCESS_VARIABLE not in os.environ:
         _folder = tempfile.TemporaryDirectory()
         os.environ[MULTIPROCESS_VARIABLE] = _folder.name
+
+
+def make_shared_folder() -> None:
+    """Make the folder in which processes share their counts, where one is named.
+
+    Raises:
+        ConfigError: When it cannot be made.
+    """
+    if folder := os.environ.get(MULTIPROCESS_VARIABLE):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as exc:
+            raise ConfigError(f"{MULTIPROCESS_VARIABLE} is {folder!r}, which cannot be made: {exc}") from exc
 
 
 def get_prometheus_registry() -> CollectorRegistry:

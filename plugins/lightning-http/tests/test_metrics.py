@@ -191,7 +191,6 @@ async def test_a_tracked_method_is_counted_with_how_it_ended():
 
 def test_counts_of_a_store_are_served_by_a_process_of_their_own(tmp_path):
     shared = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "counts")}
-    (tmp_path / "counts").mkdir()
     with serving("--tracker", "prometheus", "console", **shared) as (_, url):
 
         async def use() -> None:
