@@ -21,8 +21,8 @@ class Report(NamedTuple):
 
 
 class MetricsFile:
-    """Writes reports, but for what a run that goes on repeats: a step that was there with the same metrics before this
-    was opened, and a report without a step that changes nothing.
+    """Writes reports, but for what a run that goes on repeats: those that were there before this was opened, and those
+    without a step that change nothing.
 
     Args:
         path: The file, made where there is none.
@@ -54,7 +54,7 @@ class MetricsFile:
             {name: None if value is None or not math.isfinite(value) else value for name, value in metrics.items()},
         )
         newest = merged(self.newest, report.metrics)
-        if self._before and (newest == self.newest if step is None else report in self._before):
+        if report in self._before or (self._before and step is None and newest == self.newest):
             return
         self.newest = newest
         time = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -138,7 +138,7 @@ def test_python_m_is_the_same_command(monkeypatch: pytest.MonkeyPatch, capsys: p
         (["--foo"], "No such option '--foo'; see `agl --help`"),
         (["resume"], "Missing argument 'RUN'; see `agl resume --help`"),
         (["runs", "foo"], "No such command 'foo'; see `agl runs --help`"),
-        (["runs", "rm"], "Missing argument 'RUN...'; see `agl runs rm --help`"),
+        (["runs", "rm"], "name runs to remove, or say --older-than AGE"),
         (["runs", "--runs-dir", "nowhere"], "--runs-dir is {here}/nowhere, which is not there; name the folder"),
         (["resume", "run", "--set", "foo"], "--set takes KEY=VALUE, with dots between keys"),
     ],

@@ -149,7 +149,7 @@ def test_what_the_config_names_and_is_wrong_is_told_with_its_line(
         ),
         (
             "algorithm: baseline\nrunner: agnet",
-            ":3: runner: no runner named 'agnet'; installed: agent. Did you mean 'agent'?",
+            ":3: runner: no runner named 'agnet'; installed: agent, agentos. Did you mean 'agent'?",
         ),
         (
             "algorithm: baseline\nrunner:\n  name: agent\n  heartbeat_interval: -1",

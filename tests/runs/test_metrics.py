@@ -43,7 +43,7 @@ def test_what_was_reported_before_is_known_and_not_written_again(path: Path) -> 
 
 
 def test_a_report_that_goes_back_to_an_earlier_one_is_written(path: Path) -> None:
-    write(path, ({"is_proven": 0.0}, None), ({"is_proven": 1.0}, None))
+    write(path, ({"is_proven": 0.0}, 1), ({"is_proven": 1.0}, 2))
     assert write(path, ({"is_proven": 0.0}, None)).newest == {"is_proven": 0.0}
     assert newest_of(read_metrics(path)) == {"is_proven": 0.0}
 
