@@ -3,7 +3,7 @@
 import re
 import string
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -62,10 +62,15 @@ class ProxyLLM(LLM):
             raise ValueError(
                 f"rollout_id and attempt_id go together; got rollout_id={rollout_id!r}, attempt_id={attempt_id!r}"
             )
+        root = self.without_attempt().endpoint
+        version = "/v1" if root.endswith("/v1") else ""
+        return f"{root.removesuffix('/v1')}/rollout/{rollout_id}/attempt/{attempt_id}{version}"
+
+    def without_attempt(self) -> Self:
+        """Return it with the URL that all attempts share, for clients that say by a header which one calls."""
         root = self.endpoint.rstrip("/")
         version = "/v1" if root.endswith("/v1") else ""
-        root = _ATTEMPT.sub("", root.removesuffix("/v1"))
-        return f"{root}/rollout/{rollout_id}/attempt/{attempt_id}{version}"
+        return self.model_copy(update={"endpoint": _ATTEMPT.sub("", root.removesuffix("/v1")) + version})
 
     def with_attempted_rollout(self, rollout: AttemptedRollout) -> LLM:
         """Return the plain `LLM` that an agent of this attempt calls."""

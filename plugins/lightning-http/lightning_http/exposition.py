@@ -1,27 +1,21 @@
-"""The page that Prometheus reads, and `agl prometheus`, which serves that of other processes."""
+"""The page that Prometheus reads."""
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import click
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from lightning_core.errors import ConfigError
 from lightning_core.store.base import LightningStoreStatistics
 from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, counting
 from lightning_core.types import Worker
 from lightning_core.types.text import well_formed
-from lightning_http.messages import PROMETHEUS_PATH
 from lightning_http.metrics import (
-    MULTIPROCESS_VARIABLE,
     PrometheusMetricsBackend,
     get_prometheus_registry,
-    make_shared_folder,
 )
 
 _LABELS = ("path", "method", "status")
@@ -163,58 +157,3 @@ def _standing(statistics: LightningStoreStatistics, workers: Sequence[Worker], n
 def _is_number(value: Any) -> bool:
     """Whether a heartbeat, in which a runner may write what it likes, has a number that Prometheus can show."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-
-
-@click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. There is no key.")
-@click.option("--port", default=4748, show_default=True, help="The port.")
-@click.option("--metrics-path", default=PROMETHEUS_PATH, show_default=True, help="The path of the page.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
-    default="WARNING",
-    show_default=True,
-    help="The least level of the logs to show.",
-)
-@click.option("--access-log", is_flag=True, help="Log each request, at level INFO.")
-def prometheus(host: str, port: int, metrics_path: str, log_level: str, access_log: bool) -> None:
-    """Serve what other processes count for Prometheus, in a process of its own.
-
-    They and this command have the same folder in PROMETHEUS_MULTIPROC_DIR, which is empty at first. Counters and
-    histograms are shared through it; how a store stands is at GET /metrics of its server alone.
-
-    \b
-    Example:
-      export PROMETHEUS_MULTIPROC_DIR=/tmp/metrics
-      agl store &
-      agl prometheus --port 4748
-    """
-    # Imported here, so that listing the commands stays fast.
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
-
-    from lightning_http.listener import bind
-
-    folder = os.environ.get(MULTIPROCESS_VARIABLE)
-    if not folder:
-        raise ConfigError(f"{MULTIPROCESS_VARIABLE} is not set; name the folder in which the processes count")
-    path = metrics_path.rstrip("/")
-    if not path.startswith("/"):
-        raise ConfigError(f"--metrics-path is {metrics_path!r}; it is a path below /, such as {PROMETHEUS_PATH}")
-    make_shared_folder()
-
-    def page(request: Request) -> Response:
-        return Response(generate_latest(get_prometheus_registry()), headers={"content-type": CONTENT_TYPE_LATEST})
-
-    def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    routes = [Route(path, page), Route(f"{path}/", page), Route("/health", health)]
-    config = uvicorn.Config(Starlette(routes=routes), log_level=log_level.lower(), access_log=access_log)
-    with bind(host, port) as bound:
-        bound.listen()
-        click.echo(f"metrics of {folder} at http://{host}:{bound.getsockname()[1]}{path}")
-        uvicorn.Server(config).run(sockets=[bound])

@@ -310,6 +310,8 @@ class HttpAgent(LitAgent[Any]):
         """
         briefing = Briefing.of(task, resources, rollout)
         model = main_or_first(resources, LLM)
+        if isinstance(model, ProxyLLM):
+            model = model.without_attempt()
         await self._require_told(model)
         if self._notify_file is not None and model is not None:
             self._notify_file.tell(model)
