@@ -224,7 +224,7 @@ def unpatch_libraries() -> None:
             patcher.undo_patch()
 
     patch.unregister_import_hook()
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # in one go: other threads import, too
         if name.startswith("weave.integrations."):
             for value in list(vars(module).values()):
                 if isinstance(value, Patcher):

@@ -25,7 +25,8 @@ def test_a_run_looks_nothing_up_and_connects_to_nobody(order: tuple[str, ...]) -
     told = run(*order)
     assert "outside: []" in told
     assert "'ask', 'fail', 'openai.chat.completions.create'] 6" in told
-    assert "threads: ['MainThread']" in told
+    # W&B, where it is installed, keeps a daemon thread of its own.
+    assert "threads: ['MainThread']" in told.replace(", 'wandb-AsyncioManager-main'", "")
 
 
 def test_what_would_leave_the_machine_is_seen() -> None:
