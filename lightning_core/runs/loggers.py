@@ -1,12 +1,22 @@
 """Loggers: what a run measures, written where other programs show it."""
 
 import asyncio
+import logging
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
+from lightning_core.concurrency import in_daemon_thread
+from lightning_core.errors import LightningError
 from lightning_core.runs.result import USAGE_METRICS, RolloutCounts
 from lightning_core.runs.standing import Onlooker, Snapshot
+
+logger = logging.getLogger(__name__)
+
+WRITE_SECONDS = 10.0
+"""How long a logger may take for a step, or to end; one that takes longer is left alone from then on."""
 
 
 class RunLogger(Onlooker):
@@ -20,6 +30,8 @@ class RunLogger(Onlooker):
     A subclass opens, writes and closes, called in threads, one call after the other. It lives in the algorithm's
     process, whatever the strategy.
     """
+
+    _hangs = False
 
     @abstractmethod
     def open(self, run_id: str) -> None:
@@ -36,7 +48,11 @@ class RunLogger(Onlooker):
     async def lightning_run_start(self, run_id: str, kept: RolloutCounts) -> None:
         """Begin."""
         super().lightning_run_start(run_id, kept)
-        await asyncio.to_thread(self.open, run_id)
+        try:
+            await in_daemon_thread(partial(self.open, run_id), name="logger")
+        except Exception as exc:
+            reason = f"{type(exc).__name__}: {exc}"
+            raise LightningError(f"{type(self).__name__} cannot begin run {run_id}: {reason}") from exc
 
     async def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
         """Write what the step has brought."""
@@ -49,12 +65,26 @@ class RunLogger(Onlooker):
         try:
             await self._write({}, self.standing.snapshot().step)
         finally:
-            await asyncio.to_thread(self.close, status)
+            await self._call(partial(self.close, status))
 
     async def _write(self, metrics: Mapping[str, float | None], step: int) -> None:
         values = {**scalars_of(self.standing.snapshot()), **metrics}
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        await asyncio.to_thread(self.write, finite, step)
+        await self._call(partial(self.write, finite, step))
+
+    async def _call(self, function: Callable[[], Any]) -> None:
+        if self._hangs:
+            return
+        self._hangs = True  # until it has come back, also where the wait is cancelled
+        call = in_daemon_thread(function, name="logger")
+        done, _ = await asyncio.wait((call,), timeout=WRITE_SECONDS)
+        if not done:
+            call.cancel()
+            name = type(self).__name__
+            logger.warning("lightning.logger_hangs logger=%s; %g s are over, it is left alone", name, WRITE_SECONDS)
+            return
+        self._hangs = False
+        call.result()
 
 
 def scalars_of(snapshot: Snapshot) -> dict[str, float | None]:

@@ -18,7 +18,7 @@ from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_r
 from lightning_core.runs.held_out import measure_held_out
 from lightning_core.runs.manifest import describe_origin
 from lightning_core.runs.result import failed_hooks, sum_usage
-from lightning_core.runs.standing import expected_rollouts, plan_of, warn_of_overlap
+from lightning_core.runs.standing import Onlooker, expected_rollouts, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun
@@ -113,8 +113,11 @@ class Run:
                 self._take_resources(moved)
                 kept, _ = await count_rollouts(self._store)
                 await hooks.emit("lightning_run_start", run_id=run_id, kept=kept)
-                if self._display is not None and self._recording is not None and self._recording.is_resumed:
-                    self._display.standing.add_usage((await sum_usage(self._store)).agent)
+                if self._recording is not None and self._recording.is_resumed:
+                    used = (await sum_usage(self._store)).agent
+                    for onlooker in hooks:
+                        if isinstance(onlooker, Onlooker):
+                            onlooker.standing.add_usage(used)
                 async with self._progress.telling(hooks):
                     status = await self._work()
         except asyncio.CancelledError:

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from wandb.proto import wandb_internal_pb2
 
 from lightning_core import Trainer, rollout
 from lightning_core.config import load_job
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, LightningError
 from lightning_core.runs.loggers import RunLogger
 
 
@@ -117,6 +118,42 @@ def test_another_logger_needs_three_methods():
     logger = Lines()
     train(logger)
     assert logger.lines == ["open", "1: 0.4 ['train_reward']", "2: 0.4 ['train_reward']", "2: 0.4 []", "succeeded"]
+
+
+class Stuck(Lines):
+    """One that does not come back from its first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = threading.Event()
+
+    def write(self, scalars: Mapping[str, float], step: int) -> None:
+        self.lines.append("writes")
+        self.may_end.wait(60)
+
+
+def test_a_logger_that_hangs_is_left_alone(caplog, monkeypatch):
+    monkeypatch.setattr("lightning_core.runs.loggers.WRITE_SECONDS", 0.2)
+    stuck, other = Stuck(), Lines()
+    try:
+        train(stuck, other)
+    finally:
+        stuck.may_end.set()
+    assert stuck.lines == ["open", "writes"]
+    assert other.lines[-1] == "succeeded"
+    assert "lightning.logger_hangs logger=Stuck" in caplog.text
+
+
+class Closed(Lines):
+    """One that cannot begin."""
+
+    def open(self, run_id: str) -> None:
+        raise OSError("the disk is full")
+
+
+def test_a_logger_that_cannot_begin_is_named():
+    with pytest.raises(LightningError, match=r"Closed cannot begin run run-.*: OSError: the disk is full"):
+        train(Closed())
 
 
 def test_a_config_names_loggers_and_says_what_is_wrong(tmp_path):
