@@ -213,6 +213,7 @@ class Gate(Evaluate):
             InvalidInput: When there is no sample that both have, or a reward is beyond its range.
             NoRewards: When all rollouts of the first samples ended with faults.
         """
+        _remove(self.output, self.markdown)  # of an earlier gate, which may have passed
         baseline = Evaluation.read(Path(self.baseline))
         before = {sample.key: sample for sample in baseline.samples}
         dataset = train_dataset if val_dataset is None else val_dataset
@@ -338,6 +339,12 @@ def _change(pairs: Sequence[tuple[SampleTrials, SampleTrials]], what: str) -> Ch
     if found is None:
         return None
     return Change(before=found.before, after=found.after, low=found.low, high=found.high)
+
+
+def _remove(*files: str | None) -> None:
+    for file in files:
+        if file is not None:
+            Path(file).unlink(missing_ok=True)
 
 
 def _quoted(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from lightning_core import Trainer, rollout
 from lightning_core.algorithm.evaluation import Evaluation, SampleTrials, Trial, key_of
 from lightning_core.algorithm.gate import Gate, GateResult
-from lightning_core.errors import Fault, InvalidInput
+from lightning_core.errors import Fault, InvalidInput, RunFolderError
 
 pytestmark = pytest.mark.usefixtures("nothing_left_running")
 
@@ -121,6 +121,13 @@ async def test_what_faults_could_hide_does_not_pass(baseline: Callable[..., Path
     assert found.reward.low > -0.1
     assert "150 samples were lost to faults." in found.markdown()
     assert "What was lost to faults could hide a drop of 0.50." in found.markdown()
+
+
+async def test_an_earlier_outcome_does_not_outlive_a_gate_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "gate.md").write_text("### Gate: passed")
+    with pytest.raises(RunFolderError):
+        await gated(tmp_path / "none.json", float, markdown=str(tmp_path / "gate.md"))
+    assert not (tmp_path / "gate.md").exists()
 
 
 async def test_faults_and_a_drop_are_added(baseline: Callable[..., Path]) -> None:
