@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -71,9 +72,20 @@ def _lines(path: Path, schema: pa.Schema) -> Iterator[Add]:
     with open(path, "w", encoding="utf-8") as file:
 
         def add(rows: list[Row]) -> None:
-            file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+            file.write("".join(f"{json.dumps(_finite(row), ensure_ascii=False)}\n" for row in rows))
 
         yield add
+
+
+def _finite(value: Any) -> Any:
+    """Return it with null for numbers that are not finite, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if not isinstance(value, list | tuple) or (value and isinstance(value[0], int)):  # token ids
+        return value
+    return [_finite(each) for each in value]
 
 
 @contextmanager

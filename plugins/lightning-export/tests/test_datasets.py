@@ -1,6 +1,7 @@
 """`agl export RUN --to jsonl|parquet|hf`: what the rows are, and that others read the files."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def test_trajectories_have_the_tokens_of_the_engine_and_the_loss_mask(make_run: 
     assert [row["mode"] for row in (first, second, third)] == ["train", "train", "val"]
     assert json.loads(first["input"]) == RAIN
     assert (first["run_id"], first["model"]) == ("run-x1", "small")
+
+
+def test_numbers_that_are_not_finite_are_null(make_run: Any) -> None:
+    tokens = {"prompt_token_ids": [1, 2], "response_token_ids": [3, 4], "response_logprobs": [-math.inf, -0.5]}
+    call = {"gen_ai.operation.name": "chat", **tokens}
+    make_run(*ROLLOUTS, more=[Span.from_attributes(attributes=call, name="a", start_time=20.0, end_time=21.0)])
+    export("--to", "jsonl", "-o", "rows.jsonl", "--rows", "triplets")
+    text = Path("rows.jsonl").read_text()
+    assert '"logprobs": [null, -0.5]' in text
+    assert "Infinity" not in text
 
 
 def test_answers_that_are_in_no_trajectory_are_counted(make_run: Any) -> None:
