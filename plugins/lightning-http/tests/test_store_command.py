@@ -21,7 +21,7 @@ from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.manifest import Manifest, Origin, now
 from lightning_core.testing import FakeClock
 from lightning_core.testing.store.base import span_of
-from lightning_core.types import EnqueueRolloutRequest
+from lightning_core.types import EnqueueRolloutRequest, OtelResource
 
 COMMAND = [sys.executable, "-W", "error", "-m", "lightning_core", "store"]
 
@@ -262,7 +262,9 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
             view = store.for_run(run_id)
             for said in ("old", "new"):
                 rollout = await view.start_rollout(said)
-                await view.add_span(span_of(rollout, attributes={"text": os.urandom(50_000).hex(), "number": 1}))
+                resource = OtelResource(attributes={"process.command_args": f"{run_id} said {said}"})
+                attributes = {"text": os.urandom(50_000).hex(), "number": 1}
+                await view.add_span(span_of(rollout, attributes=attributes).model_copy(update={"resource": resource}))
                 await view.update_attempt(rollout.rollout_id, "latest", status="succeeded")
                 await clock.advance(20 * 86_400)
         await store.for_run("ended").end_run()
@@ -292,6 +294,8 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
         ("goes-on", "new"): True,
     }
     assert path.stat().st_size < before
+    assert b"ended said new" in path.read_bytes()
+    assert b"ended said old" not in path.read_bytes()
 
 
 @pytest.mark.parametrize("named", ["run", "file"])

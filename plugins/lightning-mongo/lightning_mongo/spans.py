@@ -92,10 +92,13 @@ class Spans:
         return stored
 
     async def replace(self, run_id: str, spans: Sequence[tuple[str, str, EncodedSpan]]) -> None:
-        """Write the bodies of spans anew; those that are not there are skipped."""
+        """Write the bodies and sources of spans anew; those that are not there are skipped."""
         key = self._database.run_key(run_id)
         updates = [
-            UpdateOne({"_id": _id(key, rollout_id, attempt_id, span.span_id)}, {"$set": {"body": span.body}})
+            UpdateOne(
+                {"_id": _id(key, rollout_id, attempt_id, span.span_id)},
+                {"$set": {"body": span.body, "source": span.source}},
+            )
             for rollout_id, attempt_id, span in spans
         ]
         await self._database.retried(lambda: self._database.bulk_write(schema.SPANS, updates))

@@ -73,6 +73,7 @@ def compact(path: str | os.PathLike[str]) -> None:
     try:
         if version_of(connection) == 0 or not is_ours(connection):
             raise UnusableFile(f"{path} is not a store")
+        connection.execute("DELETE FROM source WHERE source NOT IN (SELECT source FROM span)")  # of dropped content
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as exc:
