@@ -41,6 +41,8 @@ def test_what_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark}) as stuck, monkeypatch.context() as patched:
         patched.setattr(psutil.Process, "kill", lambda _: None)
         try:
+            while not processes(mark):  # its environment can be read a moment after it has begun
+                time.sleep(0.01)
             with pytest.raises(RuntimeError, match=rf"^{stuck.pid} sleep 600 was killed, and does not end"):
                 end(mark, seconds=0.1)
         finally:

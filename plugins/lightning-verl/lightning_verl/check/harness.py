@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 MARK = "LIGHTNING_VERL_CHECK"
 """The variable by which a stage's processes are known, whoever is their parent: it begins with the stage's mark."""
 _LOOK_SECONDS = 1.0
-_END_SECONDS = 15.0
+_END_SECONDS = 30.0
 """How long what a stage has started may take to end after it."""
 
 

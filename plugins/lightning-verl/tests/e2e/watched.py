@@ -20,7 +20,7 @@ class Ran:
     """The exit status; negative for a signal."""
     output: str = field(repr=False)
     left: list[str]
-    """What still ran ten seconds after its end."""
+    """What still ran half a minute after its end. Ray's agents look five times, every two seconds, before they end."""
     cwd: Path
     """Where it ran."""
 
@@ -70,7 +70,7 @@ def train(*arguments: str, cwd: Path, script: str = "letters.py", seconds: float
     return Ran(status, output, _left(mark), cwd)
 
 
-def _left(mark: str, seconds: float = 10.0) -> list[str]:
+def _left(mark: str, seconds: float = 30.0) -> list[str]:
     """Return what is left of a training after a while: its processes have its mark in their environment."""
     deadline = time.monotonic() + seconds
     while True:
