@@ -5,28 +5,36 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from lightning_core.adapter.base import TraceAdapter
 from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
+from lightning_core.budget import Budget
 from lightning_core.compat.loggers import warn_of_former_loggers
 from lightning_core.compat.strategies import execute
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
+from lightning_core.execution import ExecutionStrategy
+from lightning_core.model_proxy import ModelProxy
+from lightning_core.plugins import Hooks
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
+from lightning_core.runs.first_rollouts import FirstRollouts
 from lightning_core.runs.held_out import measure_held_out
-from lightning_core.runs.manifest import describe_origin
+from lightning_core.runs.manifest import Origin, describe_origin
+from lightning_core.runs.recording import Recording
 from lightning_core.runs.result import failed_hooks, sum_usage
 from lightning_core.runs.standing import Onlooker, expected_rollouts, plan_of, warn_of_overlap
 from lightning_core.secrets import remember_environment, remember_secrets
 from lightning_core.store import LightningStore
 from lightning_core.trainer.budgeting import BudgetElsewhere, BudgetOfRun
 from lightning_core.trainer.proxies import leads, proxied, readdressed, with_model
-from lightning_core.types import Dataset, NamedResources
+from lightning_core.trainer.runners import RunnersSide
+from lightning_core.types import Dataset, NamedResources, RolloutConfig
 
 if TYPE_CHECKING:
-    from lightning_core.trainer.trainer import Trainer
+    from lightning_core.display.live import Display
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +45,32 @@ END_SECONDS = 30.0
 """How long plugins may take to end a run; after Ctrl-C each gets a moment."""
 
 
+class TrainerParts(Protocol):
+    """What a run takes from its trainer, and the result that it leaves there."""
+
+    strategy: ExecutionStrategy
+    adapter: TraceAdapter[Any]
+    llm_proxy: ModelProxy | None
+    initial_resources: NamedResources | None
+    rollout_config: RolloutConfig | None
+    hooks: Hooks
+    origin: Origin | None
+    recording: Recording | None
+    result: FitResult | None
+
+    def next_store(self) -> LightningStore: ...
+    def next_budget(self) -> Budget | None: ...
+    def next_display(self) -> "tuple[Display | None, bool]": ...
+    def first_rollouts(self, algorithm: Algorithm) -> FirstRollouts: ...
+    def runners_side(self, agent: LitAgent[Any], hooks: Hooks) -> RunnersSide: ...
+
+
 class Run:
     """One call of `fit`."""
 
     def __init__(
         self,
-        trainer: "Trainer",
+        trainer: TrainerParts,
         agent: object,
         algorithm: Algorithm | None,
         train_dataset: Dataset[Any] | None,

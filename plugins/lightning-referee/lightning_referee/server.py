@@ -3,9 +3,9 @@
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lightning_http.auth import Keys
 from lightning_http.body import BodyRefused, body_of
@@ -24,9 +24,6 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lightning_core.errors import InvalidRequest, StoreError
-
-if TYPE_CHECKING:  # it imports this module
-    from lightning_referee.algorithm import Referee
 
 _MAX_BYTES = 1_000_000
 _WAIT_SECONDS = 30.0
@@ -54,6 +51,19 @@ class Choice(BaseModel):
     candidate: int | None = None
 
 
+class Game(Protocol):
+    """What is served; a `Referee`, which says what its methods do."""
+
+    host: str
+    port: int
+
+    def rules(self) -> dict[str, Any]: ...
+    async def submit(self, prompts: Mapping[str, str], parent: int | None) -> int: ...
+    async def challenge(self, number: int) -> None: ...
+    async def look(self, number: int, *, wait_seconds: float) -> dict[str, Any]: ...
+    async def finish(self, number: int | None) -> None: ...
+
+
 class Door:
     """Lets only those in who know the key, and no web page of another site."""
 
@@ -75,7 +85,7 @@ class Door:
 
 
 @asynccontextmanager
-async def serving(referee: "Referee", key: str) -> AsyncIterator[str]:
+async def serving(referee: Game, key: str) -> AsyncIterator[str]:
     """Serve a referee, and give the address.
 
     Args:
@@ -106,7 +116,7 @@ async def serving(referee: "Referee", key: str) -> AsyncIterator[str]:
         raise raised
 
 
-def routes_of(referee: "Referee") -> list[Route]:
+def routes_of(referee: Game) -> list[Route]:
     """Return the routes of plain HTTP."""
 
     async def rules(request: Request) -> Response:
@@ -138,7 +148,7 @@ def routes_of(referee: "Referee") -> list[Route]:
     ]
 
 
-def tools_of(referee: "Referee") -> MCPServer:
+def tools_of(referee: Game) -> MCPServer:
     """Return the same as tools of MCP."""
 
     async def rules() -> dict[str, Any]:

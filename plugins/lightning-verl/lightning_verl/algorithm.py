@@ -26,10 +26,10 @@ from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.ending import Ending
 from lightning_verl.learning.outcomes import as_trajectory_adapter
 from lightning_verl.manager import RolloutManager
-from lightning_verl.outcome import Outcome
+from lightning_verl.outcome import Outcome, Parts
 from lightning_verl.requirements import check_accelerator, check_versions
 from lightning_verl.serving import RESOURCE, Serving
-from lightning_verl.training import Parts, Plan, Training
+from lightning_verl.training import Plan, Training
 
 logger = logging.getLogger(__name__)
 

@@ -1,11 +1,15 @@
-"""The result of a training: which model it is, where it lies, and how good it is."""
+"""The result of a training: which model it is, where it lies, how good it is; and what a training works with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from lightning_core.algorithm.base import Reporter
 from lightning_core.types import NamedResources
+from lightning_verl.bridge import Bridge
+from lightning_verl.checkpoints import Schedule
 from lightning_verl.ending import Ending
+from lightning_verl.learning.options import LearningOptions
 from lightning_verl.manager import RolloutManager
 from lightning_verl.serving import Serving
 
@@ -88,3 +92,25 @@ class Outcome:
         if step in self._saved:
             return str(self._folder(step))
         return f"{self._serving.name}:step-{step}" if step else self._start
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a training works with, on either side of the bridge."""
+
+    bridge: Bridge
+    """To the event loop."""
+    manager: RolloutManager
+    """Runs rollouts."""
+    serving: Serving
+    """Serves the policy."""
+    outcome: Outcome
+    """Measures the policy, and knows where it is saved."""
+    schedule: Schedule
+    """After which steps it is saved, besides those that verl's config names."""
+    ending: Ending
+    """Lets the trainer's thread end, and keep what it has learned."""
+    options: LearningOptions
+    """What is learned, and how."""
+    report: Callable[[Mapping[str, float], int], None]
+    """Is told what each step has measured; called in the trainer's thread."""

@@ -15,14 +15,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import ConfigError
-from lightning_verl.bridge import Bridge
-from lightning_verl.checkpoints import Schedule
 from lightning_verl.config.context import fault_of_positions, let_servers_go_as_far, longest_conversation
-from lightning_verl.ending import Ending, Enough
-from lightning_verl.learning.options import LearningOptions
-from lightning_verl.manager import RolloutManager
-from lightning_verl.outcome import Outcome
-from lightning_verl.serving import Policy, Serving
+from lightning_verl.ending import Enough
+from lightning_verl.outcome import Parts
+from lightning_verl.serving import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -52,28 +48,6 @@ class Plan:
     """Where checkpoints are kept, and continued from where there are some."""
     trainer_cls: type | str | None = None
     """What goes before verl's trainer; see `make_trainer_class`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a training works with, on either side of the bridge."""
-
-    bridge: Bridge
-    """To the event loop."""
-    manager: RolloutManager
-    """Runs rollouts."""
-    serving: Serving
-    """Serves the policy."""
-    outcome: Outcome
-    """Measures the policy, and knows where it is saved."""
-    schedule: Schedule
-    """After which steps it is saved, besides those that verl's config names."""
-    ending: Ending
-    """Lets the trainer's thread end, and keep what it has learned."""
-    options: LearningOptions
-    """What is learned, and how."""
-    report: Callable[[Mapping[str, float], int], None]
-    """Is told what each step has measured; called in the trainer's thread."""
 
 
 class Training:

@@ -34,7 +34,7 @@ from lightning_verl.hf import NAME
 from lightning_verl.learning.mini_batches import MiniBatches, make_mini_batches
 from lightning_verl.learning.steps import step_advantages
 from lightning_verl.lora import write_adapter
-from lightning_verl.training import Parts
+from lightning_verl.outcome import Parts
 from lightning_verl.verl_internals.queue import StoredRows, filter_by_lessons, write_fields
 
 if TYPE_CHECKING:
