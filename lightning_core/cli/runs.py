@@ -71,13 +71,20 @@ def show(outer: Path | None, run: str, runs_dir: Path | None, as_json: bool) -> 
 @click.option(
     "--older-than",
     metavar="AGE",
-    help="All runs that ended so long ago, such as 30d, 12h or 2w, also those that failed or were interrupted. One "
-    "that was killed has not ended.",
+    help="All runs that succeeded, and ended so long ago, such as 30d, 12h or 2w.",
 )
+@click.option("--all", "also_resumable", is_flag=True, help="With --older-than: also those that could be resumed.")
 @runs_dir_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def rm(outer: Path | None, run: tuple[str, ...], older_than: str | None, runs_dir: Path | None, yes: bool) -> None:
+def rm(
+    outer: Path | None,
+    run: tuple[str, ...],
+    older_than: str | None,
+    also_resumable: bool,
+    runs_dir: Path | None,
+    yes: bool,
+) -> None:
     """Delete the folder of each RUN, with all that is in it. One that still goes on is refused.
 
     \b
@@ -89,10 +96,16 @@ def rm(outer: Path | None, run: tuple[str, ...], older_than: str | None, runs_di
 
     if (older_than is None) == (not run):
         raise ConfigError("name runs to remove, or say --older-than AGE; one of the two")
+    if also_resumable and older_than is None:
+        raise ConfigError("--all goes with --older-than AGE")
     root = runs_root(runs_dir or outer)
-    found = [find_run(root, each) for each in run] if older_than is None else _ended_before(root, older_than)
+    if older_than is None:
+        found = [find_run(root, each) for each in run]
+    else:
+        found = _ended_before(root, older_than, also_resumable=also_resumable)
     if not found:
-        click.echo(f"no run has ended {older_than} ago, or before")
+        which = "ended" if also_resumable else "succeeded"
+        click.echo(f"no run {which} {older_than} ago, or before")
     folders = {folder.path: folder for folder in found}
     for folder in folders.values():
         folder.check_removable()
@@ -105,20 +118,20 @@ def rm(outer: Path | None, run: tuple[str, ...], older_than: str | None, runs_di
 _HOURS = {"h": 1, "d": 24, "w": 168}
 
 
-def _ended_before(root: Path, age: str) -> "list[RunFolder]":
-    """Return the runs that ended so long ago. What is not known to have ended is left."""
-    from datetime import timedelta
-
+def _ended_before(root: Path, age: str, *, also_resumable: bool) -> "list[RunFolder]":
+    """Return the runs that ended so long ago; of one that was killed only the start is known."""
     from lightning_core.cli.run_report import load_runs
     from lightning_core.runs.manifest import now
 
     said = re.fullmatch(r"(\d+)([hdw])", age)
     if said is None:
         raise ConfigError(f"--older-than is {age!r}; it is a number of hours, days or weeks, such as 12h, 30d or 2w")
-    since = now() - timedelta(hours=int(said[1]) * _HOURS[said[2]])
+    since = now().timestamp() - int(said[1]) * _HOURS[said[2]] * 3600
     loaded, _ = load_runs(root)
     return [
         each.folder
         for each in loaded
-        if each.standing not in ("running", "killed") and each.manifest.end is not None and each.manifest.end < since
+        if each.standing != "running"
+        and (also_resumable or not each.manifest.can_be_resumed)
+        and (each.manifest.end or each.manifest.start).timestamp() < since
     ]

@@ -139,6 +139,11 @@ class Manifest(BaseModel):
     origin: Origin
     result: Summary | None = None
 
+    @property
+    def can_be_resumed(self) -> bool:
+        """Whether there is more to do, so that the content of its rollouts is needed."""
+        return self.outcome != "succeeded"
+
     @classmethod
     def read(cls, path: Path) -> "Manifest":
         """Read one.

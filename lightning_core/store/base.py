@@ -672,7 +672,7 @@ class LightningStore(ABC):
         inputs, and the message and traceback of a failure in `metadata`. Rollouts that do not exist are skipped.
 
         Returns:
-            How many there were.
+            How many of them had content.
 
         Raises:
             InvalidTransition: When one of them has not ended.

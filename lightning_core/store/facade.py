@@ -352,12 +352,14 @@ class StoreFacade(RolloutPart, ClaimPart, AttemptPart):
 
     async def drop_content(self, rollout_ids: Sequence[str]) -> int:
         ended = await self._ended(rollout_ids, "its content is dropped")
+        dropped = 0
         for rollout_id in ended:
             spans, _ = await self._backend.find_spans(self._run_id, rollout_id, None, Query())
             changed = [bare for span in spans if (bare := without_content(span)) != span]
             if changed:
                 await self._backend.replace_spans(self._run_id, changed)
-        return len(ended)
+                dropped += 1
+        return dropped
 
     async def _ended(self, rollout_ids: Sequence[str], before: str) -> list[str]:
         rollout_ids = as_ids("rollout_ids", rollout_ids)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ from click.core import ParameterSource
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreError
 from lightning_http.messages import DEFAULT_PORT
+
+PAGE_SIZE = 100
+"""How many rollouts are read at once."""
 
 
 class _Store(click.Group):
@@ -230,8 +233,9 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
 def compact(source: str, backend: str, content_days: float | None, runs_dir: Path | None) -> None:
     """Give the room of what was deleted from the store of SOURCE, a run or a file, back to the disk.
 
-    Nothing may use the store meanwhile. Of a run that can be resumed, as it did not succeed, nothing is dropped; in a
-    file that is not of one run's folder, of runs that have not ended.
+    Nothing may use the store meanwhile. Of a run that can be resumed, as it did not succeed, nothing is dropped. In a
+    file that several runs share that is known of those whose folders are among the runs; of others nothing is dropped
+    that have not ended.
 
     \b
     Example:
@@ -242,31 +246,34 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
     import time
 
     from lightning_core.registry import default_registry
-    from lightning_core.runs.folder import RunFolder, find_run
+    from lightning_core.runs.folder import RunFolder, find_run, runs_in
 
     make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
     if make_smaller is None:
         raise ConfigError(f"agl does not compact a store {backend!r}; use the tools of its database")
+    root = runs_root(runs_dir)
     folder: RunFolder | None
     if (path := Path(source)).is_file():
         folder = RunFolder(path.absolute().parent)
         folder = folder if path.name == folder.store_file.name and folder.manifest_file.is_file() else None
     else:
-        folder = find_run(runs_root(runs_dir), source)
+        folder = find_run(root, source)
         path = folder.store_file
     try:
         if folder is not None:
             folder.lock.take()
-            if content_days is not None and folder.manifest().outcome != "succeeded":
+            if content_days is not None and folder.manifest().can_be_resumed:
                 raise ConfigError(
                     f"{folder.run_id} has not succeeded, and can be resumed, which needs the content; leave out "
                     "--content-days"
                 )
-        before = path.stat().st_size if path.is_file() else 0
+        before = _size(path)
         if content_days is not None and before:
             since = time.time() - content_days * 86_400
-            runs = None if folder is None else [folder.run_id]
-            dropped = asyncio.run(_drop_content(backend, path, runs, since))
+            spared = {each.run_id for each in runs_in(root) if each.manifest().can_be_resumed}
+            dropped = asyncio.run(
+                _drop_content(backend, path, None if folder is None else folder.run_id, spared, since)
+            )
             click.echo(f"dropped the content of {dropped} rollout{'s' * (dropped != 1)}")
         make_smaller(path)
     except StoreError as exc:  # such as one that another process uses
@@ -274,11 +281,20 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
     finally:
         if folder is not None:
             folder.lock.release()
-    click.echo(f"{path} has {path.stat().st_size / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
+    click.echo(f"{path} has {_size(path) / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
 
 
-async def _drop_content(backend: str, path: Path, run_ids: Sequence[str] | None, since: float) -> int:
-    """Drop the content of rollouts that ended before a time; without ids, in all runs that have ended."""
+def _size(path: Path) -> int:
+    """Return the bytes of a store, with its log of what is not yet in the file itself."""
+    return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.is_file())
+
+
+async def _drop_content(backend: str, path: Path, run_id: str | None, spared: Collection[str], since: float) -> int:
+    """Drop the content of rollouts that ended before a time: of one run, or of all that have ended and are not spared.
+
+    Returns:
+        How many had some.
+    """
     from lightning_core.lifecycle import ENDED
     from lightning_core.registry import default_registry
     from lightning_core.store.base import LightningStore
@@ -288,13 +304,15 @@ async def _drop_content(backend: str, path: Path, run_ids: Sequence[str] | None,
     opened = default_registry().build("stores", spec, expected=LightningStore)
     dropped = 0
     try:
-        for run_id in await opened.kept_runs() if run_ids is None else run_ids:
-            view = opened.for_run(run_id)
-            if run_ids is None and not await has_ended(view):
+        for each in await opened.kept_runs() if run_id is None else [run_id]:
+            view = opened.for_run(each)
+            if run_id is None and (each in spared or not await has_ended(view)):
                 continue
-            rollouts = await view.query_rollouts(status_in=sorted(ENDED))
-            old = [each.rollout_id for each in rollouts if each.end_time is not None and each.end_time <= since]
-            dropped += await view.drop_content(old)
+            offset = 0
+            while rollouts := await view.query_rollouts(status_in=sorted(ENDED), limit=PAGE_SIZE, offset=offset):
+                offset += len(rollouts)
+                old = [found.rollout_id for found in rollouts if found.end_time is not None and found.end_time <= since]
+                dropped += await view.drop_content(old)
     finally:
         await opened.aclose()
     return dropped

@@ -252,13 +252,16 @@ def test_an_occupied_port_is_named():
 
 
 def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_smaller(tmp_path):
+    """What `agl runs` knows as interrupted has ended, too, but can be resumed."""
     sqlite = pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
     path = tmp_path / "store.db"
+    runs = ("ended", "goes-on", "interrupted")
+    write_manifest(RunFolder.create(tmp_path / "runs", "interrupted"), "interrupted")
 
     async def fill(now: float) -> None:
         clock = FakeClock(now)
         store = sqlite.SqliteLightningStore(path, clock=clock)
-        for run_id in ("ended", "goes-on"):
+        for run_id in runs:
             view = store.for_run(run_id)
             for said in ("old", "new"):
                 rollout = await view.start_rollout(said)
@@ -267,13 +270,14 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
                 await view.add_span(span_of(rollout, attributes=attributes).model_copy(update={"resource": resource}))
                 await view.update_attempt(rollout.rollout_id, "latest", status="succeeded")
                 await clock.advance(20 * 86_400)
-        await store.for_run("ended").end_run()
+        for run_id in ("ended", "interrupted"):
+            await store.for_run(run_id).end_run()
         await store.aclose()
 
     async def read() -> dict[tuple[str, str], bool]:
         store = sqlite.SqliteLightningStore(path)
         found = {}
-        for run_id in ("ended", "goes-on"):
+        for run_id in runs:
             view = store.for_run(run_id)
             for rollout in await view.query_rollouts():
                 (span,) = await view.query_spans(rollout.rollout_id)
@@ -282,35 +286,35 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
         await store.aclose()
         return found
 
-    asyncio.run(fill(time.time() - 80 * 86_400))
+    asyncio.run(fill(time.time() - 120 * 86_400))
     before = path.stat().st_size
-    done = CliRunner().invoke(agl, ["store", "compact", str(path), "--content-days", "70"], catch_exceptions=False)
+    command = ["store", "compact", str(path), "--content-days", "110", "--runs-dir", str(tmp_path / "runs")]
+    done = CliRunner().invoke(agl, command, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[0] == "dropped the content of 1 rollout"
+    again = CliRunner().invoke(agl, command, catch_exceptions=False)
+    assert again.stdout.splitlines()[0] == "dropped the content of 0 rollouts"
     assert asyncio.run(read()) == {
         ("ended", "old"): False,
         ("ended", "new"): True,
-        ("goes-on", "old"): True,
-        ("goes-on", "new"): True,
+        **{(run_id, said): True for run_id in ("goes-on", "interrupted") for said in ("old", "new")},
     }
     assert path.stat().st_size < before
     assert b"ended said new" in path.read_bytes()
     assert b"ended said old" not in path.read_bytes()
 
 
+def write_manifest(folder, outcome):
+    stored = {"store": "sqlite", "store_file": "store.db", "origin": Origin()}
+    manifest = Manifest(run_id=folder.run_id, algorithm="baseline", outcome=outcome, start=now(), **stored)
+    manifest.write(folder.manifest_file)
+
+
 @pytest.mark.parametrize("named", ["run", "file"])
 def test_compact_drops_nothing_of_a_run_that_can_be_resumed(tmp_path, named):
     sqlite = pytest.importorskip("lightning_sqlite", reason="what is kept in a file can be compacted")
     folder = RunFolder.create(tmp_path, "run-1f")
-    Manifest(
-        run_id="run-1f",
-        algorithm="baseline",
-        outcome="interrupted",
-        start=now(),
-        store="sqlite",
-        store_file="store.db",
-        origin=Origin(),
-    ).write(folder.manifest_file)
+    write_manifest(folder, "interrupted")
 
     async def fill() -> None:
         store = sqlite.SqliteLightningStore(folder.store_file, run_id="run-1f")
