@@ -36,8 +36,8 @@ DEQUEUES = 3_000
 Store = Any
 
 
-def spans_of(span_type: Any, rollout_id: str, attempt_id: str, count: int) -> list[Any]:
-    """Make the spans of one attempt, of the size that a small agent's have."""
+def spans_of(span_type: Any, rollout_id: str, attempt_id: str, count: int, *, are_numbered: bool = True) -> list[Any]:
+    """Make the spans of one attempt, of the size that a small agent's have; without numbers, the store numbers them."""
     attributes = {
         "gen_ai.system": "openai",
         "gen_ai.request.model": "small",
@@ -49,7 +49,7 @@ def spans_of(span_type: Any, rollout_id: str, attempt_id: str, count: int) -> li
             attributes=attributes,
             rollout_id=rollout_id,
             attempt_id=attempt_id,
-            sequence_id=number,
+            sequence_id=number if are_numbered else None,
             name="openai.chat.completion",
             start_time=1.0,
             end_time=2.0,
@@ -223,22 +223,31 @@ class Bench:
 
 
 @contextmanager
-def our_server() -> Iterator[Bench]:
-    """Run `agl store`, and print how long it takes from the command to the first answer."""
-    begin = time.perf_counter()
-    command = [sys.executable, "-m", "lightning_core", "store", "--port", "0"]
+def agl_store(*options: str) -> Iterator[tuple[str, int]]:
+    """Run `agl store` with these options, on a free port; give its address and the id of its process."""
+    command = [sys.executable, "-m", "lightning_core", "store", "--port", "0", "--drain-seconds", "0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AGL_")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout is not None
-        url = next(word for line in process.stdout for word in line.split() if word.startswith("http://"))
-        with urllib.request.urlopen(f"{url}/v1/agl/health") as answer:
-            answer.read()
-        bench = Bench("lightning-core", url, process.pid)
-        bench.say(f"server start {time.perf_counter() - begin:.2f} s")
         try:
-            yield bench
+            yield (
+                next(word for line in process.stdout for word in line.split() if word.startswith("http://")),
+                process.pid,
+            )
         finally:
             process.terminate()
+
+
+@contextmanager
+def our_server() -> Iterator[Bench]:
+    """Run `agl store`, and print how long it takes from the command to the first answer."""
+    begin = time.perf_counter()
+    with agl_store() as (url, pid):
+        with urllib.request.urlopen(f"{url}/v1/agl/health") as answer:
+            answer.read()
+        bench = Bench("lightning-core", url, pid)
+        bench.say(f"server start {time.perf_counter() - begin:.2f} s")
+        yield bench
 
 
 @contextmanager

@@ -2,9 +2,8 @@
 
 A mongod is started for it on this machine, once standalone and once as a replica set; it shares the processors with
 the store and its callers. First claims, one rollout each, by 32 workers; then spans, 1,000 in a request. Then the
-cycle of `benchmarks/sqlite.py` (enqueue, claim, 10 spans in one request, succeed, read the spans) for 1, 8 and 32
-runners. The best of three tries counts: the machine may be busy. agentlightning's store goes through the same where it
-is installed.
+whole cycle (enqueue, claim, 10 spans in one request, succeed, read the spans) for 1, 8 and 32 runners. The best of
+three tries counts: the machine may be busy. agentlightning's store goes through the same where it is installed.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from http_store import spans_of
 from lightning_mongo import MongoLightningStore
 from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
 from lightning_sqlite import SqliteLightningStore
@@ -32,27 +32,6 @@ TRIES = 3
 
 # The stores of both projects have the same methods, so that one cycle serves both.
 Store = Any
-
-
-def spans_of(span_type: Any, rollout: Any, count: int) -> list[Any]:
-    """Make spans of one attempt, of the size that a small agent's have; the store numbers them."""
-    attributes = {
-        "gen_ai.system": "openai",
-        "gen_ai.request.model": "small",
-        "gen_ai.usage.input_tokens": 120,
-        "gen_ai.usage.output_tokens": 30,
-    }
-    return [
-        span_type.from_attributes(
-            attributes=attributes,
-            rollout_id=rollout.rollout_id,
-            attempt_id=rollout.attempt.attempt_id,
-            name="openai.chat.completion",
-            start_time=1.0,
-            end_time=2.0,
-        )
-        for _ in range(count)
-    ]
 
 
 async def claims(store: Store) -> float:
@@ -74,7 +53,8 @@ async def claims(store: Store) -> float:
 async def spans(store: Store, span_type: Any) -> float:
     """Return how many spans a second are kept, in large requests; making them is not counted."""
     rollout = await store.start_rollout("spans")
-    made = [spans_of(span_type, rollout, SPANS_PER_REQUEST) for _ in range(SPANS // SPANS_PER_REQUEST)]
+    ids = (rollout.rollout_id, rollout.attempt.attempt_id)
+    made = [spans_of(span_type, *ids, SPANS_PER_REQUEST, are_numbered=False) for _ in range(SPANS // SPANS_PER_REQUEST)]
     began = time.perf_counter()
     for request in made:
         await store.add_many_spans(request)
@@ -92,10 +72,11 @@ async def cycles(store: Store, span_type: Any, runners: int) -> float:
             await store.enqueue_rollout({"question": number})
             claimed = await store.dequeue_rollout(worker_id)
             began = time.perf_counter()
-            own = spans_of(span_type, claimed, SPANS_PER_ROLLOUT)
+            ids = (claimed.rollout_id, claimed.attempt.attempt_id)
+            own = spans_of(span_type, *ids, SPANS_PER_ROLLOUT, are_numbered=False)
             making += time.perf_counter() - began
             await store.add_many_spans(own)
-            await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+            await store.update_attempt(*ids, status="succeeded")
             if len(await store.query_spans(claimed.rollout_id)) != SPANS_PER_ROLLOUT:
                 raise RuntimeError(f"rollout {claimed.rollout_id} lacks spans")
 

@@ -14,6 +14,8 @@ import tracemalloc
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from http_store import spans_of
+
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.store.clock import SystemClock
 from lightning_core.types import EnqueueRolloutRequest, RolloutConfig, Span
@@ -30,28 +32,6 @@ MEMORY_SIZE = 1_000
 Store = Any
 
 
-def spans_of(span_type: Any, rollout_id: str, attempt_id: str) -> list[Any]:
-    """Make the spans of one attempt, of the size that a small agent's have."""
-    attributes = {
-        "gen_ai.system": "openai",
-        "gen_ai.request.model": "small",
-        "gen_ai.usage.input_tokens": 120,
-        "gen_ai.usage.output_tokens": 30,
-    }
-    return [
-        span_type.from_attributes(
-            attributes=attributes,
-            rollout_id=rollout_id,
-            attempt_id=attempt_id,
-            sequence_id=number,
-            name="openai.chat.completion",
-            start_time=1.0,
-            end_time=2.0,
-        )
-        for number in range(1, SPANS_PER_ROLLOUT + 1)
-    ]
-
-
 async def fill(store: Store, span_type: Any, rollouts: int, *, with_spans: bool = True) -> float:
     """Bring this many rollouts through the cycle.
 
@@ -64,7 +44,9 @@ async def fill(store: Store, span_type: Any, rollouts: int, *, with_spans: bool 
         await store.enqueue_rollout({"question": number})
         claimed = await store.dequeue_rollout(worker_id="worker-1")
         seconds += time.process_time() - began
-        spans = spans_of(span_type, claimed.rollout_id, claimed.attempt.attempt_id) if with_spans else []
+        spans = (
+            spans_of(span_type, claimed.rollout_id, claimed.attempt.attempt_id, SPANS_PER_ROLLOUT) if with_spans else []
+        )
         began = time.process_time()
         await store.add_many_spans(spans)
         await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
@@ -120,7 +102,7 @@ async def time_operations(rollouts: int) -> dict[str, float]:
         "the same requests again", each(lambda worker: store.dequeue_rollout(worker, request_id=worker), workers)
     )
     await timed("heartbeats", each(store.update_worker, workers))
-    spans = [spans_of(Span, item.rollout_id, item.attempt.attempt_id)[0] for item in claimed]
+    spans = [spans_of(Span, item.rollout_id, item.attempt.attempt_id, SPANS_PER_ROLLOUT)[0] for item in claimed]
     await timed("add_span", each(store.add_span, spans))
     clock.ahead += 60
     await timed("all leases lost at once", store.dequeue_rollout())
@@ -188,7 +170,10 @@ def measure(name: str, store_type: Any, span_type: Any, sizes: tuple[int, ...]) 
         rate = statistics.median(rates)
         print(f"{name} store: {rate:,.0f} rollouts per CPU second at {size:,} rollouts", flush=True)
     spans = held_bytes(
-        lambda: [spans_of(span_type, f"ro-{number:016x}", f"at-{number:016x}") for number in range(MEMORY_SIZE)]
+        lambda: [
+            spans_of(span_type, f"ro-{number:016x}", f"at-{number:016x}", SPANS_PER_ROLLOUT)
+            for number in range(MEMORY_SIZE)
+        ]
     )
     held = held_bytes(lambda: filled(store_type, span_type))
     print(

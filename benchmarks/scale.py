@@ -1,0 +1,394 @@
+"""How far one store goes: the tables of docs/scale.md.
+
+    python benchmarks/scale.py runners   # rollouts/s and claims against the number of runners, for each store
+    python benchmarks/scale.py idle      # what 1,000 runners cost that wait for work
+    python benchmarks/scale.py size      # the same questions to a store of 10,000 and of 100,000 rollouts
+    python benchmarks/scale.py           # all of them, in about ten minutes
+
+`--quick` makes each part small; `--stores` and `--counts` choose what is measured. The runners, the algorithm's
+`run_batch`, the client, and `agl store` are the real ones, in processes of their own on this machine; only the agent is
+not, which waits and returns five spans. CPU seconds stand beside the clock's, since the machine may do other things.
+"""
+
+import argparse
+import asyncio
+import gc
+import logging
+import multiprocessing
+import os
+import platform
+import random
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import psutil  # type: ignore[import-untyped]
+from http_store import agl_store, spans_of
+from lightning_http import LightningStoreClient
+from lightning_mongo.backend import MongoBackend
+from lightning_mongo.testing import PACKAGE, Mongod, find_mongod
+from lightning_sqlite.backend import SqliteBackend
+
+from lightning_core import emit_reward, lifecycle, rollout
+from lightning_core.algorithm import run_batch
+from lightning_core.lifecycle import RolloutRecord
+from lightning_core.runner import LitAgentRunner
+from lightning_core.store import LightningStore, StoreFacade
+from lightning_core.store.backend import StoreBackend
+from lightning_core.store.memory import MemoryBackend
+from lightning_core.tracer import DummyTracer
+from lightning_core.types import AttemptedRollout, AttemptStatus, EnqueueRolloutRequest, Rollout, Span
+
+AGENT_SECONDS: Final = 10 / 3
+"""The mean time of an agent: 1,000 runners are 300 rollouts/s at the most."""
+SPANS: Final = 5
+"""Of a rollout: four model calls, and the reward."""
+RUNNERS_PER_PROCESS: Final = 500
+START_SECONDS: Final = 0.004
+"""Between the starts of two runners of a process: a cluster does not start all of them in the same moment either."""
+FILLED_AT_ONCE: Final = 2_000
+RUN: Final = "scale"
+
+
+def agent_spans(rollout_id: str = "", attempt_id: str = "") -> list[Span]:
+    """Make what one agent records."""
+    reward = emit_reward(1.0, propagate=False)
+    return [
+        *spans_of(Span, rollout_id, attempt_id, SPANS - 1),
+        Span.from_core_fields(reward, rollout_id=rollout_id, attempt_id=attempt_id),
+    ]
+
+
+@rollout
+async def patient(task: float) -> list[Span]:
+    """An agent that waits about so many seconds, as for its model."""
+    await asyncio.sleep(random.uniform(0.5, 1.5) * task)
+    return agent_spans()
+
+
+# Processes
+
+
+class TimedClient(LightningStoreClient):
+    """Notes when each claim was answered, and how long it took since it was asked for and there was something."""
+
+    def __init__(self, url: str, claims: list[tuple[float, float]]) -> None:
+        super().__init__(url, key="")
+        self._claims = claims
+
+    async def dequeue_rollout(self, *arguments: Any, **options: Any) -> AttemptedRollout | None:
+        asked = time.time()
+        claimed = await super().dequeue_rollout(*arguments, **options)
+        if claimed is not None:
+            now = time.time()
+            self._claims.append((now, now - max(asked, claimed.start_time)))
+        return claimed
+
+
+def run_runners(urls: Sequence[str], numbers: Sequence[int], channel: Connection) -> None:
+    """Run runners until the other end asks for their claims: the whole life of a process."""
+
+    async def run() -> None:
+        claims: list[tuple[float, float]] = []
+        clients = [TimedClient(url, claims) for url in urls]
+
+        async def work(number: int) -> None:
+            await asyncio.sleep((number - numbers[0]) * START_SECONDS)
+            runner = LitAgentRunner[float](DummyTracer())
+            with runner.run_context(agent=patient, store=clients[number % len(clients)], worker_id=number):
+                await runner.iter()
+
+        tasks = [asyncio.create_task(work(number)) for number in numbers]
+        channel.send("ready")
+        asked = asyncio.get_running_loop().run_in_executor(None, channel.recv)
+        done, _ = await asyncio.wait((asked, *tasks), return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {asked}:
+            task.result()
+        channel.send(claims)
+        await asyncio.sleep(60)  # until it is killed, with its rollouts under way
+
+    logging.disable(logging.WARNING)  # a store that is too slow for them shows in the table
+    asyncio.run(run())
+
+
+@contextmanager
+def runner_processes(urls: Sequence[str], runners: int) -> Iterator[list[Connection]]:
+    """Start so many runners, spread over processes; kill them at the end."""
+    spawning = multiprocessing.get_context("spawn")
+    processes, channels = [], []
+    for first in range(0, runners, RUNNERS_PER_PROCESS):
+        here, there = spawning.Pipe()
+        numbers = range(first, min(first + RUNNERS_PER_PROCESS, runners))
+        process = spawning.Process(target=run_runners, args=(urls, numbers, there), daemon=True)
+        process.start()
+        there.close()
+        processes.append(process)
+        channels.append(here)
+    try:
+        for channel in channels:
+            channel.recv()
+        yield channels
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+class Served:
+    """A store behind one server or two, and what their processes take."""
+
+    def __init__(self, urls: Sequence[str], servers: Sequence[int], databases: Sequence[int]) -> None:
+        self.urls = urls
+        self.servers = [psutil.Process(pid) for pid in servers]
+        self.databases = [psutil.Process(pid) for pid in databases]
+
+    def cpu(self) -> dict[str, float]:
+        """Return the CPU seconds that each kind of process has taken, all processes of the kind together."""
+        own = psutil.Process()
+        here = {process.pid for process in (*self.servers, *self.databases)}
+        clients = [child for child in own.children() if child.pid not in here]
+        kinds = {"servers": self.servers, "database": self.databases, "runners": clients, "algorithm": [own]}
+        return {kind: sum(sum(each.cpu_times()[:2]) for each in processes) for kind, processes in kinds.items()}
+
+    def memory(self) -> float:
+        """Return the MiB that the servers hold."""
+        return float(sum(process.memory_info().rss for process in self.servers)) / 2**20
+
+
+@contextmanager
+def served(store: str) -> Iterator[Served]:
+    """Serve an empty store, by `agl store`."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-")))
+        options, count, databases = [], 1, []
+        if store == "sqlite":
+            options = ["--backend", "sqlite", "--path", str(folder / "store.db")]
+        elif store.startswith("mongo"):
+            uri, pid = stack.enter_context(mongod(folder))
+            options, count, databases = ["--backend", "mongo", "--mongo-uri", uri], int(store == "mongo-2") + 1, [pid]
+        servers = [stack.enter_context(agl_store(*options, "--run", RUN)) for _ in range(count)]
+        yield Served([url for url, _ in servers], [pid for _, pid in servers], databases)
+
+
+@contextmanager
+def mongod(folder: Path) -> Iterator[tuple[str, int]]:
+    """Start a replica set of one; give its address and its process."""
+    with Mongod(folder, replica_set=True) as server:
+        (process,) = (child for child in psutil.Process().children() if child.name() == "mongod")
+        yield f"{server.uri}/?replicaSet=rs0", process.pid
+
+
+# The parts
+
+
+def table(title: str, columns: Sequence[str]) -> None:
+    """Print the head of a table."""
+    print(f"\n{title}\n\n| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
+
+
+def row(*cells: object) -> None:
+    """Print a row."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def measure_runners(stores: Sequence[str], counts: Sequence[int], *, agent_seconds: float, seconds: float) -> None:
+    """Print what a store does with so many busy runners."""
+    table(
+        f"Busy runners: each rollout takes {agent_seconds:.2f} s and has {SPANS} spans; {seconds:g} s were measured",
+        (
+            *("store", "runners", "rollouts/s", "of the possible", "claim p50 ms", "p95 ms"),
+            *("server cores", "database cores", "server ms CPU a rollout", "runners ms", "algorithm ms", "server MiB"),
+        ),
+    )
+    for store in stores:
+        for runners in counts:
+            with served(store) as server, runner_processes(server.urls, runners) as channels:
+                began, cpu = asyncio.run(_lead(server, runners, agent_seconds, seconds))
+                claims = []
+                for channel in channels:
+                    channel.send("report")
+                    claims += channel.recv()
+                taken = [latency * 1e3 for at, latency in claims if began <= at < began + seconds]
+                rate = len(taken) / seconds
+                cuts = statistics.quantiles(taken, n=20)
+                each = {kind: used * 1e3 / len(taken) for kind, used in cpu.items()}
+                row(
+                    *(store, f"{runners:,}", f"{rate:,.0f}", f"{rate * agent_seconds / runners:.0%}"),
+                    *(f"{cuts[9]:.1f}", f"{cuts[18]:.1f}"),
+                    *(f"{cpu['servers'] / seconds:.2f}", f"{cpu['database'] / seconds:.2f}"),
+                    *(f"{each[kind]:.2f}" for kind in ("servers", "runners", "algorithm")),
+                    f"{server.memory():,.0f}",
+                )
+
+
+async def _lead(server: Served, runners: int, agent_seconds: float, seconds: float) -> tuple[float, dict[str, float]]:
+    """Keep runners busy with batches; return when the measured time began, and the CPU seconds taken in it."""
+
+    async def batches(store: LightningStore) -> None:
+        while True:
+            batch = await run_batch(store, [agent_seconds] * max(runners // 2, 1), mode="train")
+            if batch.lost:
+                raise RuntimeError(f"{batch.lost} rollouts gave no reward; the first: {batch.outcomes[0].failure}")
+
+    async with LightningStoreClient(server.urls[0], key="") as store, asyncio.TaskGroup() as group:
+        loops = [group.create_task(batches(store)) for _ in range(8)]  # so that the queue never is empty
+        await asyncio.sleep(2 * agent_seconds + RUNNERS_PER_PROCESS * START_SECONDS)
+        began, before = time.time(), server.cpu()
+        await asyncio.sleep(seconds)
+        after = server.cpu()
+        for loop in loops:
+            loop.cancel()
+    return began, {kind: after[kind] - before[kind] for kind in after}
+
+
+def measure_idle(stores: Sequence[str], counts: Sequence[int], *, seconds: float) -> None:
+    """Print what runners cost that wait for work."""
+    table(
+        f"Idle runners: the share of a core that each side takes, over {seconds:g} s",
+        ("store", "runners", "servers", "database", "runners' processes", "server MiB"),
+    )
+    for store in stores:
+        for runners in counts:
+            with served(store) as server, runner_processes(server.urls, runners):
+                time.sleep(min(seconds, 10))  # until all have said that they are there
+                before = server.cpu()
+                time.sleep(seconds)
+                used = {kind: after - before[kind] for kind, after in server.cpu().items()}
+                shares = (f"{used[kind] / seconds:.1%}" for kind in ("servers", "database", "runners"))
+                row(store, f"{runners:,}", *shares, f"{server.memory():,.0f}")
+
+
+async def fill(backend: StoreBackend, run_id: str, first: int, last: int) -> None:
+    """Put rollouts that have ended into a store, a hundredth of them failed: as they are kept, for the sake of time."""
+    for start in range(first, last, FILLED_AT_ONCE):
+        records, spans = [], []
+        for number in range(start, min(start + FILLED_AT_ONCE, last)):
+            rollout_id, attempt_id, now = f"ro-{secrets.token_hex(8)}", f"at-{secrets.token_hex(8)}", time.time()
+            task = {"question": f"What is {number} plus {number % 7}, and why?"}
+            new = RolloutRecord(run_id, Rollout(rollout_id=rollout_id, input=task, mode="train", start_time=now))
+            begun = lifecycle.claim(new, now, attempt_id=attempt_id, worker_id=f"worker-{number % 100}")
+            status: AttemptStatus = "succeeded" if number % 100 else "failed"
+            records.append(lifecycle.set_attempt_status(begun, now, attempt_id, status))
+            spans += agent_spans(rollout_id, attempt_id)
+        await backend.insert(records)
+        await backend.append_spans(run_id, spans)
+
+
+PAGES: Final[dict[str, dict[str, Any]]] = {
+    "the first": {},
+    "the last": {"offset": -100},
+    "the newest": {"sort_by": "start_time", "sort_order": "desc"},
+    "the newest that failed": {"status_in": ["failed"], "sort_by": "start_time", "sort_order": "desc"},
+    "the last that succeeded": {"status_in": ["succeeded"], "offset": -300},
+    "of a status that none has": {"status_in": ["cancelled"]},
+    "by a part of an id": {"rollout_id_contains": "abc"},
+}
+"""Of 100 rollouts: the viewer reads on by the offset, tables sort by time, `agl show` looks for a part of an id."""
+
+
+async def ask(store: LightningStore, total: int, tries: int) -> dict[str, float]:
+    """Return the median milliseconds of each question."""
+
+    async def timed(calls: Sequence[Callable[[], Awaitable[Any]]]) -> float:
+        taken = []
+        for call in calls:
+            began = time.perf_counter()
+            await call()
+            taken.append((time.perf_counter() - began) * 1e3)
+        return statistics.median(taken)
+
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(5 * tries)])
+    found: dict[str, float] = {}
+    found["claim"] = await timed([lambda: store.dequeue_rollout("worker-1")] * 5 * tries)
+    ids = [(await store.query_rollouts(limit=1, offset=total * n // tries))[0].rollout_id for n in range(tries)]
+    found["trace"] = await timed([lambda each=each: store.query_spans(each) for each in ids])  # type: ignore[misc]
+    found["statistics"] = await timed([store.statistics] * tries)
+    for name, query in PAGES.items():
+        query = {**query, "offset": total + query["offset"]} if query.get("offset", 0) < 0 else query
+        found[f"page: {name}"] = await timed([lambda query=query: store.query_rollouts(limit=100, **query)] * tries)  # type: ignore[misc]
+    for each in await store.query_rollouts(status_in=["preparing"]):
+        await store.update_rollout(each.rollout_id, status="succeeded")
+    return found
+
+
+def measure_size(store: str, counts: Sequence[int], tries: int) -> None:
+    """Print how long questions take to a store that holds more and more. It has the process to itself."""
+    by_count: dict[int, dict[str, float]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-")))
+        uri = stack.enter_context(mongod(folder))[0] if store == "mongo" else ""
+        asyncio.run(_measure_size(store, folder, uri, sorted(counts), tries, by_count))
+    columns = (f"{count:,} rollouts" for count in by_count)
+    table(f"{store}, {SPANS} spans a rollout: milliseconds, the median of {tries}", ("", *columns))
+    for question in by_count[max(counts)]:
+        digits = 0 if "bytes" in question else 1
+        row(question, *(f"{found[question]:,.{digits}f}" for found in by_count.values()))
+
+
+async def _measure_size(
+    name: str, folder: Path, uri: str, counts: Sequence[int], tries: int, by_count: dict[int, dict[str, float]]
+) -> None:
+    backend: StoreBackend
+    if name == "memory":
+        backend = MemoryBackend()
+    else:
+        backend = MongoBackend(uri) if name == "mongo" else SqliteBackend(folder / "store.db")
+    store = StoreFacade(backend)
+    held, resident = 0, psutil.Process().memory_info().rss
+    for count in counts:
+        began, cpu = time.perf_counter(), time.process_time()
+        await fill(backend, store.run_id, held, count)
+        took, used, held = time.perf_counter() - began, time.process_time() - cpu, count
+        print(f"{name}: {count:,} rollouts after {took:,.0f} s, {used:,.0f} s of CPU here", file=sys.stderr)
+        by_count[count] = await ask(store, count, tries)
+        gc.collect()
+        files = [file for file in folder.rglob("*") if file.is_file()]  # noqa: ASYNC240  # no one else waits
+        by_count[count]["bytes on disk a rollout"] = sum(file.stat().st_size for file in files) / count
+        by_count[count]["bytes of memory a rollout"] = (psutil.Process().memory_info().rss - resident) / count
+    await store.aclose()
+
+
+PARTS: Final = ("runners", "idle", "size")
+STORES: Final = ("memory", "sqlite", "mongo", "mongo-2")
+
+
+def main() -> None:
+    """Measure the parts that the command names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=PARTS, help="all of them by default")
+    parser.add_argument("--quick", action="store_true", help="a few seconds for each store")
+    parser.add_argument("--stores", nargs="+", choices=STORES, help="mongo-2 is one database and two servers")
+    parser.add_argument("--counts", nargs="+", type=int, help="of runners, or of rollouts")
+    given = parser.parse_args()
+    parts = PARTS if given.part is None else (given.part,)
+    stores = given.stores or STORES
+    if find_mongod() is None:
+        stores = [store for store in stores if not store.startswith("mongo")]
+        print(f"without MongoDB: there is no mongod; {PACKAGE} has one")
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}", flush=True)
+    if "runners" in parts:
+        counts = given.counts or ((10,) if given.quick else (100, 300, 1_000, 2_000))
+        seconds = (0.2, 1.0) if given.quick else (AGENT_SECONDS, 10.0)
+        measure_runners(stores, counts, agent_seconds=seconds[0], seconds=seconds[1])
+    if "idle" in parts:
+        idle = given.stores or [store for store in stores if store in ("sqlite", "mongo")]
+        measure_idle(idle, given.counts or ((10,) if given.quick else (1_000,)), seconds=1.0 if given.quick else 60.0)
+    if "size" in parts:
+        counts = given.counts or ((1_000,) if given.quick else (10_000, 100_000))
+        for store in stores:
+            if store != "mongo-2":
+                arguments = (store, counts, 3 if given.quick else 9)
+                process = multiprocessing.get_context("spawn").Process(target=measure_size, args=arguments)
+                process.start()
+                process.join()
+
+
+if __name__ == "__main__":
+    main()
