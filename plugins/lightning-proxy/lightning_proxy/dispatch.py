@@ -27,9 +27,8 @@ from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dialects.openai import CHAT, RETURN_TOKEN_IDS
 from lightning_proxy.jsons import dump
 from lightning_proxy.limiter import Limiter
-from lightning_proxy.model_list import Replica
-from lightning_proxy.models import Models
-from lightning_proxy.replicas import Replicas
+from lightning_proxy.model_list import Models
+from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Refused
 
 logger = logging.getLogger(__name__)

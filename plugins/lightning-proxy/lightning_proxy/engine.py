@@ -20,11 +20,9 @@ from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
 from lightning_proxy.dispatch import Response, Sender, refusal_of
 from lightning_proxy.jsons import dump, parse_object
 from lightning_proxy.limiter import Limiter
-from lightning_proxy.live_attempts import LiveAttempts
-from lightning_proxy.model_list import Replica
-from lightning_proxy.models import Models
+from lightning_proxy.model_list import Models
 from lightning_proxy.outbox import Outbox, Ticket
-from lightning_proxy.owner import Attribution, Owner, parent_span, read_path
+from lightning_proxy.owner import Attribution, LiveAttempts, Owner, parent_span, read_path
 from lightning_proxy.paths import (
     PREFIX,
     RESPONSES,
@@ -36,7 +34,7 @@ from lightning_proxy.paths import (
     split_path,
 )
 from lightning_proxy.relay import KeepItem, KeepResponse, hand_back
-from lightning_proxy.replicas import Replicas
+from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
 from lightning_proxy.spans import Capture, bare_span_of, span_of
 from lightning_proxy.spending import Spending

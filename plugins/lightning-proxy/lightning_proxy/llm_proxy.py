@@ -1,8 +1,10 @@
 """The model proxy, as programs use it."""
 
 import asyncio
+import logging
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
@@ -13,27 +15,27 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from lightning_core.budget import Budget
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, ProxyError
+from lightning_core.execution.local import LocalStrategy
 from lightning_core.model_proxy import KEY_VARIABLE, ModelProxy
 from lightning_core.registry import Registry, check_options, default_registry, load_object
 from lightning_core.store import LightningStore
 from lightning_core.store.clock import Clock, SystemClock
 from lightning_core.store.threaded import LightningStoreThreaded
+from lightning_core.trainer.proxies import leads
 from lightning_core.types import Attempt, Rollout
-from lightning_proxy.address import AddressedProxy
-from lightning_proxy.control import ProxyServer, Settings
+from lightning_proxy.control import ProxyServer, RunningProxy, Settings
 from lightning_proxy.limiter import Drained
-from lightning_proxy.model_list import ModelConfig, make_replicas
-from lightning_proxy.models import Models
+from lightning_proxy.model_list import ModelConfig, Models, make_replicas
 from lightning_proxy.owner import Owner
 from lightning_proxy.paths import OpenPaths
-from lightning_proxy.remote import flush_calls
-from lightning_proxy.running import RunningProxy
+from lightning_proxy.remote import AddressedProxy, RemoteProxy, flush_calls
 from lightning_proxy.service import ProxyService
-from lightning_proxy.setup import proxy_from_spec
 from lightning_proxy.spans import Capture, Redact
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 """0 lets the system choose."""
+
+logger = logging.getLogger(__name__)
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
@@ -181,7 +183,37 @@ class LLMProxy(AddressedProxy):
     @classmethod
     def from_spec(cls, spec: object, *, store: LightningStore, strategy: object, registry: Registry) -> ModelProxy:
         """See `ModelProxy.from_spec`. The URL of a proxy makes a `RemoteProxy`."""
-        return proxy_from_spec(cls, spec, store=store, strategy=strategy, registry=registry)
+        options: dict[str, Any] = dict(spec) if isinstance(spec, Mapping) else {}
+        if isinstance(spec, str) or "url" in options:
+            options = options or {"url": spec}
+            check_options("llm_proxy", options, RemoteProxy)
+            return RemoteProxy(**options)
+        cls._check(options)
+        defaults: dict[str, Any] = {"store": store, **_where(strategy), **_key(options, store, strategy)}
+        if registry is not default_registry():  # which other processes have, too, where there are workers
+            defaults["registry"] = registry
+        options = {**defaults, **options}
+        if options.get("host") in ("0.0.0.0", "::") and not options.get("public_url"):
+            logger.warning(
+                "lightning.proxy_address_unknown host=%s: agents are led to this machine by its loopback address; "
+                "for runners of other machines give public_url, as in http://10.0.0.5:4748",
+                options["host"],
+            )
+        made = cls(**options)
+        made.update_model_list(made.model_list)  # a wrong entry is known now
+        return made
+
+    @classmethod
+    def _check(cls, options: dict[str, Any]) -> None:
+        former = options.pop("type", None)  # as agentlightning 0.3 has it; there is one class
+        if former is not None and not str(former).endswith("LLMProxy"):
+            raise ConfigError(f"type is {former!r}; leave it out, or give an instance of your class")
+        check_options("llm_proxy", options, cls, Settings)
+        if "model_list" in options and not options["model_list"]:
+            raise ConfigError(
+                "model_list is empty; it is a list as LiteLLM has it: "
+                "[{'model_name': ..., 'litellm_params': {'model': ..., 'api_base': ...}}]"
+            )
 
     flush_calls = staticmethod(flush_calls)
 
@@ -370,3 +402,18 @@ class LLMProxy(AddressedProxy):
         if self._running is None:
             raise ProxyError("the proxy does not run; start it first")
         return self._running
+
+
+def _where(strategy: object) -> dict[str, str]:
+    """Say where to listen: where runners of other machines reach the store, they have to reach the proxy, too."""
+    host = getattr(strategy, "server_host", None)
+    return {} if host is None or is_loopback(host) or not leads(strategy) else {"host": host}
+
+
+def _key(options: Mapping[str, Any], store: LightningStore, strategy: object) -> dict[str, str]:
+    """Make a key where none was given, and those that are made of it reach the runners."""
+    if "key" in options or os.environ.get(KEY_VARIABLE):
+        return {}
+    serves = getattr(strategy, "serves", None)
+    has_keys = isinstance(strategy, LocalStrategy) or (callable(serves) and serves(store))
+    return {"key": secrets.token_urlsafe(32)} if has_keys else {}

@@ -1,92 +1,19 @@
-"""The list of models, in the form of LiteLLM's: which name leads to which backend."""
+"""The models: the list in LiteLLM's form, which leads from names to backends, and the option `models`."""
 
-import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NotRequired, Required
 
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from lightning_core.errors import ConfigError, InvalidComponent
-from lightning_core.registry import Registry
+from lightning_core.registry import Registry, did_you_mean
+from lightning_proxy.answer import mapping
 from lightning_proxy.backend import Backend
 from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
-
-_LEFT_OUT_SECONDS = 60.0
-_CALLS = 2
-"""So many different calls, and a refusal is the backend's own; that of one may be the call's."""
-_NONE: frozenset[str] = frozenset()
-
-
-class RefusedFields:
-    """The fields that a replica refuses from every caller.
-
-    A field is left out for a minute when two different calls were refused for it, and went well without it. One that
-    was ever taken is known: then a refusal is that of a call which cannot have it, and of no other one.
-
-    Args:
-        always_asked: Fields that are never left out, because somebody says that the backend knows them.
-    """
-
-    def __init__(self, always_asked: Set[str] = _NONE) -> None:
-        self._always_asked = always_asked
-        self._taken: set[str] = set()
-        self._calls: dict[str, set[int]] = {}
-        """Those that were refused for a field."""
-        self._until: dict[str, float] = {}
-        """How long a field is left out, or if it is always asked, not told of again."""
-
-    def at(self, now: float) -> Set[str]:
-        """Return what is to be left out."""
-        if not self._until:
-            return _NONE
-        return {name for name, until in self._until.items() if now < until} - self._always_asked
-
-    def take(self, names: Iterable[str]) -> None:
-        """Record fields of a call that went well."""
-        for name in names:
-            if name not in self._taken:
-                self._taken.add(name)
-                self._calls.pop(name, None)
-                self._until.pop(name, None)
-
-    def refuse(self, names: Iterable[str], call: object, now: float) -> Set[str]:
-        """Record fields for which a call was refused that went well without them.
-
-        Args:
-            names: The fields.
-            call: What tells it from others, and is equal when it is made again.
-            now: The time.
-
-        Returns:
-            Those that somebody should hear of: each once, and one that is always asked once a minute.
-        """
-        news = set()
-        for name in names:
-            is_new = name not in self._until
-            if name in self._always_asked:
-                if not is_new and now < self._until[name]:
-                    continue
-                is_new = True
-            elif name in self._taken:
-                continue
-            elif is_new:
-                calls = self._calls.setdefault(name, set())
-                calls.add(hash(call))
-                if len(calls) < _CALLS:
-                    continue
-            self._until[name] = now + _LEFT_OUT_SECONDS
-            if is_new:
-                news.add(name)
-        return news
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._taken.clear()
-        self._calls.clear()
-        self._until.clear()
-
+from lightning_proxy.replicas import RefusedFields, Replica
 
 _OPENAI_PROVIDERS = frozenset({"openai", "hosted_vllm", "vllm", "sglang", "text-completion-openai", "custom_openai"})
 """LiteLLM's names of providers that speak OpenAI's API."""
@@ -131,97 +58,6 @@ class ModelConfig(TypedDict, total=False):
     provider."""
     model_info: NotRequired[dict[str, Any]]
     """Prices, where they do not stand in `litellm_params`."""
-
-
-@dataclass(slots=True, eq=False)
-class Replica:
-    """A backend that answers for a model, and how it stands."""
-
-    model_name: str
-    model: str
-    """What the backend calls it."""
-    backend: Backend
-    input_price: float | None = None
-    """US dollars for a token."""
-    output_price: float | None = None
-    cached_price: float | None = None
-    """For a token of the prompt that the backend had in its prefix cache; None for that of any other."""
-    written_price: float | None = None
-    """For a token of the prompt that the provider wrote to its cache; None for that of any other."""
-    written_for_an_hour_price: float | None = None
-    """For one that it keeps there for an hour; None for that of any other written one."""
-    refused_fields: RefusedFields = field(default_factory=RefusedFields)
-    """What it was asked besides what agents ask, and refused."""
-    is_owned: bool = True
-    """Whether the proxy made the backend, and so closes it."""
-    in_flight: int = 0
-    assigned: int = 0
-    """How many attempts were sent here so far."""
-    failures: int = 0
-    """In a row."""
-    outages: int = 0
-    """How often it was left out since an answer of it last came to its end."""
-    has_answered: bool = False
-    """Whether it ever answered anything."""
-    down_since: float = 0.0
-    """When the last outage began, in the clock's time."""
-    down_until: float = 0.0
-    """In the clock's time; 0 while nothing is known against it."""
-    lacked_tokens: bool = False
-    """Whether an answer of it came without the token ids that it is said to give."""
-    is_half_open: bool = False
-    """Whether a call is under way that shows whether it is back."""
-    spec: object = field(default=None, repr=False)
-    """What it was made from."""
-
-    @property
-    def converts(self) -> bool:
-        """Whether calls of other APIs for conversations are made calls of chat for it: chat alone has tokens."""
-        return self.backend.gives_tokens is True or self.backend.chat_only
-
-    def cost(
-        self,
-        input_tokens: int | None,
-        output_tokens: int | None,
-        cached_tokens: int | None = None,
-        written_tokens: int | None = None,
-        written_for_an_hour: int | None = None,
-    ) -> float | None:
-        """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
-
-        None where it is not known.
-        """
-        if self.input_price is None and self.output_price is None:
-            return self._cost_of_backend(
-                input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour
-            )
-        input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
-        if (input_price and input_tokens is None) or (output_price and output_tokens is None):
-            return None
-        total = (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
-        written_price = input_price if self.written_price is None else self.written_price
-        hour_price = written_price if self.written_for_an_hour_price is None else self.written_for_an_hour_price
-        cached_price = input_price if self.cached_price is None else self.cached_price
-        left = input_tokens or 0  # each token has one price, whatever a backend counts
-        for_an_hour = min(written_for_an_hour or 0, written_tokens or 0)
-        for count, price in (
-            (cached_tokens, cached_price),
-            (for_an_hour, hour_price),
-            ((written_tokens or 0) - for_an_hour, written_price),
-        ):
-            taken = min(count or 0, left)
-            left -= taken
-            total += taken * (price - input_price)
-        return total
-
-    def _cost_of_backend(self, *counts: int | None) -> float | None:
-        if not any(counts[3:]):  # a backend may be older than written tokens
-            return self.backend.cost(*counts[:3])
-        try:
-            inspect.signature(self.backend.cost).bind(*counts)
-        except TypeError:
-            counts = counts[:3]
-        return self.backend.cost(*counts)
 
 
 def make_replicas(
@@ -331,3 +167,148 @@ def _price(number: int, name: str, prices: Mapping[str, Any]) -> float | None:
 
 def _copied(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in entry.items()}
+
+
+# The option `models`: other names of a model, what answers when it does not, and its sampling parameters
+
+
+@with_config(ConfigDict(extra="forbid"))
+class SamplingParams(TypedDict, total=False):
+    """By the names of the chat API, and vLLM's."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    max_tokens: int
+    stop: str | list[str]
+    seed: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    reasoning_effort: str
+    chat_template_kwargs: dict[str, Any]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class ModelOptions(TypedDict):
+    """One entry of `models`."""
+
+    model_name: Required[str]
+    """A name of the model list."""
+    aliases: NotRequired[list[str]]
+    """Other names that lead there. `*` stands for any text: `*` alone takes every name that there is not."""
+    fallbacks: NotRequired[list[str]]
+    """The models that are asked, one after the other, where this one gives no answer."""
+    default_params: NotRequired[SamplingParams]
+    """What is sent where the agent does not say it."""
+    forced_params: NotRequired[SamplingParams]
+    """What is sent whatever the agent says."""
+
+
+_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "/chat/completions": {"max_tokens": ("max_tokens", "max_completion_tokens")},
+    "/completions": {},
+    "/messages": {"stop": ("stop_sequences",), "reasoning_effort": ("output_config.effort",)},
+    "/responses": {"max_tokens": ("max_output_tokens",), "reasoning_effort": ("reasoning.effort",)},
+}
+"""By the API, how it calls a parameter where that is another name, or has several; one in an object with a dot."""
+
+
+class Models:
+    """Says which model a call is for, and what is sent to it.
+
+    Args:
+        options: The entries.
+
+    Raises:
+        ConfigError: When two entries say the same name.
+    """
+
+    def __init__(self, options: Sequence[ModelOptions] = ()) -> None:
+        self._options: dict[str, ModelOptions] = {}
+        self._aliases: dict[str, str] = {}
+        for entry in options:
+            name = entry["model_name"]
+            if name in self._options:
+                raise ConfigError(f"models has two entries of {name!r}; put them together")
+            self._options[name] = entry
+            for alias in entry.get("aliases", ()):
+                other = self._aliases.setdefault(alias, name)
+                if other != name:
+                    raise ConfigError(f"models has {alias!r} as an alias of {other!r} and of {name!r}; which is it?")
+        self._patterns = [
+            (re.compile(re.escape(alias).replace(r"\*", ".*"), re.DOTALL), name)
+            for alias, name in self._aliases.items()
+            if "*" in alias
+        ]
+
+    def check(self, listed: Collection[str]) -> None:
+        """Check the entries against the names of a model list.
+
+        Raises:
+            ConfigError: Names what the list does not have, or the alias that it has.
+        """
+        for name, entry in self._options.items():
+            for each in (name, *entry.get("fallbacks", ())):
+                if each not in listed:
+                    raise ConfigError(
+                        f"models ({name}): the model list has no {each!r}; it has: {', '.join(listed)}"
+                        f"{did_you_mean(each, listed)}"
+                    )
+            for alias in entry.get("aliases", ()):
+                if alias in listed:
+                    raise ConfigError(f"models ({name}): the alias {alias!r} is a model of the model list itself")
+
+    def names(self, listed: Collection[str]) -> list[str]:
+        """Return what agents may ask for: the names of the model list, and their aliases."""
+        aliases = [alias for alias, name in self._aliases.items() if "*" not in alias and name in listed]
+        return list(dict.fromkeys([*listed, *aliases]))
+
+    def resolve(self, asked: str | None, listed: Collection[str]) -> str | None:
+        """Return the name of the model list that an asked one stands for; the asked one where it stands for none.
+
+        A call that names none is for the only model that there is; None where there are several.
+        """
+        if asked is None:
+            return next(iter(listed)) if len(listed) == 1 else None
+        if asked in listed:
+            return asked
+        if asked in self._aliases:
+            return self._aliases[asked]
+        return next((name for pattern, name in self._patterns if pattern.fullmatch(asked)), asked)
+
+    def fallbacks(self, model: str | None) -> Sequence[str]:
+        """Return the models that are asked where this one gives no answer."""
+        entry = self._options.get(model or "")
+        return () if entry is None else entry.get("fallbacks", ())
+
+    def with_params(self, model: str | None, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return a request with the parameters of its model; the same object where it has none."""
+        entry = self._options.get(model or "")
+        if entry is None or path not in _NAMES:
+            return fields
+        found = fields
+        for name, value in entry.get("default_params", {}).items():
+            names = _NAMES[path].get(name, (name,))
+            if all(_get(fields, each) is None for each in names):
+                found = _set(found, names[0], value)
+        for name, value in entry.get("forced_params", {}).items():
+            names = _NAMES[path].get(name, (name,))
+            for each in [each for each in names if _get(fields, each) is not None] or names[:1]:
+                found = _set(found, each, value)
+        return found
+
+
+def _get(fields: dict[str, Any], name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    return mapping(fields.get(outer)).get(inner) if inner else fields.get(outer)
+
+
+def _set(fields: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    outer, _, inner = name.partition(".")
+    if inner:
+        value = {**mapping(fields.get(outer)), inner: value}
+    elif outer == "stop_sequences" and isinstance(value, str):
+        value = [value]
+    return {**fields, outer: value}

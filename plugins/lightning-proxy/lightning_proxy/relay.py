@@ -13,7 +13,7 @@ from lightning_proxy.dialects import Assembler, Dialect
 from lightning_proxy.dialects.base import Fields
 from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object, text
-from lightning_proxy.model_list import Replica
+from lightning_proxy.replicas import Replica
 from lightning_proxy.request import Refused
 from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 

@@ -1,22 +1,181 @@
-"""Which replica of a model gets a call: the one that the attempt's calls went to, or the least loaded."""
+"""The replicas of a model, and which one gets a call: that of the attempt's other calls, or the least loaded."""
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lightning_core.registry import did_you_mean
 from lightning_core.store.clock import Clock
-from lightning_proxy.model_list import Replica
+from lightning_proxy.backend import Backend
 from lightning_proxy.owner import Owner
 from lightning_proxy.request import Refused
+
+logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 10_000
 """How many attempts are remembered with their replica; an older one gets a new one."""
 MAX_RESPONSES = 100_000
 """How many stored responses are remembered; the newest."""
 _LONGEST_ID = 1024
+_FIRST_DOWN_SECONDS = 1.0
+_LONGEST_DOWN_SECONDS = 30.0
+_FAILURES_ALLOWED = 3
+"""So many answers that are errors of the server, one after the other, and a replica counts as dead."""
+_LEFT_OUT_SECONDS = 60.0
+_CALLS = 2
+"""So many different calls, and a refusal is the backend's own; that of one may be the call's."""
+_NONE: frozenset[str] = frozenset()
+
+
+class RefusedFields:
+    """The fields that a replica refuses from every caller.
+
+    A field is left out for a minute when two different calls were refused for it, and went well without it. One that
+    was ever taken is known: then a refusal is that of a call which cannot have it, and of no other one.
+
+    Args:
+        always_asked: Fields that are never left out, because somebody says that the backend knows them.
+    """
+
+    def __init__(self, always_asked: Set[str] = _NONE) -> None:
+        self._always_asked = always_asked
+        self._taken: set[str] = set()
+        self._calls: dict[str, set[int]] = {}
+        """Those that were refused for a field."""
+        self._until: dict[str, float] = {}
+        """How long a field is left out, or if it is always asked, not told of again."""
+
+    def at(self, now: float) -> Set[str]:
+        """Return what is to be left out."""
+        if not self._until:
+            return _NONE
+        return {name for name, until in self._until.items() if now < until} - self._always_asked
+
+    def take(self, names: Iterable[str]) -> None:
+        """Record fields of a call that went well."""
+        for name in names:
+            if name not in self._taken:
+                self._taken.add(name)
+                self._calls.pop(name, None)
+                self._until.pop(name, None)
+
+    def refuse(self, names: Iterable[str], call: object, now: float) -> Set[str]:
+        """Record fields for which a call was refused that went well without them.
+
+        Args:
+            names: The fields.
+            call: What tells it from others, and is equal when it is made again.
+            now: The time.
+
+        Returns:
+            Those that somebody should hear of: each once, and one that is always asked once a minute.
+        """
+        news = set()
+        for name in names:
+            is_new = name not in self._until
+            if name in self._always_asked:
+                if not is_new and now < self._until[name]:
+                    continue
+                is_new = True
+            elif name in self._taken:
+                continue
+            elif is_new:
+                calls = self._calls.setdefault(name, set())
+                calls.add(hash(call))
+                if len(calls) < _CALLS:
+                    continue
+            self._until[name] = now + _LEFT_OUT_SECONDS
+            if is_new:
+                news.add(name)
+        return news
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._taken.clear()
+        self._calls.clear()
+        self._until.clear()
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """A backend that answers for a model, and how it stands."""
+
+    model_name: str
+    model: str
+    """What the backend calls it."""
+    backend: Backend
+    input_price: float | None = None
+    """US dollars for a token."""
+    output_price: float | None = None
+    cached_price: float | None = None
+    """For a token of the prompt that the backend had in its prefix cache; None for that of any other."""
+    written_price: float | None = None
+    """For a token of the prompt that the provider wrote to its cache; None for that of any other."""
+    written_for_an_hour_price: float | None = None
+    """For one that it keeps there for an hour; None for that of any other written one."""
+    refused_fields: RefusedFields = field(default_factory=RefusedFields)
+    """What it was asked besides what agents ask, and refused."""
+    is_owned: bool = True
+    """Whether the proxy made the backend, and so closes it."""
+    in_flight: int = 0
+    assigned: int = 0
+    """How many attempts were sent here so far."""
+    failures: int = 0
+    """In a row."""
+    outages: int = 0
+    """How often it was left out since an answer of it last came to its end."""
+    has_answered: bool = False
+    """Whether it ever answered anything."""
+    down_since: float = 0.0
+    """When the last outage began, in the clock's time."""
+    down_until: float = 0.0
+    """In the clock's time; 0 while nothing is known against it."""
+    lacked_tokens: bool = False
+    """Whether an answer of it came without the token ids that it is said to give."""
+    is_half_open: bool = False
+    """Whether a call is under way that shows whether it is back."""
+    spec: object = field(default=None, repr=False)
+    """What it was made from."""
+
+    @property
+    def converts(self) -> bool:
+        """Whether calls of other APIs for conversations are made calls of chat for it: chat alone has tokens."""
+        return self.backend.gives_tokens is True or self.backend.chat_only
+
+    def cost(
+        self,
+        input_tokens: int | None,
+        output_tokens: int | None,
+        cached_tokens: int | None = None,
+        written_tokens: int | None = None,
+        written_for_an_hour: int | None = None,
+    ) -> float | None:
+        """Return what a call costs, in US dollars, by the prices that were given, or else by the backend's.
+
+        None where it is not known.
+        """
+        if self.input_price is None and self.output_price is None:
+            return self.backend.cost(input_tokens, output_tokens, cached_tokens, written_tokens, written_for_an_hour)
+        input_price, output_price = self.input_price or 0.0, self.output_price or 0.0
+        if (input_price and input_tokens is None) or (output_price and output_tokens is None):
+            return None
+        total = (input_tokens or 0) * input_price + (output_tokens or 0) * output_price
+        written_price = input_price if self.written_price is None else self.written_price
+        hour_price = written_price if self.written_for_an_hour_price is None else self.written_for_an_hour_price
+        cached_price = input_price if self.cached_price is None else self.cached_price
+        left = input_tokens or 0  # each token has one price, whatever a backend counts
+        for_an_hour = min(written_for_an_hour or 0, written_tokens or 0)
+        for count, price in (
+            (cached_tokens, cached_price),
+            (for_an_hour, hour_price),
+            ((written_tokens or 0) - for_an_hour, written_price),
+        ):
+            taken = min(count or 0, left)
+            left -= taken
+            total += taken * (price - input_price)
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +292,6 @@ class SessionAffinity:
                 for number, count in enumerate(told):
                     loads[number] = loads.get(number, 0) + count
         return loads
-
-
-logger = logging.getLogger(__name__)
-
-_FIRST_DOWN_SECONDS = 1.0
-_LONGEST_DOWN_SECONDS = 30.0
-_FAILURES_ALLOWED = 3
-"""So many answers that are errors of the server, one after the other, and a replica counts as dead."""
 
 
 class Replicas:

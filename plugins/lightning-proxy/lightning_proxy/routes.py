@@ -20,8 +20,8 @@ from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.call import Call
 from lightning_proxy.control import ProxyControl
 from lightning_proxy.jsons import parse_object
-from lightning_proxy.live_attempts import LiveAttempts
 from lightning_proxy.outbox import Outbox
+from lightning_proxy.owner import LiveAttempts
 from lightning_proxy.request import Refused, Request
 
 REPORT_PATH = "/report"

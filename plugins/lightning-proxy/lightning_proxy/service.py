@@ -19,18 +19,16 @@ from lightning_core.store.clock import Clock
 from lightning_proxy.control import Links, ProxyServer, Settings
 from lightning_proxy.dispatch import Sender
 from lightning_proxy.engine import Engine
-from lightning_proxy.limiter import Drained, Limiter, RefusalWaits
-from lightning_proxy.live_attempts import LiveAttempts
-from lightning_proxy.model_list import Replica, make_replicas
-from lightning_proxy.models import Models
+from lightning_proxy.limiter import Drained, Limiter
+from lightning_proxy.model_list import Models, make_replicas
 from lightning_proxy.outbox import Outbox
-from lightning_proxy.owner import Attribution, Owner
+from lightning_proxy.owner import Attribution, LiveAttempts, Owner
 from lightning_proxy.paths import OpenPaths
-from lightning_proxy.replicas import Replicas
+from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import App, IncomingBodies
 from lightning_proxy.routes import ControlRoutes, Reports
 from lightning_proxy.spans import Capture
-from lightning_proxy.spending import LocalSpending
+from lightning_proxy.spending import LocalSpending, RefusalWaits
 
 _MAX_VIEWS = 256
 STOP_SECONDS = 5.0

@@ -11,8 +11,8 @@ import pytest
 from lightning_http.auth import Role
 from lightning_proxy.answer import Answer, AnswerChoice
 from lightning_proxy.call import Call
-from lightning_proxy.model_list import Replica
 from lightning_proxy.openai_backend import OpenAIBackend
+from lightning_proxy.replicas import Replica
 from lightning_proxy.testing import FakeEngine, render
 from proxy_fixtures import Agent, MakeProxy
 
@@ -170,16 +170,6 @@ def test_a_call_of_which_no_tokens_are_known_has_no_price() -> None:
     assert replica.cost(3, 1) == 5.0
     free = Replica("m", "m", OpenAIBackend("http://a:1/v1"), input_price=0.0, output_price=0.0)
     assert free.cost(None, None) == 0.0
-
-
-def test_a_backend_may_know_no_price_of_written_tokens() -> None:
-    class Older(OpenAIBackend):
-        def cost(self, input_tokens: Any, output_tokens: Any, cached_tokens: Any) -> float:  # type: ignore[override]
-            return float(input_tokens)
-
-    replica = Replica("m", "m", Older("http://a:1/v1"))
-    assert replica.cost(3, 1, None, 2, 1) == 3.0
-    assert replica.cost(3, 1) == 3.0
 
 
 async def test_a_call_that_reached_no_backend_is_not_one_without_a_price(

@@ -7,8 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from lightning_proxy import LLMProxy
-from lightning_proxy.live_attempts import LiveAttempts
-from lightning_proxy.owner import Owner
+from lightning_proxy.owner import LiveAttempts, Owner
 from lightning_proxy.request import Refused
 from lightning_proxy.routes import REPORT_PATH
 from lightning_proxy.testing import FakeEngine

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from lightning_proxy.model_list import RefusedFields
+from lightning_proxy.replicas import RefusedFields
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, model
 

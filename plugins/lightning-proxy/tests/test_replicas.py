@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from lightning_proxy.backend import Backend
-from lightning_proxy.model_list import Replica, make_replicas
+from lightning_proxy.model_list import make_replicas
 from lightning_proxy.openai_backend import OpenAIBackend
-from lightning_proxy.replicas import Replicas
+from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Refused
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy, model

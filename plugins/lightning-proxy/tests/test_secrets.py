@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 from lightning_proxy import LLMProxy
-from lightning_proxy.model_list import Replica
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.relay import without_keys_of
+from lightning_proxy.replicas import Replica
 from lightning_proxy.testing import FakeEngine
 from proxy_fixtures import Agent, MakeProxy
 

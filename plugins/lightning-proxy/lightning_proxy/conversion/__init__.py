@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from lightning_proxy.conversion.base import Conversion, StreamConversion
 from lightning_proxy.conversion.messages import MessagesConversion
-from lightning_proxy.conversion.responses import ResponsesConversion
-from lightning_proxy.conversion.stored import StoredItems
+from lightning_proxy.conversion.responses import ResponsesConversion, StoredItems
 
 CONVERSIONS: Mapping[str, Conversion] = {
     "/messages": MessagesConversion(),

@@ -22,7 +22,7 @@ from lightning_proxy.owner import Owner
 from lightning_proxy.replicas import PlacementRequest
 from lightning_proxy.request import Refused
 from lightning_proxy.service import ProxyService
-from lightning_proxy.workers.task import ERRORS, State, Task
+from lightning_proxy.workers import ERRORS, State, Task
 
 
 def main() -> None:
