@@ -9,6 +9,7 @@ from lightning_core.adapter.calls import ModelCall, calls_of
 from lightning_core.adapter.rewards import match_by_sequence
 from lightning_core.adapter.selection import CallSelector
 from lightning_core.adapter.tree import in_order
+from lightning_core.adapter.triplet import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToTripletBase
 from lightning_core.emitter import NamedReward, find_final_reward
 from lightning_core.types import Span
 
@@ -271,6 +272,42 @@ class TraceToTrajectories(TraceAdapter[Trajectories]):
         rewards = match_by_sequence({call.order: call.spans[0] for call in calls}, spans, heeds_clocks=True)
         rows, refused = merge_calls(calls, rewards)
         return Trajectories(tuple(rows), tuple(refused), find_final_reward(spans))
+
+
+def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
+    """Return an adapter that makes rows of the calls that a given adapter picks.
+
+    A subclass of a triplet adapter is refused: what it changes in its triplets would be lost. One of
+    `TraceToTrajectories` is used as it is.
+
+    Args:
+        adapter: One that makes trajectories, or a triplet adapter of agentlightning 0.3; None for all calls.
+
+    Raises:
+        TypeError: When it is anything else.
+    """
+    if isinstance(adapter, TraceToTripletBase) and type(adapter) not in (TracerTraceToTriplet, LlmProxyTraceToTriplet):
+        raise TypeError(
+            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; "
+            "subclass TraceToTrajectories instead, or leave the adapter out"
+        )
+    match adapter:
+        case TraceToTrajectories():
+            return adapter
+        case TracerTraceToTriplet():
+            return TraceToTrajectories(
+                llm_call_match=adapter.llm_call_match,
+                agent_match=adapter.agent_match,
+                exclude_llm_call_in_reward=adapter.exclude_llm_call_in_reward,
+                repair_hierarchy=adapter.repair_hierarchy,
+            )
+        case None | LlmProxyTraceToTriplet():
+            return TraceToTrajectories()
+        case _:
+            raise TypeError(
+                f"a {type(adapter).__name__} makes no training rows; "
+                "use the adapter 'trajectory' (or 'triplet', with the same options), or leave it out"
+            )
 
 
 def merge_calls(

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from atif import Trajectory
+from atif import FinalMetrics, Trajectory
 
 from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
@@ -43,48 +45,103 @@ def atif(
     agent, git = agent_of(run), run.manifest().origin.git
     version = "unknown" if git is None else git.commit[:12]
 
-    reading = Reading()
+    reading, trials = Reading(), list[_Trial]()
 
     def made(ended: Ended) -> Trajectory | None:
         return trajectory_of(ended, run_id=run.run_id, agent=agent, version=version)
 
-    def written(ended: Ended) -> bool:
-        if (trajectory := made(ended)) is None:
-            return False
-        trial = _trial(ended, agent, version)
-        folder = target / ended.rollout.rollout_id
-        (folder / "agent").mkdir(parents=True)
-        _write(folder / "agent" / "trajectory.json", trajectory.to_json_dict())
-        _write(folder / "result.json", trial)
-        return True
+    def written(ended: Ended) -> None:
+        if (trajectory := made(ended)) is not None:
+            trials.append(_write_trial(target, ended, trajectory))
 
-    async def write() -> int:
-        return sum([reading.make(written, ended) or False async for ended in read_ended(run, wanted, made)])
+    async def write() -> None:
+        async for ended in read_ended(run, wanted, made):
+            reading.make(written, ended)
 
-    if not (count := asyncio.run(write())):
+    asyncio.run(write())
+    if not trials:
         raise ConfigError(f"run {run.run_id} has no trajectory: no recorded model calls in its {reading}")
-    return f"{count:,} trajectories of {reading}"
+    _write(target / "result.json", _job(run, trials))
+    return f"{len(trials):,} trajectories of {reading}"
 
 
 def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n", encoding="utf-8")
 
 
-def _trial(ended: Ended, agent: str, version: str) -> dict[str, Any]:
-    """Return what harbor's viewer reads of a trial."""
-    rollout_id = ended.rollout.rollout_id
-    task = f"{ended.rollout.mode or 'task'}-{rollout_id}"
+class _Trial(NamedTuple):
+    """What a job sums up of a trial."""
+
+    has_failed: bool
+    cost: float | None
+
+
+def _job(run: RunFolder, trials: Sequence[_Trial]) -> dict[str, Any]:
+    """Return what harbor's viewer reads of a job."""
+    manifest, costs = run.manifest(), [trial.cost for trial in trials if trial.cost is not None]
     return {
+        "id": uuid.uuid5(uuid.NAMESPACE_URL, run.run_id),
+        "started_at": manifest.start,
+        "finished_at": manifest.end,
+        "n_total_trials": len(trials),
+        "stats": {
+            "n_completed_trials": len(trials),
+            "n_errored_trials": sum(trial.has_failed for trial in trials),
+            "cost_usd": sum(costs) if costs else None,
+        },
+    }
+
+
+def _write_trial(target: Path, ended: Ended, trajectory: Trajectory) -> _Trial:
+    """Write a trajectory, and beside it what harbor's viewer reads of a trial."""
+    rollout_id, attempt = ended.rollout.rollout_id, ended.rollout.attempt
+    exception = _exception(ended) if ended.rollout.status == "failed" else None
+    agent, used = trajectory.agent, trajectory.final_metrics or FinalMetrics()
+    task = f"{ended.rollout.mode or 'task'}-{rollout_id}"
+    model = agent.model_name
+    times = {"started_at": _moment(attempt.start_time), "finished_at": _moment(attempt.end_time)}
+    trial = {
         "task_name": task,
         "trial_name": rollout_id,
         "trial_uri": f"./{rollout_id}",
         "task_id": {"path": task},
         "task_checksum": "",
-        "config": {"task": {"path": task}, "trial_name": rollout_id, "agent": {"name": agent}},
-        "agent_info": {"name": agent, "version": version},
-        "verifier_result": {"rewards": rewards_of(ended)},
-        "started_at": _moment(ended.rollout.attempt.start_time),
-        "finished_at": _moment(ended.rollout.attempt.end_time),
+        "config": {
+            "task": {"path": task},
+            "trial_name": rollout_id,
+            "agent": {"name": agent.name, "model_name": model},
+        },
+        "agent_info": {
+            "name": agent.name,
+            "version": agent.version,
+            "model_info": None if model is None else {"name": model},
+        },
+        "agent_result": {
+            "n_input_tokens": used.total_prompt_tokens,
+            "n_output_tokens": used.total_completion_tokens,
+            "cost_usd": used.total_cost_usd,
+        },
+        "verifier_result": {"rewards": rewards_of(ended)} if ended.reward is not None else None,
+        "exception_info": exception,
+        "agent_execution": times,
+        **times,
+    }
+    folder = target / rollout_id
+    (folder / "agent").mkdir(parents=True)
+    _write(folder / "agent" / "trajectory.json", trajectory.to_json_dict())
+    _write(folder / "result.json", trial)
+    if exception is not None:
+        told = exception["exception_traceback"] or "{exception_type}: {exception_message}".format(**exception)
+        (folder / "exception.txt").write_text(told, encoding="utf-8")
+    return _Trial(exception is not None, used.total_cost_usd)
+
+
+def _exception(ended: Ended) -> dict[str, Any]:
+    attempt = ended.rollout.attempt
+    failure = (attempt.metadata or {}).get("failure") or {"type": attempt.status}
+    return {
+        **{f"exception_{name}": str(failure.get(name) or "") for name in ("type", "message", "traceback")},
+        "occurred_at": _moment(attempt.end_time or attempt.start_time),
     }
 
 

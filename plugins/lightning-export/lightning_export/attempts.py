@@ -3,10 +3,13 @@
 import hashlib
 import heapq
 import json
+import math
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lightning_core.adapter.attributes import decoded
 from lightning_core.algorithm.batch import reward_of
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.runs.folder import RunFolder
@@ -29,7 +32,7 @@ class Wanted:
     mode: RolloutMode | None = None
     """What the rollouts were for; None for all."""
     best: int | None = None
-    """Of the rollouts of one input, only so many, those with the highest rewards; None for all, rewarded or not."""
+    """Of the rollouts of one input, only so many, those with the highest rewards, without one last; None for all."""
     min_reward: float | None = None
     """Only rollouts with at least this reward."""
     redact: bool = False
@@ -106,7 +109,8 @@ async def read_ended(run: RunFolder, wanted: Wanted, make: Callable[[Ended], Any
             if wanted.min_reward is None or (reward is not None and reward >= wanted.min_reward):
                 spans = list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
                 if wanted.redact:
-                    rollout = rollout.model_copy(update={"input": hide_keys_in(rollout.input)})
+                    attempt = rollout.attempt.model_copy(update={"metadata": hide_keys_in(rollout.attempt.metadata)})
+                    rollout = rollout.model_copy(update={"input": hide_keys_in(rollout.input), "attempt": attempt})
                     spans = [redacted(span) for span in spans]
                 yield Ended(rollout, reward, spans)
 
@@ -129,13 +133,24 @@ def _with_redacted(part: Event | Link | OtelResource, **fields: Any) -> Any:
 
 
 def _redacted(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = hide_keys_in(attributes)
-    return {name: value for name, value in found.items() if not _spells_text(name)}
+    found: dict[str, Any] = hide_keys_in(_without_tokens(attributes))
+    # LiteLLM has them in the provider's answer.
+    return {name: value for name, value in found.items() if not (name.startswith("llm.") and name.endswith(".choices"))}
 
 
-def _spells_text(name: str) -> bool:
-    """Tell whether an attribute says the text in tokens, by its name. LiteLLM has them in the provider's answer."""
-    return "token_ids" in name or "logprobs" in name or (name.startswith("llm.") and name.endswith(".choices"))
+def _without_tokens(value: Any) -> Any:
+    """Leave out what says the text in tokens, by its name, also in a text that is JSON."""
+    if isinstance(value, Mapping):
+        return {name: _without_tokens(each) for name, each in value.items() if not _SPELLS_TEXT.search(str(name))}
+    if isinstance(value, list | tuple):
+        return [_without_tokens(each) for each in value]
+    if not isinstance(value, str) or not _SPELLS_TEXT.search(value):
+        return value
+    said = decoded(value)
+    return value if said is value else json.dumps(_without_tokens(said), ensure_ascii=False, default=str)
+
+
+_SPELLS_TEXT = re.compile("token_ids|logprobs")
 
 
 async def _rollouts(store: LightningStore, wanted: Wanted) -> AsyncIterator[AttemptedRollout]:
@@ -155,14 +170,14 @@ async def _best(store: LightningStore, wanted: Wanted, count: int, make: Callabl
     place = 0
     async for rollout in _rollouts(store, wanted):
         place -= 1
-        if (reward := await reward_of(store, rollout)) is None:
-            continue
+        reward = await reward_of(store, rollout)
+        rank = -math.inf if reward is None else reward
         task = json.dumps([rollout.mode, rollout.input], sort_keys=True, default=str)
         kept = best.setdefault(hashlib.sha256(task.encode()).digest(), [])
-        if len(kept) < count or reward > kept[0][0]:
+        if len(kept) < count or rank > kept[0][0]:
             spans = list(await store.query_spans(rollout.rollout_id, rollout.attempt.attempt_id))
             if reading.make(make, Ended(rollout, reward, spans)):
-                heapq.heappush(kept, (reward, place, rollout.rollout_id))
+                heapq.heappush(kept, (rank, place, rollout.rollout_id))
                 if len(kept) > count:
                     heapq.heappop(kept)
     return {rollout_id for kept in best.values() for *_, rollout_id in kept}

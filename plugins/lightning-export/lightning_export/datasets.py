@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode
 from lightning_export.attempts import Ended, Reading, Wanted, read_ended
-from lightning_export.rows import Row, RowKind, rows_of
+from lightning_export.rows import Row, RowKind, RowsOf
 
 GROUP_BYTES = 16_000_000
 """When rows have so many bytes, they are written as one group."""
@@ -131,7 +130,7 @@ def _splits(folder: Path, schema: pa.Schema) -> Iterator[Add]:
 
 def _why(kind: RowKind, reading: Reading) -> str:
     if not reading.rollouts:
-        return "none of its rollouts is wanted: those count that succeeded, and with --best those with a reward"
+        return "none of its rollouts is wanted: those count that succeeded, in the --mode, with the --min-reward"
     missing = "token ids of model calls" if kind == "trajectories" else "model calls"
     return f"no recorded {missing} in its {reading}"
 
@@ -172,7 +171,7 @@ def _export(opened: Open) -> Callable[..., str]:
         Args:
             run: The run.
             target: The file or folder to make.
-            rows: What a row is; see `rows_of`.
+            rows: What a row is; see `RowsOf`.
             best: Of each input only so many rollouts, with the highest rewards; by default 1 for `sft`, else all.
             min_reward: Only rollouts with at least this reward.
             mode: Only rollouts of this mode.
@@ -193,25 +192,19 @@ def _export(opened: Open) -> Callable[..., str]:
 
 
 async def _write(run: RunFolder, opened: Open, target: Path, kind: RowKind, wanted: Wanted) -> str:
-    reading = Reading()
+    reading, rows_of = Reading(), RowsOf(run, kind)
     count = 0
-
-    refused: Counter[str] = Counter()
-
-    def made(ended: Ended) -> list[Row]:
-        return list(rows_of(run.run_id, ended, kind, Counter()))
-
     with opened(target, _SCHEMAS[kind]) as add:
 
         def written(ended: Ended) -> int:
-            if rows := list(rows_of(run.run_id, ended, kind, refused)):
+            if rows := rows_of(ended):
                 add(rows)
             return len(rows)
 
-        async for ended in read_ended(run, wanted, made):
+        async for ended in read_ended(run, wanted, RowsOf(run, kind)):
             count += reading.make(written, ended) or 0
-    of_answers = ", ".join(f"{number:,} {reason}" for reason, number in sorted(refused.items()))
-    told = f"; answers in no row: {of_answers}" if refused else ""
+    of_answers = ", ".join(f"{number:,} {reason}" for reason, number in sorted(rows_of.refused.items()))
+    told = f"; answers in no row: {of_answers}" if of_answers else ""
     if not count:
         raise ConfigError(f"run {run.run_id} has no {kind} to write: {_why(kind, reading)}{told}")
     return f"{count:,} rows of {reading}{told}"

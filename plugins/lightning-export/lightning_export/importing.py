@@ -1,14 +1,21 @@
 """`agl import`: ATIF trajectories as a run, which can be looked at, exported and learned from."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning_core.runs.folder import RunFolder
+
+NEWEST = (1, 8)
+"""The newest version of ATIF that is read."""
 
 
 @click.command(name="import")
@@ -28,91 +35,92 @@ def import_(source: tuple[Path, ...], runs_dir: Path | None) -> None:
     # Imported here, so that listing the commands stays fast.
     import asyncio
 
+    from lightning_core.runs.folder import RunFolder
+    from lightning_core.runs.manifest import Manifest, Origin, now
+    from lightning_core.runs.recording import DURABLE
+
+    folder = RunFolder.create(runs_root(runs_dir))
+    manifest = Manifest(
+        run_id=folder.run_id,
+        algorithm="import",
+        outcome="running",
+        start=now(),
+        store=DURABLE,
+        store_file=folder.store_file.name,
+        origin=Origin(folder=str(Path.cwd())),
+    )
+    try:
+        folder.lock.take()
+        manifest.write(folder.manifest_file)
+        count = asyncio.run(_read_into(folder, source))
+        if not count:
+            raise ConfigError(f"there is no ATIF trajectory in {', '.join(map(str, source))}")
+        manifest.model_copy(update={"outcome": "succeeded", "end": now()}).write(folder.manifest_file)
+    except BaseException:
+        folder.lock.release()
+        folder.remove()
+        raise
+    folder.lock.release()
+    click.echo(f"{folder.run_id}: {count:,} rollouts; look at them with: agl show {folder.run_id}")
+
+
+async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
+    """Make a rollout of each trajectory; return how many there are."""
     from atif import Trajectory
     from pydantic import ValidationError
 
     from lightning_core.emitter import emit_reward
     from lightning_core.registry import default_registry
-    from lightning_core.runs.folder import RunFolder
-    from lightning_core.runs.manifest import Manifest, Origin, now
     from lightning_core.runs.recording import DURABLE
     from lightning_core.store import LightningStore
     from lightning_core.types import Span
-    from lightning_export.trajectories import OWN, spans_of
+    from lightning_export.trajectories import Own, own_of, spans_of
 
-    start = now()
-    folder = RunFolder.create(runs_root(runs_dir))
-
-    async def read() -> int:
-        options: dict[str, Any] = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
-        store = default_registry().build("stores", options, expected=LightningStore)
-        count = 0
-        try:
-            for place, found, trial in _documents(source):
-                try:
-                    trajectory = Trajectory.model_validate(found)
-                except ValidationError as exc:
-                    raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
-                own = (trajectory.extra or {}).get(OWN, {})
-                first = next((step.message for step in trajectory.steps if step.source == "user"), "")
-                begun = await store.start_rollout(
-                    own.get("input", first if isinstance(first, str) else json.loads(trajectory.model_dump_json())),
-                    own.get("mode"),
-                    metadata={"imported_from": str(place), "trajectory_id": trajectory.trajectory_id},
-                )
-                rollout_id, attempt_id = begun.rollout_id, begun.attempt.attempt_id
-                ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-                spans = [span.model_copy(update=ids) for span in spans_of(trajectory)]
-                if rewards := trial.rewards or own.get("rewards"):
-                    given = emit_reward(rewards, propagate=False)
-                    spans.append(Span.from_core_fields(given, rollout_id=rollout_id, attempt_id=attempt_id))
-                await store.add_many_spans(spans)
-                has_failed = trial.exception is not None or own.get("status") == "failed"
-                await store.update_attempt(
-                    rollout_id,
-                    attempt_id,
-                    "failed" if has_failed else "succeeded",
-                    metadata=None if trial.exception is None else {"failure": _failure_of(trial.exception)},
-                )
-                count += 1
-        finally:
-            await store.aclose()
-        return count
-
+    options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
+    store = default_registry().build("stores", options, expected=LightningStore)
+    count = 0
     try:
-        count = asyncio.run(read())
-        if not count:
-            raise ConfigError(f"there is no ATIF trajectory in {', '.join(map(str, source))}")
-        Manifest(
-            run_id=folder.run_id,
-            algorithm="import",
-            outcome="succeeded",
-            start=start,
-            end=now(),
-            store=DURABLE,
-            store_file=folder.store_file.name,
-            origin=Origin(folder=str(Path.cwd())),
-        ).write(folder.manifest_file)
-    except BaseException:
-        _discard(folder.path)
-        raise
-    click.echo(f"{folder.run_id}: {count:,} rollouts; look at them with: agl show {folder.run_id}")
-
-
-def _discard(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder)
+        for place, found, trial in _documents(source):
+            _check_version(place, found)
+            try:
+                trajectory = Trajectory.model_validate(found)
+                own, spans = own_of(trajectory), list(spans_of(trajectory))
+                rewards = Own(rewards=trial.rewards).rewards or own.rewards
+            except (ValidationError, ValueError) as exc:  # also a timestamp that is not one
+                raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
+            first = next((step.message for step in trajectory.steps if step.source == "user"), "")
+            whole = json.loads(trajectory.model_dump_json()) if not isinstance(first, str) else first
+            begun = await store.start_rollout(
+                own.input if "input" in own.model_fields_set else whole,
+                own.mode,
+                metadata={"imported_from": place, "trajectory_id": trajectory.trajectory_id},
+            )
+            rollout_id, attempt_id = begun.rollout_id, begun.attempt.attempt_id
+            if rewards:
+                spans.append(Span.from_core_fields(emit_reward(rewards, propagate=False)))
+            ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+            await store.add_many_spans([span.model_copy(update=ids) for span in spans])
+            has_failed = trial.exception is not None or own.status == "failed"
+            await store.update_attempt(
+                rollout_id,
+                attempt_id,
+                "failed" if has_failed else "succeeded",
+                metadata=None if trial.exception is None else {"failure": _failure_of(trial.exception)},
+            )
+            count += 1
+    finally:
+        await store.aclose()
+    return count
 
 
 class _Trial(NamedTuple):
     """What harbor wrote of a trial beside its trajectory."""
 
-    rewards: dict[str, float] | None = None
+    rewards: dict[str, Any] = {}  # noqa: RUF012  # not changed
     exception: Any = None
 
 
-def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[Path, Any, _Trial]]:
+def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[str, Any, _Trial]]:
     """Yield each trajectory with its place, and how its trial ended."""
     for source in sources:
         for path in sorted(source.rglob("trajectory.json")) if source.is_dir() else [source]:
@@ -120,14 +128,15 @@ def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[Path, Any, _Trial]]:
                 with open(path, "rb") as file:
                     for number, line in enumerate(file, 1):
                         if line.strip():
-                            yield path, _parse(line, f"line {number} of {path}"), _Trial()
+                            place = f"line {number} of {path}"
+                            yield place, _parse(line, place), _Trial()
             else:
-                yield path, _read(path), _trial_beside(path)
+                yield str(path), _parse(path.read_bytes(), str(path)), _trial_beside(path)
 
 
 def _trial_beside(path: Path) -> _Trial:
     result = path.parent.parent / "result.json"
-    found = _read(result) if result.is_file() else None
+    found = _parse(result.read_bytes(), str(result)) if result.is_file() else None
     if not isinstance(found, dict):
         return _Trial()
     rewards = (found.get("verifier_result") or {}).get("rewards") or {}
@@ -140,8 +149,12 @@ def _failure_of(exception: Any) -> dict[str, str]:
     return {name: str(told.get(f"exception_{name}") or "") for name in ("type", "message", "traceback")}
 
 
-def _read(path: Path) -> Any:
-    return _parse(path.read_bytes(), str(path))
+def _check_version(place: str, found: Any) -> None:
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    read = re.fullmatch(r"ATIF-v(\d+)\.(\d+)", str(version))
+    if read is None or (int(read[1]), int(read[2])) > NEWEST:
+        newest = "ATIF-v{}.{}".format(*NEWEST)
+        raise ConfigError(f"{place} has the schema_version {version!r}; this reads ATIF-v1.0 to {newest}")
 
 
 def _parse(text: bytes, place: str) -> Any:

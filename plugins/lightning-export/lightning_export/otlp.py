@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,14 @@ from lightning_core.runs.folder import RunFolder
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.tracer.export import readable
 from lightning_core.types import RolloutMode, Span, SpanContext, TraceStatus
+from lightning_core.types.span import StatusCode
 from lightning_export.attempts import Ended, Reading, Wanted, agent_of, read_ended
 
 BATCH_SIZE = 512
 """How many spans are sent at once."""
+
+
+_STATUSES: Mapping[str, StatusCode] = {"succeeded": "OK", "failed": "ERROR"}
 
 
 def otlp(
@@ -102,7 +106,7 @@ def trace_of(ended: Ended, agent: str) -> list[ReadableSpan]:
         span_id=root_id,
         start_time=min([attempt.start_time, *times]),
         end_time=max([attempt.end_time or attempt.start_time, *times]),
-        status=TraceStatus(status_code="ERROR" if ended.rollout.status == "failed" else "OK"),
+        status=TraceStatus(status_code=_STATUSES.get(ended.rollout.status, "UNSET")),
     )
     root.events = [event for span in spans for event in span.events if event.name == genai.EVALUATION_EVENT]
     found = [readable(root, resource=Resource({"service.name": agent, **ids}))]

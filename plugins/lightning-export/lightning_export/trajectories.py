@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from atif import Trajectory
+from pydantic import BaseModel, FiniteFloat
 
 from lightning_core.adapter import ModelCall, genai
 from lightning_core.adapter.attributes import decoded
@@ -19,7 +20,7 @@ from lightning_core.adapter.calls import agent_calls
 from lightning_core.adapter.current_names import chat_text
 from lightning_core.adapter.usage import usage_of
 from lightning_core.emitter import find_reward_spans, get_rewards_from_span
-from lightning_core.types import Span
+from lightning_core.types import RolloutMode, Span
 from lightning_export.attempts import Ended
 
 VERSION = "ATIF-v1.8"
@@ -33,8 +34,9 @@ def trajectory_of(ended: Ended, *, run_id: str, agent: str, version: str) -> Tra
     """Make the trajectory of an attempt: what was said, each message once, in order.
 
     An answer is a step of the agent, with the engine's tokens where there are some; a tool's result is an observation
-    of the step that called it. An answer that stands in a prompt only is marked as copied context. A call whose prompt
-    does not go on with a conversation, whole, begins another one: all but the first are embedded as subagents.
+    of the step that called it. An answer that stands in a prompt only is marked as copied context. A system prompt that
+    is another one than before, as with a clock in it, is told where it changes. A call whose prompt does not go on with
+    a conversation, whole, begins another one: all but the first are embedded as subagents.
 
     Returns:
         The trajectory; None when no message was recorded.
@@ -113,12 +115,18 @@ class _Conversation:
         self.steps: list[dict[str, Any]] = []
         self._callers: dict[str, dict[str, Any]] = {}
         """By the id of a tool call, the newest step that made it."""
+        self._systems: dict[int, dict[str, Any]] = {}
+        """By its place in the prompt, the newest step that tells a system message."""
 
     def take(self, call: ModelCall, known: int) -> None:
         """Tell of a call what comes after the messages that are told."""
         self.calls.append(call)
-        for message in call.messages[known:]:
-            self._tell(message)
+        for place, message in enumerate(call.messages):
+            before = self._systems.get(place)
+            if place >= known:
+                self._tell(message, place)
+            elif before is not None and _atif_content(message.get("content")) != before["message"]:
+                self._tell(message, place)["extra"] = {OWN: {"replaces": before["step_id"]}}
         for answer, choice in list(zip(call.answers, call.choices, strict=False))[:1]:
             step = self._answered(answer)
             if call.model is not None:
@@ -138,14 +146,18 @@ class _Conversation:
             if any(value is not None for value in metrics.values()):
                 step["metrics"] = metrics
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: Message, place: int) -> dict[str, Any]:
         role = message["role"]
         if role == "assistant":
-            self._answered(message)["is_copied_context"] = True
+            step = self._answered(message)
+            step["is_copied_context"] = True
         elif role == "tool":
-            self._observe(message)
+            step = self._observe(message)
         else:
-            self._add("user" if role == "user" else "system", _atif_content(message.get("content")))
+            step = self._add("user" if role == "user" else "system", _atif_content(message.get("content")))
+            if role in _SYSTEM:
+                self._systems[place] = step
+        return step
 
     def _answered(self, answer: Message) -> dict[str, Any]:
         step = self._add("agent", _atif_content(answer.get("content")))
@@ -164,15 +176,17 @@ class _Conversation:
             step["tool_calls"] = calls
         return step
 
-    def _observe(self, message: Message) -> None:
+    def _observe(self, message: Message) -> dict[str, Any]:
         called = message.get("tool_call_id")
         step = self._callers.get(str(called))
         result = {"content": _atif_content(message.get("content"))}
         if step is None:
-            self._add("system", "")["observation"] = {"results": [result]}
+            step = self._add("system", "")
+            step["observation"] = {"results": [result]}
         else:
             results = step.setdefault("observation", {"results": []})["results"]
             results.append({"source_call_id": called, **result})
+        return step
 
     def _add(self, source: str, message: Any) -> dict[str, Any]:
         step = {"step_id": len(self.steps) + 1, "source": source, "message": message}
@@ -180,13 +194,17 @@ class _Conversation:
         return step
 
 
+_SYSTEM = ("system", "developer")
+
+
 def _digest(before: bytes, message: Message) -> bytes:
-    """Return the digest of a conversation with one more message, however a client writes that."""
+    """Return the digest of a conversation with one more message, whatever the system is told in it."""
     calls = [
         (call["id"], call["function"]["name"], decoded(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
     ]
-    said = [message["role"], message.get("content") or "", calls, message.get("tool_call_id")]
+    content = "" if message["role"] in _SYSTEM else message.get("content") or ""
+    said = [message["role"], content, calls, message.get("tool_call_id")]
     return hashlib.sha256(before + json.dumps(said, sort_keys=True, default=str).encode()).digest()
 
 
@@ -230,11 +248,15 @@ def spans_of(trajectory: Trajectory, within: Span | None = None) -> Iterator[Spa
     )
     yield agent
     said: list[dict[str, Any]] = []
+    places: dict[int, int] = {}
     last = agent.start_time
     for step in trajectory.steps:
         ended = last if step.timestamp is None else _seconds(step.timestamp)
         if step.source != "agent":
-            said.append({"role": step.source, "content": _chat_content(step.message)})
+            message = {"role": step.source, "content": _chat_content(step.message)}
+            if step.message or step.observation is None:
+                places[step.step_id] = place = places.get(own_of(step).replaces, len(said))
+                said[place : place + 1] = [message]
         else:
             answer = _answer(step)
             if step.llm_call_count != 0 and not step.is_copied_context:
@@ -249,6 +271,22 @@ def spans_of(trajectory: Trajectory, within: Span | None = None) -> Iterator[Spa
                 said.append(message)
     for each in trajectory.subagent_trajectories or ():
         yield from spans_of(each, agent)
+
+
+class Own(BaseModel):
+    """What `extra` of a trajectory, or of a step, has of ours."""
+
+    rewards: dict[str, FiniteFloat] = {}
+    mode: RolloutMode | None = None
+    status: str | None = None
+    input: Any = None
+    replaces: int = 0
+    """Of a step: the step whose message this one stands for from now on; 0 for none."""
+
+
+def own_of(part: Any) -> Own:
+    """Return what is ours in the `extra` of a trajectory or a step."""
+    return Own.model_validate((part.extra or {}).get(OWN, {}))
 
 
 def _answer(step: Any) -> dict[str, Any]:

@@ -70,12 +70,14 @@ def call_attributes(
 def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that makes a run of these: task, mode, answer, rewards; a rollout without rewards failed.
 
-    The spans `more` are added to the first rollout.
+    The spans `more` are added to the first rollout, and other arguments to the run's config.
     """
     monkeypatch.setenv("AGL_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.chdir(tmp_path)
 
-    def make(*rollouts: tuple[Any, Any, str | None, dict[str, float]], more: Sequence[Span] = ()) -> RunFolder:
+    def make(
+        *rollouts: tuple[Any, Any, str | None, dict[str, float]], more: Sequence[Span] = (), **config: Any
+    ) -> RunFolder:
         folder = RunFolder.create(tmp_path / "runs", "run-x1")
 
         async def fill() -> None:
@@ -97,7 +99,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             start=now(),
             store="sqlite",
             store_file=folder.store_file.name,
-            origin=Origin(config={"agent": "weather:forecast"}),
+            origin=Origin(config={"agent": "weather:forecast", **config}),
         ).write(folder.manifest_file)
         return folder
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lightning_export.attempts import redacted
 from pyarrow import parquet
 
 from lightning_core.cli import agl
@@ -45,6 +46,27 @@ def test_trajectories_have_the_tokens_of_the_engine_and_the_loss_mask(make_run: 
     assert [row["mode"] for row in (first, second, third)] == ["train", "train", "val"]
     assert json.loads(first["input"]) == RAIN
     assert (first["run_id"], first["model"]) == ("run-x1", "small")
+
+
+def test_trajectories_are_of_the_calls_that_the_adapter_of_the_run_takes(make_run: Any) -> None:
+    make_run(*ROLLOUTS, adapter={"name": "triplet", "agent_match": "nobody"})
+    assert len(lines("--rows", "messages")) == 6
+    done = CliRunner().invoke(agl, ["export", "x1", "--to", "jsonl", "--rows", "trajectories"])
+    assert "run run-x1 has no trajectories to write" in done.output
+
+
+def test_calls_without_an_answer_and_failed_ones_are_not_learned_from(make_run: Any) -> None:
+    said = {"gen_ai.operation.name": "chat", "gen_ai.prompt": json.dumps([{"role": "user", "content": "hi"}])}
+    half = {**said, "gen_ai.completion": json.dumps([{"role": "assistant", "content": "I"}]), "error.type": "timeout"}
+    empty = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "small"}  # as without its content
+    more = [
+        Span.from_attributes(attributes=each, name="a span", start_time=20.0 + place, end_time=21.0 + place)
+        for place, each in enumerate([said, half, empty])
+    ]
+    make_run((RAIN, "train", None, {"quality": 0.5}), (RAIN, "train", "Yes.", {"quality": 0.25}), more=more)
+    assert {row["reward"] for row in lines("--rows", "messages")} == {0.25}
+    assert {row["reward"] for row in lines("--rows", "sft")} == {0.25}
+    assert [row["error"] for row in lines("--rows", "triplets")] == [None, "timeout", None, None]
 
 
 def test_numbers_that_are_not_finite_are_null(make_run: Any) -> None:
@@ -106,15 +128,22 @@ def plain(value: Any) -> Any:
 
 def test_redacting_replaces_keys_and_leaves_out_tokens(make_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEATHER_API_KEY", "of-this-machine-42")
+    escaped = 'a "quoted" \\ k\u00f6y 42'
+    monkeypatch.setenv("RAIN_API_KEY", escaped)
     form = "sk-abcdefgh12345678abcdefgh"
-    make_run(({"question": f"use {form}"}, "train", f"I use {form} and of-this-machine-42.", {"quality": 1.0}))
+    make_run(
+        ({"question": f"use {form}"}, "train", f"I use {form} and of-this-machine-42, {escaped}.", {"quality": 1.0})
+    )
     rows = lines("--rows", "triplets", "--redact")
     text = json.dumps(rows)
     assert form not in text
     assert "of-this-machine-42" not in text
-    assert rows[1]["response"]["content"] == "I use sk-*** and ***."
+    assert rows[1]["response"]["content"] == "I use sk-*** and ***, ***."
     assert rows[1]["reward"] == 1.0
     assert [rows[1][name] for name in ("prompt_ids", "response_ids", "logprobs")] == [None, None, None]
+    choices = {"choices": [{"token_ids": [7, 8], "logprobs": {"content": [{"token": "hun"}, {"token": "ter2"}]}}]}
+    hidden = redacted(Span.from_attributes(attributes={"output": json.dumps(choices)}, name="a span"))
+    assert hidden.attributes["output"] == '{"choices": [{}]}'
     done = CliRunner().invoke(agl, ["export", "x1", "--to", "jsonl", "--rows", "trajectories", "--redact"])
     assert "--redact leaves out token ids" in done.output
     assert not Path("run-x1-jsonl").exists()
@@ -164,7 +193,7 @@ def test_a_rollout_of_which_nothing_can_be_made_costs_no_other(make_run: Any) ->
     more = [Span.from_attributes(attributes=attributes, name="a span", start_time=20.0, end_time=20.0)]
     make_run(*ROLLOUTS[:2], more=more)
     assert "1 trajectories of 2 rollouts; 1 left out, such as ro-" in export("--to", "atif", "-o", "out")
-    assert len(list(Path("out").iterdir())) == 1
+    assert len(list(Path("out").glob("ro-*"))) == 1
 
 
 def test_long_texts_are_written_group_by_group(make_run: Any) -> None:

@@ -1,10 +1,12 @@
 """ATIF both ways: our attempts as trajectories, and trajectories as rollouts of a run."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from atif import Trajectory
 from click.testing import CliRunner
 from lightning_export.trajectories import spans_of
@@ -107,6 +109,33 @@ def test_each_conversation_of_an_attempt_is_a_trajectory(make_run: Any) -> None:
         assert sorted(map(str, after)) == sorted(map(str, before))
 
 
+def test_a_system_prompt_that_changes_is_told_where_it_does(make_run: Any) -> None:
+    """One with the time in it does so at each call."""
+    said: list[Any] = [{"role": "system", "content": "It is 0 o'clock."}, {"role": "user", "content": "Rain?"}]
+    spans = []
+    for hour in range(3):
+        said = [{"role": "system", "content": f"It is {hour} o'clock."}, *said[1:]]
+        spans.append(call_span(20.0 + hour, said, f"Answer {hour}.", [hour], [7]))
+        said += [{"role": "assistant", "content": f"Answer {hour}."}, {"role": "user", "content": "Sure?"}]
+    make_run((TASK, "val", None, {"quality": 0.5}), more=spans)
+    invoke("export", "x1", "--to", "atif", "-o", "job")
+    [path] = Path("job").glob("*/agent/trajectory.json")
+    found = Trajectory.model_validate_json(path.read_bytes())
+    assert found.subagent_trajectories is None
+    assert [(step.source, step.message) for step in found.steps[:6]] == [
+        ("system", "It is 0 o'clock."),
+        ("user", "Rain?"),
+        ("agent", "Answer 0."),
+        ("system", "It is 1 o'clock."),
+        ("user", "Sure?"),
+        ("agent", "Answer 1."),
+    ]
+    assert len(found.steps) == 9
+    assert not any(step.is_copied_context for step in found.steps)
+    [run, *_] = invoke("import", "job").split(":")
+    assert rows(run, "messages") == rows("x1", "messages")
+
+
 def test_trajectories_of_others_are_rollouts(make_run: Any, tmp_path: Path) -> None:
     trial = tmp_path / "jobs" / "trial-1"
     (trial / "agent").mkdir(parents=True)
@@ -140,6 +169,10 @@ def test_a_trial_that_crashed_is_a_failed_rollout(make_run: Any, tmp_path: Path)
     invoke("export", run, "--to", "atif", "-o", "again")
     again = json.loads(next((tmp_path / "again").rglob("trajectory.json")).read_text())
     assert again["extra"]["lightning_core"]["status"] == "failed"
+    result = json.loads(next((tmp_path / "again").glob("*/result.json")).read_text())
+    assert {**crash, **result["exception_info"]} == result["exception_info"]
+    job = json.loads((tmp_path / "again" / "result.json").read_text())
+    assert job["stats"] == {"n_completed_trials": 1, "n_errored_trials": 1, "cost_usd": 0.5}
 
 
 def test_a_subagent_lies_within_its_agent() -> None:
@@ -152,17 +185,37 @@ def test_a_subagent_lies_within_its_agent() -> None:
     assert len(read_model_calls(spans)) == 4
 
 
-def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(make_run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"schema_version": "ATIF-v1.8", "steps": []}, "bad.json is not an ATIF trajectory: "),
+        (
+            {**PUBLIC, "schema_version": "ATIF-v1.9"},
+            "bad.json has the schema_version 'ATIF-v1.9'; this reads",
+        ),
+        ({**PUBLIC, "extra": {"lightning_core": {"mode": "foo"}}}, "bad.json is not an ATIF trajectory: "),
+        ({**PUBLIC, "extra": {"lightning_core": {"rewards": {"r": math.nan}}}}, "bad.json is not an ATIF trajectory: "),
+        ({**PUBLIC, "extra": {"lightning_core": "ours"}}, "bad.json is not an ATIF trajectory: "),
+    ],
+)
+def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(
+    make_run: Any, tmp_path: Path, document: Any, message: str
+) -> None:
     make_run()
-    (tmp_path / "other.json").write_text('{"schema_version": "ATIF-v1.8", "steps": []}')
-    done = CliRunner().invoke(agl, ["import", "other.json"])
+    (tmp_path / "good.json").write_text(json.dumps(PUBLIC))
+    (tmp_path / "bad.json").write_text(json.dumps(document))
+    done = CliRunner().invoke(agl, ["import", "good.json", "bad.json"])
     assert done.exit_code == 2
-    assert "other.json is not an ATIF trajectory" in done.output
+    assert message in done.output
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-x1"]
+
+
+def test_what_is_not_json_is_refused_with_its_line(make_run: Any, tmp_path: Path) -> None:
+    make_run()
     (tmp_path / "odd.jsonl").write_text("\nno JSON\n")
     done = CliRunner().invoke(agl, ["import", "odd.jsonl"])
     assert done.exit_code == 2
     assert "line 2 of odd.jsonl is not JSON" in done.output
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-x1"]
 
 
 def call_span(time: float, messages: list[Any], answer: str, prompt: list[int], response: list[int]) -> Span:

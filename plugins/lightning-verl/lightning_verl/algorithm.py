@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, cast
 from lightning_proxy import LLMProxy, RemoteProxy
 from omegaconf import OmegaConf
 
+from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.batch import continued
 from lightning_core.errors import ConfigError
@@ -24,7 +25,6 @@ from lightning_verl.bridge import Bridge
 from lightning_verl.checkpoints import Schedule
 from lightning_verl.config import Settings, check_settings, load_settings
 from lightning_verl.ending import Ending
-from lightning_verl.learning.outcomes import as_trajectory_adapter
 from lightning_verl.manager import RolloutManager
 from lightning_verl.outcome import Outcome, Parts
 from lightning_verl.requirements import check_accelerator, check_versions

@@ -5,16 +5,9 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lightning_core.adapter import (
-    LlmProxyTraceToTriplet,
-    RowCall,
-    TracerTraceToTriplet,
-    TraceToTrajectories,
-    TraceToTripletBase,
-    Trajectories,
-    genai,
-)
+from lightning_core.adapter import RowCall, Trajectories, genai
 from lightning_core.adapter.rewards import began_after
+from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.adapter.tree import in_order
 from lightning_core.algorithm.batch import describe_failure
 from lightning_core.emitter import NamedReward, find_reward_spans, get_rewards_from_span
@@ -142,42 +135,6 @@ def overlong_punishment(length: int, *, max_length: int, buffer: int) -> float:
         buffer: Over so many tokens before that, the loss grows from 0.
     """
     return -min(max(length - (max_length - buffer), 0) / buffer, 1.0)
-
-
-def as_trajectory_adapter(adapter: object) -> TraceToTrajectories:
-    """Return an adapter that makes rows of the calls that a given adapter picks.
-
-    A subclass of a triplet adapter is refused: what it changes in its triplets would be lost. One of
-    `TraceToTrajectories` is used as it is.
-
-    Args:
-        adapter: One that makes trajectories, or a triplet adapter of agentlightning 0.3; None for all calls.
-
-    Raises:
-        TypeError: When it is anything else.
-    """
-    if isinstance(adapter, TraceToTripletBase) and type(adapter) not in (TracerTraceToTriplet, LlmProxyTraceToTriplet):
-        raise TypeError(
-            f"a {type(adapter).__name__} makes triplets of its own, and training rows are not made of triplets; "
-            "subclass TraceToTrajectories instead, or leave the adapter out"
-        )
-    match adapter:
-        case TraceToTrajectories():
-            return adapter
-        case TracerTraceToTriplet():
-            return TraceToTrajectories(
-                llm_call_match=adapter.llm_call_match,
-                agent_match=adapter.agent_match,
-                exclude_llm_call_in_reward=adapter.exclude_llm_call_in_reward,
-                repair_hierarchy=adapter.repair_hierarchy,
-            )
-        case None | LlmProxyTraceToTriplet():
-            return TraceToTrajectories()
-        case _:
-            raise TypeError(
-                f"a {type(adapter).__name__} makes no training rows; "
-                "use the adapter 'trajectory' (or 'triplet', with the same options), or leave it out"
-            )
 
 
 def combined(rewards: Sequence[NamedReward], weights: Mapping[str, float]) -> float | None:

@@ -2,9 +2,10 @@ import math
 
 import pytest
 from learning_toys import FAULT, RAISED, add_reward, conversation, options, rollout, scored, spans_of, two_choices
-from lightning_verl.learning.outcomes import as_trajectory_adapter, read_rollout
+from lightning_verl.learning.outcomes import read_rollout
 
 from lightning_core.adapter import LlmProxyTraceToTriplet, TracerTraceToTriplet, TraceToMessages, TraceToTrajectories
+from lightning_core.adapter.trajectory import as_trajectory_adapter
 from lightning_core.emitter import get_reward_value
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import OtelResource, Rollout
