@@ -5,6 +5,7 @@ or in the environment. Prompts are what a run is for: only secrets of the config
 """
 
 import functools
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -109,7 +110,7 @@ class _Known:
         """Matches each of them; None while there is none."""
 
     def add(self, found: Iterable[str]) -> None:
-        new = {text for text in found if len(text) >= _SHORTEST} - self._values
+        new = {form for text in found if len(text) >= _SHORTEST for form in _written(text)} - self._values
         if new:
             self._values |= new
             longest_first = sorted(self._values, key=len, reverse=True)
@@ -117,6 +118,14 @@ class _Known:
 
     def hide(self, text: str) -> str:
         return text if self.pattern is None else self.pattern.sub(_HIDDEN, text)
+
+
+def _written(text: str) -> set[str]:
+    """Return a text as it is, and as it stands in JSON, and in JSON within JSON."""
+    forms = {text}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=is_ascii)[1:-1] for form in forms for is_ascii in (True, False)}
+    return forms
 
 
 _given = _Known()

@@ -42,6 +42,12 @@ _PARAMETERS = {
     "n": "gen_ai.request.choice.count",
     "stop": "gen_ai.request.stop_sequences",
 }
+_PLAIN = {
+    "gen_ai.system": genai.PROVIDER_NAME,
+    "gen_ai.usage.prompt_tokens": genai.INPUT_TOKENS,
+    "gen_ai.usage.completion_tokens": genai.OUTPUT_TOKENS,
+}
+"""Names that only are others now."""
 _TOOL_NAMES = (genai.TOOL_NAME, f"{genai.TOOL_SPAN}.name")
 _TOOL_IDS = (genai.TOOL_CALL_ID, f"{genai.TOOL_SPAN}.call.id", f"{genai.TOOL_SPAN}.id")
 _TOOL_RESULTS = (
@@ -69,8 +75,10 @@ def with_current_names(span: Span) -> Span:
     if is_call_span(span):
         attributes = _call_attributes(span)
         name = f"{attributes[genai.OPERATION_NAME]} {attributes.get(genai.REQUEST_MODEL, '')}".rstrip()
-    elif genai.OPERATION_NAME in attributes:
-        pass
+    elif genai.OPERATION_NAME in attributes:  # such as embeddings
+        attributes = {_PLAIN.get(name, name): value for name, value in attributes.items()} | {
+            name: value for name, value in attributes.items() if name not in _PLAIN
+        }
     elif tool is not None:
         attributes = _tool_attributes(attributes, tool)
         name = f"execute_tool {tool}"
@@ -110,6 +118,7 @@ def _call_attributes(span: Span) -> dict[str, Any]:
         genai.FINISH_REASONS: [choice.finish_reason for choice in call.choices if choice.finish_reason] or None,
         genai.INPUT_TOKENS: usage.input_tokens,
         genai.OUTPUT_TOKENS: usage.output_tokens,
+        "gen_ai.usage.cost": usage.cost,
         **_parameters(given),
         **_content(call),
     }

@@ -54,32 +54,61 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     """
     # Imported here, so that listing the commands stays fast.
     import functools
+    import glob
+    import math
     import os
-    import shutil
 
     from lightning_core.errors import ConfigError
     from lightning_core.registry import default_registry
     from lightning_core.registry.options import check_options
     from lightning_core.runs.folder import find_run
 
+    if not math.isfinite(given["min_reward"] or 0.0):
+        raise ConfigError(f"--min-reward is {given['min_reward']}; it is a finite number")
     write = default_registry().load("exports", target)
     options = {name: value for name, value in given.items() if value is not None and value is not False}
     folder = find_run(runs_root(runs_dir), run)
-    output = (output or Path(f"{folder.run_id}-{target}")).absolute()
-    if output.exists():
-        raise ConfigError(f"{output} is there already; name another place with -o")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    draft = output.with_name(f".{output.name}.{os.getpid()}")
+    place = (output or Path(f"{folder.run_id}-{target}")).absolute()
+    if place.exists():
+        raise ConfigError(f"{place} is there already; name another place with -o")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for left in place.parent.glob(f".{glob.escape(place.name)}.*"):
+        if left.suffix[1:].isdecimal() and _is_gone(int(left.suffix[1:])):
+            _remove(left)  # of an export that was killed
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
     write_draft = functools.partial(write, folder, draft)
     check_options(f"--to {target}", options, write_draft)
     try:
         written = write_draft(**options)
         if draft.exists():
-            draft.rename(output)
-            written = f"{output}: {written}"
+            draft.rename(place)
+            written = f"{place}: {written}"
+        elif output is not None:
+            written += f"; nothing was written to {output}, as --to {target} makes no file"
     finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        else:
-            draft.unlink(missing_ok=True)
+        _remove(draft)
     click.echo(written)
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether there is no such process; on Windows, where asking would end it, that is not known."""
+    import os
+
+    if os.name == "nt":
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:  # another user's
+        pass
+    return False
+
+
+def _remove(path: Path) -> None:
+    import shutil
+
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -159,3 +159,12 @@ def test_rewards_are_events_of_evaluation_and_broken_ones_are_not() -> None:
 def test_other_spans_stay_as_they_are() -> None:
     other = span({"a": 1}, "mine")
     assert with_current_names(other) == other
+
+
+def test_embeddings_have_the_current_names_too() -> None:
+    said = {"gen_ai.operation.name": "embeddings", "gen_ai.system": "openai", "gen_ai.usage.prompt_tokens": 3}
+    assert with_current_names(span(said)).attributes == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.usage.input_tokens": 3,
+    }

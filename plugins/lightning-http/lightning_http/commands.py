@@ -248,6 +248,8 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
     from lightning_core.registry import default_registry
     from lightning_core.runs.folder import RunFolder, find_run, runs_in
 
+    if content_days is not None and not math.isfinite(content_days):
+        raise ConfigError(f"--content-days is {content_days}; it is a number of days")
     make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
     if make_smaller is None:
         raise ConfigError(f"agl does not compact a store {backend!r}; use the tools of its database")
