@@ -14,6 +14,8 @@ VERL_BIN := $(VERL_VENV)/bin
 VERL_PLUGINS := $(addprefix plugins/lightning-,export http proxy ray sqlite verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
+FRAMEWORKS_VENV := .venv-frameworks
+
 LOWEST_VENV := .venv-lowest
 LOWEST_PLUGINS := $(addprefix plugins/lightning-,apo gepa http mongo proxy sqlite)
 LOWEST_TESTS := $(addprefix tests/,adapter agent emitter registry runner tracer types test_plugins.py) \
@@ -35,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # mkdocs-material's announcement of its successor is no warning about this site.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help quickstart gate quickstart-rl test test-fast check bench gpu-check screenshots docs lowest ships-in wheels clean empty-venv \
+.PHONY: help quickstart gate quickstart-rl test test-fast check bench gpu-check screenshots docs lowest frameworks ships-in wheels clean empty-venv \
 	empty-verl-venv found-python
 
 help: ## list these commands
@@ -92,6 +94,14 @@ lowest: found-python ## try the lowest versions of constraints-lowest.txt in an 
 		$(LOWEST_PLUGINS:%=--editable %)
 	$(LOWEST_VENV)/bin/pytest -q -m 'not slow' -p no:cacheprovider $(LOWEST_TESTS)
 
+frameworks: found-python ## try the example agents with AutoGen and CrewAI, which need an environment of their own (1 GB)
+	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt --upgrade pip
+	$(FRAMEWORKS_VENV)/bin/python -m pip install --quiet --constraint constraints-frameworks.txt \
+		--build-constraint constraints.txt --group frameworks --editable '.[instrument]' \
+		--editable plugins/lightning-http --editable plugins/lightning-proxy
+	$(FRAMEWORKS_VENV)/bin/pytest -q -p no:cacheprovider examples/agents
+
 ships-in: $(MADE_FOR) ## write down which plugin ships which component, after a change of entry points
 	$(BIN)/python .ci/ships_in.py
 
@@ -99,7 +109,7 @@ wheels: $(MADE_FOR) ## build the wheels and try them in clean environments
 	$(BIN)/python .ci/wheels.py $(PLUGINS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VERL_VENV) $(LOWEST_VENV) $(FRAMEWORKS_VENV) .mkdocs build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One pip call installs the core beside its plugins: the `lightning-core` of the public index is a

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from openai import AsyncOpenAI
 
-from lightning_core import LLM, rollout
+from lightning_core import LLM, PromptTemplate, rollout
 
 
 @tool
@@ -19,7 +19,7 @@ def multiply(a: int, b: int) -> int:
 
 
 @rollout
-async def solve(task: dict[str, Any], llm: LLM) -> float:
+async def solve(task: dict[str, Any], llm: LLM, prompt_template: PromptTemplate) -> float:
     """Answer a question; the reward says whether the answer is in what the model said last."""
     async with AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.api_key or "none") as client:
         chat = ChatOpenAI(model=llm.model, async_client=client.chat.completions, **llm.sampling_parameters)
@@ -34,5 +34,6 @@ async def solve(task: dict[str, Any], llm: LLM) -> float:
         graph.add_edge(START, "ask")
         graph.add_conditional_edges("ask", tools_condition)
         graph.add_edge("tools", "ask")
-        ended = await graph.compile().ainvoke({"messages": [HumanMessage(task["question"])]})
+        said = SystemMessage(prompt_template.format()), HumanMessage(task["question"])
+        ended = await graph.compile().ainvoke({"messages": [*said]})
     return float(task["answer"] in ended["messages"][-1].text)

@@ -5,7 +5,7 @@ from typing import Any
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
-from lightning_core import LLM, rollout
+from lightning_core import LLM, PromptTemplate, rollout
 
 set_tracing_disabled(True)  # else it would send its own traces to OpenAI
 
@@ -17,12 +17,12 @@ def multiply(a: int, b: int) -> int:
 
 
 @rollout
-async def solve(task: dict[str, Any], llm: LLM) -> float:
+async def solve(task: dict[str, Any], llm: LLM, prompt_template: PromptTemplate) -> float:
     """Answer a question; the reward says whether the answer is in what the model said last."""
     async with AsyncOpenAI(base_url=llm.get_base_url(), api_key=llm.api_key or "none") as client:
         agent = Agent(
             name="solver",
-            instructions="Use the tool for every multiplication.",
+            instructions=prompt_template.format(),
             model=OpenAIChatCompletionsModel(llm.model, client),
             model_settings=ModelSettings(**llm.sampling_parameters),
             tools=[multiply],

@@ -4,16 +4,18 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from lightning_proxy.testing import FakeEngine, tokens_of
 
-from lightning_core import InMemoryLightningStore, LitAgent, Trainer
+from lightning_core import InMemoryLightningStore, LitAgent, PromptTemplate, Trainer
 from lightning_core.adapter import read_model_calls
 from lightning_core.config import load_job
 from lightning_core.runs import FitResult
@@ -46,7 +48,10 @@ def proxy_to(engine: FakeEngine) -> dict[str, Any]:
 
 async def train(agent: LitAgent[Any], engine: FakeEngine) -> tuple[FitResult, InMemoryLightningStore]:
     store = InMemoryLightningStore()
-    trainer = Trainer(algorithm="baseline", store=store, llm_proxy=proxy_to(engine))
+    prompt = PromptTemplate(template="Use the tool for every multiplication.")
+    trainer = Trainer(
+        algorithm="baseline", store=store, llm_proxy=proxy_to(engine), initial_resources={"main_prompt": prompt}
+    )
     return await trainer.fit_async(agent, [TASK]), store
 
 
@@ -68,19 +73,38 @@ async def test_agent_with_the_openai_sdk_is_recorded_with_its_tokens(name: str, 
     assert list(call.response_token_ids or ()) == tokens_of("It's 42.")
 
 
-@pytest.mark.parametrize(("name", "package"), [("langgraph_agent", "langgraph"), ("openai_agents_sdk", "agents.run")])
-async def test_agent_of_a_framework_uses_its_tool_and_every_call_is_recorded(name: str, package: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "package", "spans"),
+    [
+        ("langgraph_agent", "langgraph", set()),
+        ("openai_agents_sdk", "agents.run", set()),
+        ("pydantic_ai_agent", "pydantic_ai", {"invoke_agent agent", "execute_tool multiply"}),
+        ("autogen_agent", "autogen_agentchat", {"invoke_agent solver", "execute_tool multiply"}),
+        ("crewai_agent", "crewai", {"agentlightning.operation"}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:crewai", "ignore:Cannot set an attribute:ImportWarning")
+async def test_agent_of_a_framework_has_its_prompt_and_tool_and_is_recorded(
+    name: str, package: str, spans: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip(package, reason=f"{name} needs a package that is not installed here")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))  # where CrewAI keeps what its tasks gave
+    looked_up = Mock(wraps=socket.getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
     async with FakeEngine([TOOL_CALL, "It's 42."]) as engine:
         result, store = await train(agent_of(name), engine)
         asked = [received.fields["messages"] for received in engine.received]
 
     assert result.metrics["train_reward"] == 1.0
+    assert "Use the tool for every multiplication." in asked[0][0]["content"]
     assert [message["content"] for message in asked[1] if message["role"] == "tool"] == ["42"]
     (rollout,) = await store.query_rollouts()
-    first, second = read_model_calls(list(await store.query_spans(rollout.rollout_id)))
+    recorded = list(await store.query_spans(rollout.rollout_id))
+    first, second = read_model_calls(recorded)
     assert first.finish_reason == "tool_calls"
     assert list(second.response_token_ids or ()) == tokens_of("It's 42.")
+    assert spans <= {span.name for span in recorded}
+    assert {each.args[0] for each in looked_up.call_args_list} == {"127.0.0.1"}, "it calls home"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
