@@ -50,6 +50,8 @@ class Block:
     code: str
     was_printed: bool = False
     """Whether it shows what the block before it printed."""
+    is_shown: bool = True
+    """Whether the reader sees it."""
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -63,7 +65,7 @@ def blocks(text: str) -> Iterator[Block]:
         number += 1
         if line.strip() == "<!-- python":
             end = lines.index("-->", number)
-            yield Block(number + 1, "python", None, None, "\n".join(lines[number:end]))
+            yield Block(number + 1, "python", None, None, "\n".join(lines[number:end]), is_shown=False)
             number = end + 1
         elif match := FENCE.match(line):
             indent, fence = len(match["indent"]), match["fence"]

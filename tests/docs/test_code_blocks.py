@@ -1,6 +1,7 @@
 """Every code block of README and docs runs, in a folder of its own and in the order of the page."""
 
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,6 +72,29 @@ def test_each_block_of_the_page_says_its_language(page: Path):
     assert silent == []
 
 
+# A decision says why something is as it is, and the reference is made of docstrings.
+GUIDES = [page for page in (ROOT / "docs").rglob("*.md") if not {"decisions", "reference"} & set(page.parts)]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=_name)
+def test_each_page_of_the_documentation_shows_an_example_that_runs(page: Path):
+    shown = [block for block in blocks(page.read_text(encoding="utf-8")) if block.is_shown and not block.was_printed]
+    runs_here = [block for block in shown if block.language in {"python", "bash"} and not block.why_not_run]
+    assert runs_here or any(map(_named_test, shown))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_a_test_that_is_said_to_run_a_block_exists(page: Path):
+    named = filter(None, map(_named_test, blocks(page.read_text(encoding="utf-8"))))
+    assert [name for name in named if not (ROOT / name).is_file() and not (page.parent / name).is_file()] == []
+
+
+def _named_test(block: Block) -> str | None:
+    """Return the test that runs a block elsewhere, as the reason for not running it here says."""
+    named = re.search(r"[\w./-]*test_\w+\.py", block.why_not_run or "")
+    return named and named[0]
+
+
 def test_blocks_are_found_with_their_line_title_and_reason():
     page = """# A page
 
@@ -98,7 +122,7 @@ agl plugins
 ```
 """
     assert list(blocks(page)) == [
-        Block(4, "python", None, None, "x = 1"),
+        Block(4, "python", None, None, "x = 1", is_shown=False),
         Block(8, "python", None, None, "print(x)\n"),
         Block(14, "yaml", "config.yaml", None, "agent: a\n"),
         Block(19, "bash", None, "it needs a GPU", "agl train\n"),
