@@ -32,6 +32,7 @@ class RunLogger(Onlooker):
     """
 
     _hangs = False
+    _written: Mapping[str, float] = {}
 
     @abstractmethod
     def open(self, run_id: str) -> None:
@@ -39,7 +40,7 @@ class RunLogger(Onlooker):
 
     @abstractmethod
     def write(self, scalars: Mapping[str, float], step: int) -> None:
-        """Write finite numbers of a step. The last step comes once more at the end of the run."""
+        """Write finite numbers of a step. The last step comes once more at the end of the run, where more is known."""
 
     @abstractmethod
     def close(self, status: str) -> None:
@@ -70,6 +71,9 @@ class RunLogger(Onlooker):
     async def _write(self, metrics: Mapping[str, float | None], step: int) -> None:
         values = {**scalars_of(self.standing.snapshot()), **metrics}
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+        written, self._written = self._written, {"step": step, **finite}
+        if self._written.items() <= written.items():
+            return
         await self._call(partial(self.write, finite, step))
 
     async def _call(self, function: Callable[[], Any]) -> None:

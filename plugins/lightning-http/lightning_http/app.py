@@ -195,9 +195,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 @other_routes.get(METRICS_PATH, response_class=Response, responses=_TEXT)
 async def metrics(call: ByRunner) -> Response:
     """Say what was counted and how the store stands, for Prometheus."""
-    store = call.service.store
-    workers = await store.query_workers()
-    page = call.service.metrics.page(await store.statistics(), workers)
+    page = await call.service.metrics.page(call.service.store)
     return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 
 

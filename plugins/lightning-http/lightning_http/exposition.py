@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from lightning_core.store.base import LightningStoreStatistics
+from lightning_core.store.base import LightningStore, LightningStoreStatistics
 from lightning_core.store.tracking import LATENCY_BUCKETS, MetricsBackend, counting
 from lightning_core.types import Worker
 from lightning_core.types.text import well_formed
@@ -24,6 +24,10 @@ _QUEUED = ("queuing", "requeuing")
 
 GONE_SECONDS = 600.0
 """A worker that was silent for longer has no values of its own on the page."""
+
+SLOW_SECONDS = 0.5
+SELDOM = 20.0
+"""A store that needs longer to count what it holds, as a database does, counts after so many times as long again."""
 
 _WORKER = {"cpu_usage_pct": "agl_worker_cpu_percent", "mem_pct": "agl_worker_memory_percent"}
 _GPU = {
@@ -47,6 +51,8 @@ class Metrics:
         self._tracker.register_counter("agl.http.total", _LABELS, group_level=2)
         self._tracker.register_histogram("agl.http.latency", _LABELS, LATENCY_BUCKETS, group_level=2)
         self._in_flight = 0
+        self._statistics = LightningStoreStatistics()
+        self._count_again = 0.0
 
     def begin(self) -> None:
         """A request has come."""
@@ -67,13 +73,16 @@ class Metrics:
             await self._tracker.inc_counter("agl.http.total", labels=labels)
             await self._tracker.observe_histogram("agl.http.latency", seconds, labels=labels)
 
-    def page(self, statistics: LightningStoreStatistics, workers: Sequence[Worker]) -> bytes:
+    async def page(self, store: LightningStore) -> bytes:
         """Return what was counted, and how the store and its workers stand, as Prometheus reads it."""
-        now = _Now(
-            _families([("agl_http_in_flight", {}, self._in_flight), *_standing(statistics, workers, time.time())])
-        )
+        workers = await store.query_workers()
+        if (began := time.monotonic()) >= self._count_again:
+            self._statistics = await store.statistics()
+            took = time.monotonic() - began
+            self._count_again = began + (took * SELDOM if took > SLOW_SECONDS else 0.0)
+        standing_now = _standing(self._statistics, workers, time.time())
         standing = CollectorRegistry()
-        standing.register(now)
+        standing.register(_Now(_families([("agl_http_in_flight", {}, self._in_flight), *standing_now])))
         if not self._tracker.has_prometheus():
             return generate_latest(standing)
         return generate_latest(getattr(self._tracker, "registry", None) or get_prometheus_registry()) + generate_latest(

@@ -97,6 +97,26 @@ async def test_prometheus_reads_how_a_run_goes(counted):
     assert {name: counted.get(name) for name in expected} == expected
 
 
+class Slow(InMemoryLightningStore):
+    """One that counts as a large database does."""
+
+    counted = 0
+
+    async def statistics(self):
+        self.counted += 1
+        await asyncio.sleep(0.6)
+        return await super().statistics()
+
+
+async def test_what_takes_long_to_count_is_not_counted_at_each_scrape():
+    store = Slow()
+    await store.enqueue_rollout("task")
+    async with LightningStoreServer(store) as server:
+        pages = [await asyncio.to_thread(scrape, f"{server.url}/metrics") for _ in range(3)]
+    assert [page["agl_queue_depth{}"] for page in pages] == [1, 1, 1]
+    assert store.counted == 1
+
+
 @pytest.mark.parametrize("odd", [{"gpus": 3}, {"gpus": ["x"]}, {"host": "a\ud800"}, {"cpu_usage_pct": 10**400}])
 async def test_an_odd_heartbeat_hides_no_other_metric(odd):
     store = InMemoryLightningStore()

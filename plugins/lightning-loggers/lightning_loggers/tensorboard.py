@@ -1,6 +1,7 @@
 """Event files of TensorBoard, by tensorboardX."""
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,15 +29,22 @@ class TensorBoardLogger(RunLogger):
             ) from exc
         self._make: Any = SummaryWriter
         self._log_dir = log_dir
+        self._writer: Any = None
 
     def open(self, run_id: str) -> None:
-        self._writer = self._make(os.path.join(self._log_dir, run_id))
-        self._writer.add_custom_scalars_marginchart(["reward/mean", "reward/low", "reward/high"], title="reward")
+        self._folder = os.path.join(self._log_dir, run_id)
+        os.makedirs(self._folder, exist_ok=True)
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
+        if self._writer is None:
+            # A run that is resumed does its last steps again: what was written of them is not shown any more. Without
+            # the suffix it might write over the file of the same second.
+            self._writer = self._make(self._folder, purge_step=step, filename_suffix=f".{time.time_ns()}")
+            self._writer.add_custom_scalars_marginchart(["reward/mean", "reward/low", "reward/high"], title="reward")
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self, status: str) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -35,4 +35,4 @@ class WandbLogger(RunLogger):
 
     def close(self, status: str) -> None:
         self._run.summary["status"] = status
-        self._run.finish(exit_code=0 if status == "succeeded" else 1)
+        self._run.finish(exit_code=0 if status in ("succeeded", "budget") else 1)

@@ -35,11 +35,22 @@ def train(*loggers: object) -> str:
 TENSORBOARD = """
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from lightning_loggers import TensorBoardLogger
 from test_loggers import train
-events = EventAccumulator("logs/" + train({"name": "tensorboard", "log_dir": "logs"}))
-events.Reload()
-found = {tag: {event.step: round(event.value, 3) for event in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
-print(json.dumps(found))
+
+def read(folder):
+    events = EventAccumulator(folder)
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    return {tag: [(each.step, round(each.value, 3)) for each in events.Scalars(tag)] for tag in tags}
+
+folder = "logs/" + train({"name": "tensorboard", "log_dir": "logs"})
+found = read(folder)
+again = TensorBoardLogger(log_dir="logs")  # as when the run is resumed after its first step
+again.open(folder.rpartition("/")[2])
+again.write({"train_reward": 0.5}, 2)
+again.close("succeeded")
+print(json.dumps([found, read(folder)["train_reward"]]))
 """
 
 
@@ -49,12 +60,14 @@ def test_tensorboard_reads_the_numbers_of_each_step(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", TENSORBOARD], cwd=tmp_path, env=place, text=True, capture_output=True, check=True
     )
-    read = json.loads(done.stdout)
-    assert read["train_reward"] == read["reward/mean"] == {"1": 0.4, "2": 0.4}
-    assert read["rollouts/succeeded"] == {"1": 9, "2": 18}
-    assert read["rollouts/failed"] == {"1": 1, "2": 2}
-    low, high = read["reward/low"], read["reward/high"]
-    assert low["1"] < low["2"] < 0.4 < high["2"] < high["1"]
+    read, resumed = json.loads(done.stdout)
+    assert read["train_reward"] == read["reward/mean"] == [[1, 0.4], [2, 0.4]]
+    assert read["rollouts/succeeded"] == [[1, 9], [2, 18]]
+    assert read["rollouts/failed"] == [[1, 1], [2, 2]]
+    (_, low), (_, lower) = read["reward/low"]
+    (_, high), (_, higher) = read["reward/high"]
+    assert low < lower < 0.4 < higher < high
+    assert resumed == [[1, 0.4], [2, 0.5]]
 
 
 def test_weights_and_biases_keeps_the_run_under_its_own_id(tmp_path, monkeypatch):
@@ -117,7 +130,7 @@ class Lines(RunLogger):
 def test_another_logger_needs_three_methods():
     logger = Lines()
     train(logger)
-    assert logger.lines == ["open", "1: 0.4 ['train_reward']", "2: 0.4 ['train_reward']", "2: 0.4 []", "succeeded"]
+    assert logger.lines == ["open", "1: 0.4 ['train_reward']", "2: 0.4 ['train_reward']", "succeeded"]
 
 
 class Stuck(Lines):
