@@ -22,7 +22,7 @@ from lightning_core.store.arguments import (
     validate_fields,
 )
 from lightning_core.store.base import UNSET, LightningStore, Unset
-from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout
+from lightning_core.store.copies import copy_attempt, copy_attempted, copy_rollout, copy_rollouts
 from lightning_core.store.query import Query, make_query, select
 from lightning_core.store.records import check_began, own_attempt
 from lightning_core.store.requests import make_request_of
@@ -164,7 +164,7 @@ class RolloutPart(StorePart):
     async def query_rollouts(self, query: Query) -> PaginatedResult[Rollout]:
         await self._look()
         records, total = await self._backend.find(self._run_id, query)
-        return make_page([copy_rollout(record) for record in records], query, total)
+        return make_page(copy_rollouts(records), query, total)
 
     async def update_rollout(
         self,

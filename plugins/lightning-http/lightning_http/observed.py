@@ -289,7 +289,7 @@ class _Follower:
                 self._running[attempt_id] = rollout.rollout_id
                 await self._observer.began(rollout)
         newest = await self._newest()
-        for each in newest:
+        for each in reversed(newest):
             if each.rollout_id not in self._known:
                 await self._tell(each)
                 self._known.add(each.rollout_id)
@@ -299,9 +299,19 @@ class _Follower:
                 await self._tell_of_attempt(rollout_id, attempt_id)
 
     async def _newest(self) -> PaginatedResult[Rollout]:
-        """Return those that have ended since the last look, and a few more: some are written later than they ended."""
-        offset = max(0, self._ended - OVERLAP)
-        return await self._store.query_rollouts(status_in=tuple(ENDED), sort_by="end_time", offset=offset)
+        """Return those that have ended since the last look, and a few more: some are written later than they ended.
+
+        The newest are the first: what a store has to skip, it may have to look at.
+        """
+        limit = 2 * OVERLAP
+        while True:
+            page = await self._store.query_rollouts(
+                status_in=tuple(ENDED), sort_by="end_time", sort_order="desc", limit=limit
+            )
+            wanted = page.total - self._ended + OVERLAP
+            if wanted <= limit:
+                return page
+            limit = wanted + OVERLAP
 
     async def _tell(self, rollout: Rollout) -> None:
         """Tell of the attempt by which a rollout ended, unless no worker ever executed it."""

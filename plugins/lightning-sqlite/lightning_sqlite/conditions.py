@@ -28,13 +28,17 @@ def where(query: Query, always: str, parameters: list[Any], *, table: str) -> st
     return f"{always} AND ({f' {query.logic} '.join(parts)})"
 
 
-def order_and_page(query: Query, parameters: list[Any], *, table: str, insertion: str) -> str:
+def order_and_page(query: Query, parameters: list[Any], *, table: str, insertion: str, is_sorted: bool = False) -> str:
     """Return the text after the conditions; the page's bounds are added to the parameters.
 
     None sorts before everything. Where the sort field is equal, the order of insertion decides, in either direction.
+    With `is_sorted`, SQLite sorts all that matches, rather than looking at everything in this order.
     """
-    # The plus keeps SQLite from looking at everything in this order, where all that matches is wanted, or is named.
-    plus = "+" if _names_rows(query) or (query.conditions and is_whole(query)) else ""
+    # The plus keeps SQLite from looking at everything in this order, where all that matches is wanted, or is named, or
+    # a text is looked for, which is done in the index that has it.
+    is_search = any(condition.test == "contains" for condition in query.conditions)
+    is_sorted = is_sorted or is_search or _names_rows(query) or bool(query.conditions and is_whole(query))
+    plus = "+" if is_sorted else ""
     by = f"{plus}{table}.{query.sort_by} {query.sort_order}, " if query.sort_by is not None else ""
     parameters += [query.limit, query.offset]
     return f"ORDER BY {by}{plus}{table}.{insertion} LIMIT ? OFFSET ?"

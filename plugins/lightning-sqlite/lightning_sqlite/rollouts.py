@@ -12,6 +12,7 @@ from lightning_core.store.codec.spans import dumped
 from lightning_core.store.query import Query
 from lightning_sqlite import conditions
 from lightning_sqlite.session import Earliest, Row, Session
+from lightning_sqlite.tally import Page, find_page
 
 COLUMNS = (
     "rollout.rollout, rollout_id, status, mode, resources_id, start_time, end_time, revision, ticket, state, task.body"
@@ -33,23 +34,41 @@ def decoded(run_id: str, row: Sequence[Any]) -> tuple[RolloutRecord, int, int | 
     return records.decoded(run_id, fields, revision, task=task, state=state), number, ticket
 
 
-def select(what: str, run: int, query: Query) -> tuple[str, list[Any]]:
+def select(what: str, run: int, query: Query, page: Page | None = None) -> tuple[str, list[Any]]:
     """Return the statement that carries out a query, and its parameters.
 
     Args:
         what: `COLUMNS`, or else columns or an aggregate of `rollout` alone.
         run: The number of the run.
         query: Which rollouts, in which order.
+        page: Where the page is; None where that is not known.
     """
-    parameters: list[Any] = [run]
-    matching = conditions.where(query, "run = ?", parameters, table="rollout")
+    always, bounds = ("run = ?", ()) if page is None else (page.always, page.bounds)
+    parameters: list[Any] = [run, *bounds]
+    matching = conditions.where(query, always, parameters, table="rollout")
     table = "rollout JOIN task USING (rollout)" if what == COLUMNS else "rollout"
-    page = (
+    if page is not None:
+        query = query._replace(offset=page.offset)
+    order = (
         ""
         if what.startswith("count")
-        else conditions.order_and_page(query, parameters, table="rollout", insertion="rollout")
+        else conditions.order_and_page(
+            query, parameters, table="rollout", insertion="rollout", is_sorted=page is not None and page.are_few
+        )
     )
-    return f"SELECT {what} FROM {table} WHERE {matching} {page}", parameters
+    return f"SELECT {what} FROM {table} WHERE {matching} {order}", parameters
+
+
+_CHANGING = ("status", "mode", "resources_id", "start_time", "end_time", "revision", "ticket", "deadline")
+
+
+def _changing(row: Row) -> tuple[Any, ...]:
+    """Return the columns of a row that may change, but for its state."""
+    rollout = row.record.rollout
+    return (
+        *(rollout.status, rollout.mode, rollout.resources_id, rollout.start_time, rollout.end_time),
+        *(row.record.revision, row.ticket, _deadline(row.record)),
+    )
 
 
 _OF_A_ROLLOUT = ("span", "reserved", "claim", "task", "rollout")
@@ -149,20 +168,24 @@ class Rollouts:
         run = self._session.find_run(run_id)
         if run is None:
             return [], 0
+        page = find_page(self._execute, run.number, query)
+        if page is not None and (page.total <= query.offset or query.limit == 0):
+            return [], page.total
         if conditions.is_whole(query):
-            found = self._execute(*select(COLUMNS, run.number, query)).fetchall()
+            found = self._execute(*select(COLUMNS, run.number, query, page)).fetchall()
             return self._records(run_id, found), len(found)
         # The numbers first: what is skipped is only looked at in an index, as far as there is one.
-        numbers = [number for (number,) in self._execute(*select("rollout.rollout", run.number, query)).fetchall()]
-        page = self._execute(
+        statement, parameters = select("rollout.rollout", run.number, query, page)
+        numbers = [number for (number,) in self._execute(statement, parameters).fetchall()]
+        found = self._execute(
             f"SELECT {COLUMNS} FROM rollout JOIN task USING (rollout) "
             "WHERE rollout.rollout IN (SELECT value FROM json_each(?))",
             (dumped(numbers).decode(),),
         ).fetchall()
-        by_number = {columns[0]: columns for columns in page}
+        by_number = {columns[0]: columns for columns in found}
         records = self._records(run_id, [by_number[number] for number in numbers])
-        if not query.conditions:
-            return records, run.rollouts
+        if page is not None:
+            return records, page.total
         whole = query._replace(sort_by=None, limit=-1, offset=0)
         (total,) = self._execute(*select("count(*)", run.number, whole)).fetchone()
         return records, total
@@ -209,7 +232,7 @@ class Rollouts:
             self._execute(
                 f"DELETE FROM {table} WHERE rollout IN (SELECT rollout FROM rollout WHERE run = ?)", (run.number,)
             )
-        for table in ("rollout", "source", "document", "request", "run"):
+        for table in ("rollout", "tally", "source", "document", "request", "run"):
             self._execute(f"DELETE FROM {table} WHERE run = ?", (run.number,))
         self._session.forget_run(run_id)
         for (rollout_id,) in deleted:
@@ -237,26 +260,18 @@ class Rollouts:
         if record.rollout.status in lifecycle.QUEUED:
             ticket = self._session.next_number("ticket") if row.ticket is None else row.ticket
         written = Row(record, row.number, ticket)
-        number, _, _, status, mode, resources_id, _, end_time, revision, _, deadline, text = self._columns(written)
-        columns = {
-            "status": status,
-            "mode": mode,
-            "resources_id": resources_id,
-            "end_time": end_time,
-            "revision": revision,
-            "state": text,
-        }
         # A column that is named is written in its index, too, even when it stays the same.
-        if ticket != row.ticket:
-            columns["ticket"] = ticket
-        if deadline != _deadline(old):
-            columns["deadline"] = deadline
+        columns = {
+            name: value
+            for name, value, before in zip(_CHANGING, _changing(written), _changing(row), strict=True)
+            if value != before
+        }
         self._execute(
-            f"UPDATE rollout SET {', '.join(f'{name} = ?' for name in columns)} WHERE rollout = ?",
-            (*columns.values(), number),
+            f"UPDATE rollout SET {''.join(f'{name} = ?, ' for name in columns)}state = ? WHERE rollout = ?",
+            (*columns.values(), state(record), row.number),
         )
         if not same_task(record.rollout, old.rollout):
-            self._execute("UPDATE task SET body = ? WHERE rollout = ?", (task(record.rollout), number))
+            self._execute("UPDATE task SET body = ? WHERE rollout = ?", (task(record.rollout), row.number))
         if len(record.attempts) != len(old.attempts):
             self._session.count(record.run_id, attempts=len(record.attempts) - len(old.attempts))
         self._written(written)
@@ -274,12 +289,8 @@ class Rollouts:
         self._session.announce(Change(record.run_id, record.rollout.rollout_id, record.rollout.status, deadline))
 
     def _columns(self, row: Row) -> tuple[Any, ...]:
-        record, rollout = row.record, row.record.rollout
-        return (
-            *(row.number, self._session.run(record.run_id).number, rollout.rollout_id),
-            *(rollout.status, rollout.mode, rollout.resources_id, rollout.start_time, rollout.end_time),
-            *(record.revision, row.ticket, _deadline(record), state(record)),
-        )
+        run, rollout = self._session.run(row.record.run_id).number, row.record.rollout
+        return (row.number, run, rollout.rollout_id, *_changing(row), state(row.record))
 
     def _noted(self, run_id: str, columns: Sequence[Any]) -> Row:
         row = Row(*decoded(run_id, columns))

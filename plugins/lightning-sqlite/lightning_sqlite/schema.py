@@ -112,6 +112,51 @@ MIGRATIONS: tuple[str, ...] = (
     -- The body of a large span is compressed by zlib, which earlier versions of this package do not read. What is there
     -- stays as it is.
     """,
+    """
+    -- How many rollouts there are, so that nobody counts them: of each status and mode ('' for none), in each block of
+    -- 4,096 numbers, with bounds of their start times, which stay as wide when rollouts leave.
+    CREATE TABLE tally (
+        run INTEGER NOT NULL,
+        block INTEGER NOT NULL,
+        status TEXT NOT NULL,
+        mode TEXT NOT NULL,
+        rollouts INTEGER NOT NULL,
+        earliest REAL NOT NULL,
+        latest REAL NOT NULL,
+        PRIMARY KEY (run, block, status, mode)
+    ) WITHOUT ROWID;
+    INSERT INTO tally
+        SELECT run, rollout >> 12, status, coalesce(mode, ''), count(*), min(start_time), max(start_time)
+        FROM rollout GROUP BY 1, 2, 3, 4;
+    CREATE TRIGGER rollout_inserted AFTER INSERT ON rollout BEGIN
+        INSERT INTO tally VALUES (
+            new.run, new.rollout >> 12, new.status, coalesce(new.mode, ''), 1, new.start_time, new.start_time
+        ) ON CONFLICT (run, block, status, mode) DO UPDATE SET
+            rollouts = rollouts + 1,
+            earliest = min(earliest, excluded.earliest),
+            latest = max(latest, excluded.latest);
+    END;
+    CREATE TRIGGER rollout_deleted AFTER DELETE ON rollout BEGIN
+        UPDATE tally SET rollouts = rollouts - 1
+        WHERE run = old.run AND block = old.rollout >> 12 AND status = old.status AND mode = coalesce(old.mode, '');
+    END;
+    CREATE TRIGGER rollout_updated AFTER UPDATE OF status, mode, start_time ON rollout BEGIN
+        UPDATE tally SET rollouts = rollouts - 1
+        WHERE run = old.run AND block = old.rollout >> 12 AND status = old.status AND mode = coalesce(old.mode, '');
+        INSERT INTO tally VALUES (
+            new.run, new.rollout >> 12, new.status, coalesce(new.mode, ''), 1, new.start_time, new.start_time
+        ) ON CONFLICT (run, block, status, mode) DO UPDATE SET
+            rollouts = rollouts + 1,
+            earliest = min(earliest, excluded.earliest),
+            latest = max(latest, excluded.latest);
+    END;
+    -- So fewer indexes have to be written when a status changes.
+    DROP INDEX rollout_of_run;
+    DROP INDEX rollout_by_start;
+    DROP INDEX rollout_by_status_and_start;
+    CREATE INDEX rollout_by_start ON rollout (run, start_time);
+    CREATE INDEX rollout_by_end ON rollout (run, end_time);
+    """,
 )
 """Statements that lead from version N, the place in this sequence, to N + 1. A released one is never changed."""
 
