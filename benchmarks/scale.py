@@ -50,9 +50,11 @@ AGENT_SECONDS: Final = 10 / 3
 """The mean time of an agent: 1,000 runners are 300 rollouts/s at the most."""
 SPANS: Final = 5
 """Of a rollout: four model calls, and the reward."""
+BENT: Final = 0.6
+"""A store that does less of the possible is not given more runners."""
 RUNNERS_PER_PROCESS: Final = 500
-START_SECONDS: Final = 0.004
-"""Between the starts of two runners of a process: a cluster does not start all of them in the same moment either."""
+START_SECONDS: Final = 0.005
+"""Between the starts of two runners: a cluster does not start all of them in the same moment either."""
 FILLED_AT_ONCE: Final = 2_000
 RUN: Final = "scale"
 
@@ -92,7 +94,7 @@ class TimedClient(LightningStoreClient):
         return claimed
 
 
-def run_runners(urls: Sequence[str], numbers: Sequence[int], channel: Connection) -> None:
+def run_runners(urls: Sequence[str], numbers: Sequence[int], heartbeat: float, channel: Connection) -> None:
     """Run runners until the other end asks for their claims: the whole life of a process."""
 
     async def run() -> None:
@@ -100,8 +102,8 @@ def run_runners(urls: Sequence[str], numbers: Sequence[int], channel: Connection
         clients = [TimedClient(url, claims) for url in urls]
 
         async def work(number: int) -> None:
-            await asyncio.sleep((number - numbers[0]) * START_SECONDS)
-            runner = LitAgentRunner[float](DummyTracer())
+            await asyncio.sleep(number * START_SECONDS)
+            runner = LitAgentRunner[float](DummyTracer(), heartbeat_interval=heartbeat)
             with runner.run_context(agent=patient, store=clients[number % len(clients)], worker_id=number):
                 await runner.iter()
 
@@ -119,14 +121,16 @@ def run_runners(urls: Sequence[str], numbers: Sequence[int], channel: Connection
 
 
 @contextmanager
-def runner_processes(urls: Sequence[str], runners: int) -> Iterator[list[Connection]]:
+def runner_processes(server: "Served", runners: int) -> Iterator[list[Connection]]:
     """Start so many runners, spread over processes; kill them at the end."""
     spawning = multiprocessing.get_context("spawn")
     processes, channels = [], []
     for first in range(0, runners, RUNNERS_PER_PROCESS):
         here, there = spawning.Pipe()
         numbers = range(first, min(first + RUNNERS_PER_PROCESS, runners))
-        process = spawning.Process(target=run_runners, args=(urls, numbers, there), daemon=True)
+        process = spawning.Process(
+            target=run_runners, args=(server.urls, numbers, server.lease_seconds / 3, there), daemon=True
+        )
         process.start()
         there.close()
         processes.append(process)
@@ -144,8 +148,11 @@ def runner_processes(urls: Sequence[str], runners: int) -> Iterator[list[Connect
 class Served:
     """A store behind one server or two, and what their processes take."""
 
-    def __init__(self, urls: Sequence[str], servers: Sequence[int], databases: Sequence[int]) -> None:
+    def __init__(
+        self, urls: Sequence[str], servers: Sequence[int], databases: Sequence[int], lease_seconds: float
+    ) -> None:
         self.urls = urls
+        self.lease_seconds = lease_seconds
         self.servers = [psutil.Process(pid) for pid in servers]
         self.databases = [psutil.Process(pid) for pid in databases]
 
@@ -163,7 +170,7 @@ class Served:
 
 
 @contextmanager
-def served(store: str) -> Iterator[Served]:
+def served(store: str, lease_seconds: float) -> Iterator[Served]:
     """Serve an empty store, by `agl store`."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-")))
@@ -173,8 +180,9 @@ def served(store: str) -> Iterator[Served]:
         elif store.startswith("mongo"):
             uri, pid = stack.enter_context(mongod(folder))
             options, count, databases = ["--backend", "mongo", "--mongo-uri", uri], int(store == "mongo-2") + 1, [pid]
-        servers = [stack.enter_context(agl_store(*options, "--run", RUN)) for _ in range(count)]
-        yield Served([url for url, _ in servers], [pid for _, pid in servers], databases)
+        options += ["--run", RUN, "--set", f"lease_seconds={lease_seconds}"]
+        servers = [stack.enter_context(agl_store(*options)) for _ in range(count)]
+        yield Served([url for url, _ in servers], [pid for _, pid in servers], databases, lease_seconds)
 
 
 @contextmanager
@@ -198,34 +206,37 @@ def row(*cells: object) -> None:
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
-def measure_runners(stores: Sequence[str], counts: Sequence[int], *, agent_seconds: float, seconds: float) -> None:
+def measure_runners(
+    stores: Sequence[str], counts: Sequence[int], lease_seconds: float, *, agent_seconds: float, seconds: float
+) -> None:
     """Print what a store does with so many busy runners."""
     table(
-        f"Busy runners: each rollout takes {agent_seconds:.2f} s and has {SPANS} spans; {seconds:g} s were measured",
+        f"Busy runners: a rollout takes {agent_seconds:.2f} s and has {SPANS} spans; measured for {seconds:g} s",
         (
-            *("store", "runners", "rollouts/s", "of the possible", "claim p50 ms", "p95 ms"),
-            *("server cores", "database cores", "server ms CPU a rollout", "runners ms", "algorithm ms", "server MiB"),
+            *("store", "runners", "rollouts/s", "of the possible", "a claim: p50", "p95", "servers' cores"),
+            *("CPU ms a rollout: servers", "database", "runners", "algorithm", "servers' MiB", "files"),
         ),
     )
     for store in stores:
         for runners in counts:
-            with served(store) as server, runner_processes(server.urls, runners) as channels:
+            with served(store, lease_seconds) as server, runner_processes(server, runners) as channels:
                 began, cpu = asyncio.run(_lead(server, runners, agent_seconds, seconds))
                 claims = []
                 for channel in channels:
                     channel.send("report")
                     claims += channel.recv()
-                taken = [latency * 1e3 for at, latency in claims if began <= at < began + seconds]
-                rate = len(taken) / seconds
-                cuts = statistics.quantiles(taken, n=20)
-                each = {kind: used * 1e3 / len(taken) for kind, used in cpu.items()}
-                row(
-                    *(store, f"{runners:,}", f"{rate:,.0f}", f"{rate * agent_seconds / runners:.0%}"),
-                    *(f"{cuts[9]:.1f}", f"{cuts[18]:.1f}"),
-                    *(f"{cpu['servers'] / seconds:.2f}", f"{cpu['database'] / seconds:.2f}"),
-                    *(f"{each[kind]:.2f}" for kind in ("servers", "runners", "algorithm")),
-                    f"{server.memory():,.0f}",
-                )
+                memory, files = server.memory(), sum(process.num_fds() for process in server.servers)
+            taken = [latency * 1e3 for at, latency in claims if began <= at < began + seconds]
+            share = len(taken) / seconds * agent_seconds / runners
+            cuts = statistics.quantiles(taken, n=20)
+            row(
+                *(store, f"{runners:,}", f"{len(taken) / seconds:,.0f}", f"{share:.0%}"),
+                *(f"{cuts[9]:.1f} ms", f"{cuts[18]:.1f} ms", f"{cpu['servers'] / seconds:.2f}"),
+                *(f"{used * 1e3 / len(taken):.2f}" for used in cpu.values()),
+                *(f"{memory:,.0f}", f"{files:,}"),
+            )
+            if share < BENT:
+                break
 
 
 async def _lead(server: Served, runners: int, agent_seconds: float, seconds: float) -> tuple[float, dict[str, float]]:
@@ -233,13 +244,15 @@ async def _lead(server: Served, runners: int, agent_seconds: float, seconds: flo
 
     async def batches(store: LightningStore) -> None:
         while True:
-            batch = await run_batch(store, [agent_seconds] * max(runners // 2, 1), mode="train")
+            batch = await run_batch(store, [agent_seconds] * max(runners // 4, 1), mode="train")
             if batch.lost:
                 raise RuntimeError(f"{batch.lost} rollouts gave no reward; the first: {batch.outcomes[0].failure}")
 
     async with LightningStoreClient(server.urls[0], key="") as store, asyncio.TaskGroup() as group:
-        loops = [group.create_task(batches(store)) for _ in range(8)]  # so that the queue never is empty
-        await asyncio.sleep(2 * agent_seconds + RUNNERS_PER_PROCESS * START_SECONDS)
+        loops = [group.create_task(batches(store)) for _ in range(12)]  # the queue never is empty
+        # An agent's time is from 0.5 to 1.5 times the mean. Between the first and the second of these times the second
+        # rollouts begin evenly; later ones the more evenly, the more rounds there were.
+        await asyncio.sleep((2.0 if agent_seconds < seconds else 0.6) * agent_seconds + runners * START_SECONDS)
         began, before = time.time(), server.cpu()
         await asyncio.sleep(seconds)
         after = server.cpu()
@@ -248,7 +261,7 @@ async def _lead(server: Served, runners: int, agent_seconds: float, seconds: flo
     return began, {kind: after[kind] - before[kind] for kind in after}
 
 
-def measure_idle(stores: Sequence[str], counts: Sequence[int], *, seconds: float) -> None:
+def measure_idle(stores: Sequence[str], counts: Sequence[int], lease_seconds: float, *, seconds: float) -> None:
     """Print what runners cost that wait for work."""
     table(
         f"Idle runners: the share of a core that each side takes, over {seconds:g} s",
@@ -256,8 +269,8 @@ def measure_idle(stores: Sequence[str], counts: Sequence[int], *, seconds: float
     )
     for store in stores:
         for runners in counts:
-            with served(store) as server, runner_processes(server.urls, runners):
-                time.sleep(min(seconds, 10))  # until all have said that they are there
+            with served(store, lease_seconds) as server, runner_processes(server, runners):
+                time.sleep(min(seconds, 5 + runners * START_SECONDS))  # until all have said that they are there
                 before = server.cpu()
                 time.sleep(seconds)
                 used = {kind: after - before[kind] for kind, after in server.cpu().items()}
@@ -366,6 +379,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few seconds for each store")
     parser.add_argument("--stores", nargs="+", choices=STORES, help="mongo-2 is one database and two servers")
     parser.add_argument("--counts", nargs="+", type=int, help="of runners, or of rollouts")
+    parser.add_argument("--lease-seconds", type=float, default=30.0, help="of the store; a third is between heartbeats")
+    parser.add_argument("--agent-seconds", type=float, help="the mean time of an agent; 3.33 by default")
     given = parser.parse_args()
     parts = PARTS if given.part is None else (given.part,)
     stores = given.stores or STORES
@@ -374,12 +389,15 @@ def main() -> None:
         print(f"without MongoDB: there is no mongod; {PACKAGE} has one")
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}", flush=True)
     if "runners" in parts:
-        counts = given.counts or ((10,) if given.quick else (100, 300, 1_000, 2_000))
-        seconds = (0.2, 1.0) if given.quick else (AGENT_SECONDS, 10.0)
-        measure_runners(stores, counts, agent_seconds=seconds[0], seconds=seconds[1])
+        counts = given.counts or ((10,) if given.quick else (300, 1_000, 2_000))
+        agent_seconds = given.agent_seconds or (0.2 if given.quick else AGENT_SECONDS)
+        measure_runners(
+            stores, counts, given.lease_seconds, agent_seconds=agent_seconds, seconds=1.0 if given.quick else 10.0
+        )
     if "idle" in parts:
-        idle = given.stores or [store for store in stores if store in ("sqlite", "mongo")]
-        measure_idle(idle, given.counts or ((10,) if given.quick else (1_000,)), seconds=1.0 if given.quick else 60.0)
+        idle = given.stores or ("sqlite",)
+        counts = given.counts or ((10,) if given.quick else (1_000,))
+        measure_idle(idle, counts, given.lease_seconds, seconds=1.0 if given.quick else 60.0)
     if "size" in parts:
         counts = given.counts or ((1_000,) if given.quick else (10_000, 100_000))
         for store in stores:
