@@ -24,7 +24,7 @@ SUPPLIED: Final = {
 """The module that has each name, and after a colon what it is called there."""
 
 FORMER: Final = {
-    "LightningEnvVar": "lightning_core.compat.environment",
+    "LightningEnvVar": "lightning_core.compat.command_line",
     "ParallelWorkerBase": "lightning_core.compat.names",
     "SpanAttributeNames": "lightning_core.compat.names",
     "SpanNames": "lightning_core.compat.names",
@@ -33,10 +33,10 @@ FORMER: Final = {
     "RolloutLegacy": "lightning_core.compat.names",
     "RolloutRawResultLegacy": "lightning_core.compat.names",
     "GenericResponse": "lightning_core.compat.names",
-    "resolve_bool_env_var": "lightning_core.compat.environment",
-    "resolve_int_env_var": "lightning_core.compat.environment",
+    "resolve_bool_env_var": "lightning_core.compat.command_line",
+    "resolve_int_env_var": "lightning_core.compat.command_line",
     "lightning_cli": "lightning_core.compat.command_line",
-    "resolve_str_env_var": "lightning_core.compat.environment",
+    "resolve_str_env_var": "lightning_core.compat.command_line",
 }
 """Names of the former root package that only scripts written for it need, in the same form."""
 

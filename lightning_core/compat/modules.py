@@ -42,7 +42,7 @@ PLACES: Final[dict[str, str]] = {
     "emitter.annotation": "emitter",
     "emitter.object": "emitter",
     "emitter.reward": "emitter",
-    "env_var": "compat.environment",
+    "env_var": "compat.command_line",
     "execution": "",
     "execution.client_server": "",
     "execution.events": "execution",

@@ -12,11 +12,11 @@ from lightning_core.agent import LitAgent
 from lightning_core.algorithm import Algorithm
 from lightning_core.algorithm.own_calls import cancel_own_calls
 from lightning_core.budget import Budget
-from lightning_core.compat.loggers import warn_of_former_loggers
 from lightning_core.compat.strategies import execute
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
 from lightning_core.execution import ExecutionStrategy
+from lightning_core.logs.setup import warn_of_former_loggers
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts
