@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from lightning_core.adapter.genai import ATTEMPT_LIMIT, BUDGET_EXHAUSTED
 from lightning_core.errors import AccessDenied, AttemptLimitReached, BudgetExhausted, LightningError, StoreUnavailable
 from lightning_proxy.backend import BackendBroke, BackendTimeout
 from lightning_proxy.call import Call, CancelScope
+from lightning_proxy.control import Settings
 from lightning_proxy.conversion import StoredItems
 from lightning_proxy.dialects import DIALECTS, Dialect
 from lightning_proxy.dialects.openai import RETURN_TOKEN_IDS
@@ -33,7 +34,7 @@ from lightning_proxy.paths import (
     response_of,
     split_path,
 )
-from lightning_proxy.relay import KeepItem, KeepResponse, hand_back
+from lightning_proxy.relay import hand_back
 from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Receive, Refused, Request, Send, openai_error, proxy_stopped
 from lightning_proxy.spans import Capture, bare_span_of, span_of
@@ -77,10 +78,7 @@ class Engine:
     local_only: bool
     """Whether only this machine may call, without a key: then a page in a browser must not be talked into calling
     under another name."""
-    cors_allow_origins: Collection[str]
-    allow_unattributed: bool
-    max_body_bytes: int
-    stall_seconds: float
+    settings: Settings
     counts: Counts = field(default_factory=Counts)
     items: StoredItems = field(default_factory=StoredItems)
     """Of converted responses."""
@@ -91,7 +89,7 @@ class Engine:
                 await receive()
                 await send({"type": "websocket.close", "code": 1000})
             return
-        request = Request(scope, receive, send, stall_seconds=self.stall_seconds)
+        request = Request(scope, receive, send, stall_seconds=self.settings.stall_seconds)
         try:
             await self._serve(request)
         except Refused as refused:
@@ -114,7 +112,7 @@ class Engine:
             if self.local_only:
                 require_local(request.headers)
             hint = "; cors_allow_origins of the proxy allows others"
-            require_same_site(request.method, request.headers, self.cors_allow_origins, hint=hint)
+            require_same_site(request.method, request.headers, self.settings.cors_allow_origins, hint=hint)
         except OtherSite as exc:
             raise Refused(403, "other_site", str(exc)) from exc
         except AccessDenied as exc:
@@ -177,7 +175,7 @@ class Engine:
                 raise self._closed(f"{request.method} {PREFIX}{below}", f"{request.method} {below[1:]}")
             call.is_management = True
         call.is_free = is_known or call.is_management
-        if owner is None and not call.is_management and not self.allow_unattributed:
+        if owner is None and not call.is_management and not self.settings.allow_unattributed:
             raise Refused(
                 403,
                 "unattributed",
@@ -187,7 +185,7 @@ class Engine:
         if owner is not None:
             await self.attempts.require(owner, has_key=call.role == Role.ATTEMPT)
             self.outbox.require_room()
-        call.body = await request.read_body(self.max_body_bytes)
+        call.body = await request.read_body(self.settings.max_body_bytes)
         if call.dialect is None:
             call.path = quoted(below)
             call.fields = parse_object(call.body) if call.body[:1] == b"{" else None
@@ -325,7 +323,7 @@ class Engine:
         replica, status = response.replica, response.answer.status
         is_sound = False
         try:
-            await hand_back(call, response, self._response_keeper(call, replica), self._item_keeper(call))
+            await hand_back(call, response, self.replicas, self.items)
             is_sound = True
             _check_tokens(call, response)
         except (BackendBroke, BackendTimeout) as exc:
@@ -349,16 +347,6 @@ class Engine:
                     call.cost = 0.0
                 elif call.dialect is not None:
                     call.cost = _cost(call, call.input_tokens, call.output_tokens)
-
-    def _response_keeper(self, call: Call, replica: Replica) -> KeepResponse | None:
-        if call.dialect is None or not call.dialect.is_stored or (call.fields or {}).get("store") is False:
-            return None
-        return lambda response_id: self.replicas.keep_response(call.owner, response_id, replica)
-
-    def _item_keeper(self, call: Call) -> KeepItem | None:
-        if call.dialect is None or not call.dialect.is_stored or (call.fields or {}).get("store") is False:
-            return None
-        return lambda item: self.items.keep(call.attempt_id, item)
 
     def _count(self, call: Call, *, is_counted: bool) -> None:
         tokens, cost = 0, call.cost

@@ -3,17 +3,18 @@
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_proxy.answer import failure_of, objects, text_of
 from lightning_proxy.backend import BackendBroke
 from lightning_proxy.call import Call
+from lightning_proxy.conversion import StoredItems
 from lightning_proxy.dialects import Assembler, Dialect
 from lightning_proxy.dialects.base import Fields
 from lightning_proxy.dispatch import Response
 from lightning_proxy.jsons import dump, parse_object, text
-from lightning_proxy.replicas import Replica
+from lightning_proxy.replicas import Replica, Replicas
 from lightning_proxy.request import Refused
 from lightning_proxy.sse import DONE, EventReader, NoEventStream, ServerEvent
 
@@ -26,24 +27,37 @@ _LONGEST_TEXT = 4096
 _SHOWN_BYTES = 200
 _NAME = re.compile(r"[\w.-]{1,64}")
 
-KeepResponse = Callable[[str], Awaitable[None]]
-"""Records where the response with an id is stored, before the agent can ask for it."""
+
+class _Keeper:
+    """Keeps what an agent may name later, before it can: where its response is stored, and items of a converted one."""
+
+    def __init__(self, call: Call, response: Response, replicas: Replicas, items: StoredItems) -> None:
+        is_stored = (
+            call.dialect is not None and call.dialect.is_stored and (call.fields or {}).get("store") is not False
+        )
+        self.wants_id = is_stored and response.conversion is None
+        """Whether the backend stores the response, and it is not known yet under which id."""
+        self._wants_items = is_stored and response.conversion is not None
+        self._call, self._replica = call, response.replica
+        self._replicas, self._items = replicas, items
+
+    async def response(self, response_id: str) -> None:
+        self.wants_id = False
+        await self._replicas.keep_response(self._call.owner, response_id, self._replica)
+
+    def item(self, item: Fields) -> None:
+        if self._wants_items:
+            self._items.keep(self._call.attempt_id, item)
 
 
-KeepItem = Callable[[Fields], None]
-"""Keeps an item of a converted response, before the agent can name it."""
-
-
-async def hand_back(
-    call: Call, response: Response, keep_response: KeepResponse | None, keep_item: KeepItem | None
-) -> None:
+async def hand_back(call: Call, response: Response, replicas: Replicas, items: StoredItems) -> None:
     """Hand an answer to the agent, and read it into the call.
 
     Args:
         call: The call.
         response: The answer.
-        keep_response: Is given the id of an answer that the backend stores; None where it stores none.
-        keep_item: Is given each item of a converted response; None where none are to be stored.
+        replicas: Is told where a response is stored.
+        items: Keeps those of a converted response.
 
     Raises:
         Refused: When it cannot be understood.
@@ -52,16 +66,15 @@ async def hand_back(
         ClientGone: When the agent does not take it.
     """
     answer, dialect = response.answer, call.dialect
-    if response.conversion is not None:
-        keep_response = None  # it is the agent's API that stores answers, not the backend's
+    keeper = _Keeper(call, response, replicas, items)
     if dialect is None:
         await _pass_through(call, response)
     elif answer.status >= 400:
         await _hand_back_error(call, response, dialect)
     elif answer.header("content-type").startswith("text/event-stream"):
-        await _StreamRelay(call, response, dialect, keep_response, keep_item).run()
+        await _StreamRelay(call, response, dialect, keeper).run()
     else:
-        await _hand_back_whole(call, response, dialect, keep_response, keep_item)
+        await _hand_back_whole(call, response, dialect, keeper)
     if call.answer.failure is not None:
         call.fail("backend_error", _failure(call, response))
 
@@ -100,13 +113,7 @@ async def _hand_back_error(call: Call, response: Response, dialect: Dialect) -> 
     await call.request.respond(status, body, headers)
 
 
-async def _hand_back_whole(
-    call: Call,
-    response: Response,
-    dialect: Dialect,
-    keep_response: KeepResponse | None,
-    keep_item: KeepItem | None,
-) -> None:
+async def _hand_back_whole(call: Call, response: Response, dialect: Dialect, keeper: _Keeper) -> None:
     body = await response.answer.read()
     call.status, call.size = response.answer.status, call.size + len(body)
     fields = parse_object(body)
@@ -123,14 +130,13 @@ async def _hand_back_whole(
             body = dump(dialect.error(Refused(call.status, "backend_error", _failure(call, response))))
         await call.request.respond(call.status, body, _headers_of(response))
         return
-    if keep_response is not None and call.answer.id is not None:
-        await keep_response(call.answer.id)
+    if keeper.wants_id and call.answer.id is not None:
+        await keeper.response(call.answer.id)
     if response.conversion is not None:
         converted = response.conversion.answer(fields, call.fields or {})
         call.answer.id = text_of(converted.get("id"))
-        if keep_item is not None:
-            for item in objects(converted.get("output")):
-                keep_item(item)
+        for item in objects(converted.get("output")):
+            keeper.item(item)
         body = dump(converted)
     elif response.added:
         dialect.strip(fields, response.added)
@@ -150,19 +156,11 @@ class _StreamRelay:
     takes, but for what the connections buffer.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        response: Response,
-        dialect: Dialect,
-        keep_response: KeepResponse | None,
-        keep_item: KeepItem | None,
-    ) -> None:
+    def __init__(self, call: Call, response: Response, dialect: Dialect, keeper: _Keeper) -> None:
         self._call = call
         self._response = response
         self._dialect = response.dialect or dialect
-        self._keep_response = keep_response
-        self._keep_item = keep_item
+        self._keeper = keeper
         self._reader = EventReader()
         self._assembler = Assembler(self._dialect, self._dialect.choices(call.fields or {}))
         self._conversion = None if response.conversion is None else response.conversion.stream(call.fields or {})
@@ -197,9 +195,8 @@ class _StreamRelay:
             is_first = is_rewritten and self._call.first_chunk_seconds is None
             for part in [events[:1], events[1:]] if is_first else [events]:
                 left = self._read(part)
-                if self._keep_response is not None and (response_id := self._assembler.id) is not None:
-                    keep_response, self._keep_response = self._keep_response, None
-                    await keep_response(response_id)
+                if self._keeper.wants_id and (response_id := self._assembler.id) is not None:
+                    await self._keeper.response(response_id)
                 is_as_it_came = not (is_rewritten or has_rest or self._error) and self._reader.is_between_events
                 await self._send(piece if is_as_it_came else left)
                 if self._error is not None:
@@ -285,10 +282,9 @@ class _StreamRelay:
         return b"" if conversion is None else self._bytes_of(conversion.finish())
 
     def _bytes_of(self, events: Sequence[Fields]) -> bytes:
-        if self._keep_item is not None:
-            for event in events:
-                if event["type"] == "response.output_item.done":
-                    self._keep_item(event["item"])
+        for event in events:
+            if event["type"] == "response.output_item.done":
+                self._keeper.item(event["item"])
         return b"".join(ServerEvent(b"", str(event["type"]), b"").with_fields(event) for event in events)
 
     @property

@@ -115,10 +115,7 @@ class ProxyService(ProxyServer):
             serve_control=routes.serve,
             run_id=None if store is None else store.run_id,
             local_only=not keys.required,
-            cors_allow_origins=settings.cors_allow_origins,
-            allow_unattributed=settings.allow_unattributed,
-            max_body_bytes=settings.max_body_bytes,
-            stall_seconds=settings.stall_seconds,
+            settings=settings,
         )
 
     async def start(self, host: str, port: int) -> int:
