@@ -18,11 +18,10 @@ from lightning_http.auth import Identity, Keys, Role, Unauthorized
 from lightning_http.body import BodyRefused, ClientGone, body_of
 from lightning_http.call import Call, answer_error
 from lightning_http.listener import Listener, bind
-from lightning_http.loopback import is_loopback
 from lightning_http.messages import TRACES_PATH
 from lightning_http.service import Limits, Service
 from lightning_http.traces import keep_traces
-from lightning_http.web_pages import require_local, require_same_site
+from lightning_http.web_pages import is_loopback, require_local, require_same_site
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER, Addressed, read_path
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette

@@ -1,25 +1,28 @@
 """A request under way: who asks, about which run, for how long; and how errors are answered."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
+from starlette.types import ASGIApp, Scope, Send
 
 from lightning_core.errors import AccessDenied, InvalidRequest, StoreError, StoreUnavailable
 from lightning_core.store.base import LightningStore
 from lightning_core.types import PaginatedResult
 from lightning_http import wire
-from lightning_http.auth import Identity, Unauthorized
+from lightning_http.auth import Identity, Keys, Unauthorized
 from lightning_http.body import BodyRefused, ClientGone, Receive
 from lightning_http.messages import OPENAPI_PATH, RUN_HEADER, STATUS_OF
 from lightning_http.service import Service
+from lightning_http.web_pages import require_local, require_same_site
 
 T = TypeVar("T")
 
@@ -165,6 +168,36 @@ def answer_error(exc: Exception) -> Response:
     status, body = explain(exc)
     headers = {401: {"www-authenticate": "Bearer"}, 503: {"retry-after": "1"}}.get(status)
     return JSONResponse(body, status, headers)
+
+
+class RequireKey:
+    """Serves an application only to those who know a key, and to no web page of another site.
+
+    Args:
+        app: The application.
+        keys: Without a key everybody on this machine may ask.
+        open_paths: The paths that need no key.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, open_paths: Collection[str] = ()) -> None:
+        self._app = app
+        self._keys = keys
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        try:
+            if not self._keys.required:
+                require_local(headers)
+            require_same_site(scope["method"], headers)
+            if scope["path"] not in self._open_paths:
+                self._keys.identify(headers.get("authorization"), Service.now())
+        except StoreError as exc:
+            await answer_error(exc)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
 
 
 def answer_unknown_route(request: Request, exc: HTTPException) -> Response:

@@ -383,8 +383,7 @@ def runner(
 
     from lightning_core.cli.console import show_warnings
     from lightning_core.config import load_job
-    from lightning_http.join import join_run
-    from lightning_http.pool import process_context, process_maker
+    from lightning_http.pool import join_run, process_context, process_maker
 
     for name, number, least in (
         ("--n-runners", n_runners, 1),

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from lightning_core.errors import ConfigError
-from lightning_http.bounded import BoundedProtocol
-from lightning_http.connection_limits import ConnectionLimits
+from lightning_http.bounded import BoundedProtocol, ConnectionLimits
 
 _BACKLOG = 2048
 

@@ -20,10 +20,9 @@ from lightning_core.runner.base import worker_prefix
 from lightning_core.store import LightningStore
 from lightning_core.types import Worker
 from lightning_http.child import run_here, worker_ids
-from lightning_http.join import join_run
 from lightning_http.messages import RUNNER_KEY_VARIABLE
 from lightning_http.observed import ObservedStore, following
-from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, process_context, process_maker, release
+from lightning_http.pool import MakeProcess, RunnerPool, StartMethod, join_run, process_context, process_maker, release
 
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -284,7 +283,7 @@ class ProcessesStrategy(ExecutionStrategy):
                 else:
                     yield _Shared(store, None, store)
             return
-        from lightning_http.loopback import is_loopback  # late: runner processes have no use for a server
+        from lightning_http.web_pages import is_loopback  # late: runner processes have no use for a server
 
         given, runner_key = os.environ.get(KEY_VARIABLE), os.environ.get(RUNNER_KEY_VARIABLE)
         if not given and not self.brings_key and not is_loopback(self.server_host):

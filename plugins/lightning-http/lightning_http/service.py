@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from lightning_core.errors import InvalidRequest
 from lightning_core.store.base import LightningStore
 from lightning_http.auth import Keys
-from lightning_http.connection_limits import ConnectionLimits
+from lightning_http.bounded import ConnectionLimits
 from lightning_http.exposition import Metrics
 
 _MAX_VIEWS = 256

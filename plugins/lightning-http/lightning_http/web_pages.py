@@ -1,9 +1,22 @@
-"""Refuses requests that a web page of another site makes a browser send."""
+"""Refuses what is not for a server on this machine: other hosts' names, and what pages of other sites have sent."""
 
+import functools
+import ipaddress
 from collections.abc import Collection, Mapping
 
 from lightning_core.errors import AccessDenied
-from lightning_http.loopback import is_loopback
+
+
+@functools.lru_cache(maxsize=64)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
 
 PAGE_HEADERS = ("host", "origin", "sec-fetch-site")
 """The headers that the checks look at."""

@@ -7,7 +7,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from lightning_http.app import application
 from lightning_http.auth import Keys
-from lightning_http.gate import Gate
+from lightning_http.server import Gate
 from lightning_http.service import Limits, Service
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (

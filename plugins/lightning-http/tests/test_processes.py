@@ -507,7 +507,7 @@ def test_address_for_other_machines_needs_a_key():
 
 
 def test_role_runner_without_a_store_is_an_error(port: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lightning_http.join.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("lightning_http.pool.CONNECT_SECONDS", 0.1)
     with pytest.raises(ConfigError, match=rf"the store at http://127\.0\.0\.1:{port} was out of reach.*still going on"):
         run_agent("double", [1], role="runner", server_port=port)
 

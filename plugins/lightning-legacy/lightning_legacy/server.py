@@ -14,10 +14,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from lightning_http.body import BodyRefused, body_of
-from lightning_http.connection_limits import ConnectionLimits
+from lightning_http.bounded import ConnectionLimits
 from lightning_http.listener import Listener, bind
-from lightning_http.loopback import is_loopback
-from lightning_http.web_pages import PAGE_HEADERS, require_local, require_same_site
+from lightning_http.web_pages import PAGE_HEADERS, is_loopback, require_local, require_same_site
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request

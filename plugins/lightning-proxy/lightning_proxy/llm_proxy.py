@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
-from lightning_http.loopback import is_loopback
+from lightning_http.web_pages import is_loopback
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from lightning_core.budget import Budget

@@ -2,26 +2,22 @@
 
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 from lightning_http.auth import Keys
 from lightning_http.body import BodyRefused, body_of
-from lightning_http.call import answer_error
+from lightning_http.call import RequireKey, answer_error
 from lightning_http.listener import Listener, bind
-from lightning_http.web_pages import require_same_site
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lightning_core.errors import InvalidRequest, StoreError
 
@@ -64,26 +60,6 @@ class Game(Protocol):
     async def finish(self, number: int | None) -> None: ...
 
 
-class Door:
-    """Lets only those in who know the key, and no web page of another site."""
-
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app = app
-        self._keys = keys
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        headers = Headers(scope=scope)
-        try:
-            require_same_site(scope["method"], headers)
-            self._keys.identify(headers.get("authorization"), time.time())
-        except StoreError as exc:
-            await answer_error(exc)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
-
-
 @asynccontextmanager
 async def serving(referee: Game, key: str) -> AsyncIterator[str]:
     """Serve a referee, and give the address.
@@ -99,10 +75,9 @@ async def serving(referee: Game, key: str) -> AsyncIterator[str]:
     mcp_app = tools.streamable_http_app(json_response=True, stateless_http=True, host=referee.host)
     routes = [*routes_of(referee), Mount("/", app=mcp_app)]
     app = Starlette(routes=routes, exception_handlers={StoreError: _answer, BodyRefused: _answer_refused})
-    keys = Keys(key)
     bound = bind(referee.host, referee.port)
     host, port = referee.host, bound.getsockname()[1]
-    listener = Listener(Door(app, keys), bound)
+    listener = Listener(RequireKey(app, Keys(key)), bound)
     raised: Exception | None = None
     async with tools.session_manager.run():
         await listener.open()

@@ -11,11 +11,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, RunFolderError
+from lightning_core.errors import AccessDenied, InvalidRequest, NotFound, RunFolderError, StoreError
 from lightning_core.types import RolloutMode, RolloutStatus
 from lightning_viewer.report import page_of, policy_of
 
 if TYPE_CHECKING:
+    from lightning_http.auth import Keys
+    from starlette.types import ASGIApp
+
     from lightning_viewer.aggregates import Aggregates
     from lightning_viewer.live import Live
 
@@ -124,6 +127,25 @@ def store_pages() -> list[BaseRoute]:
         return live
 
     return live_routes(find, lambda request: _require(request, "ALGORITHM"))
+
+
+def page_app(live: "Live", keys: "Keys") -> "ASGIApp":
+    """Return the application of `agl ui`: the live page of one run, behind the checks of a store's server.
+
+    Args:
+        live: The run.
+        keys: Who may look and act; without a key everybody on this machine.
+    """
+    from lightning_http.call import RequireKey, answer_error
+    from lightning_http.messages import OPEN_PATHS
+    from starlette.applications import Starlette
+
+    async def answer(request: Request, exc: Exception) -> Response:
+        return answer_error(exc)
+
+    routes = live_routes(lambda request: live, lambda request: None)
+    app = Starlette(routes=routes, exception_handlers={Exception: answer, StoreError: answer})
+    return RequireKey(app, keys, OPEN_PATHS)
 
 
 def _require(request: Request, role: str) -> None:

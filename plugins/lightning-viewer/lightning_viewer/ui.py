@@ -68,14 +68,14 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
 
     from lightning_http.auth import Keys
     from lightning_http.listener import Listener, bind
-    from lightning_http.loopback import is_loopback
+    from lightning_http.web_pages import is_loopback
 
     from lightning_core.errors import StoreError
     from lightning_core.registry import default_registry
     from lightning_core.runs.stored import find
     from lightning_core.store import LightningStore
-    from lightning_viewer.door import Door
     from lightning_viewer.live import Live
+    from lightning_viewer.routes import page_app
 
     if key is None and not is_loopback(host):
         raise ConfigError(
@@ -97,7 +97,7 @@ async def _serve(run: str | None, url: str | None, host: str, port: int, key: st
             raise ConfigError(str(exc)) from exc
         bound = bind(host, port)
         number = bound.getsockname()[1]
-        listener = Listener(Door(live, Keys(key)), bound)
+        listener = Listener(page_app(live, Keys(key)), bound)
         loop = asyncio.get_running_loop()
         for each in ENDING:
             loop.add_signal_handler(each, closing.set)

@@ -11,8 +11,8 @@ import aiohttp
 from lightning_http.auth import Keys
 from lightning_http.listener import Listener, bind
 from lightning_http.server import LightningStoreServer
-from lightning_viewer.door import Door
 from lightning_viewer.live import Live
+from lightning_viewer.routes import page_app
 
 from lightning_core import PromptTemplate, Trainer, rollout
 from lightning_core.runs.folder import RunFolder, runs_in
@@ -139,7 +139,7 @@ async def two_runs(root: Path) -> list[RunFolder]:
 @asynccontextmanager
 async def served(live: Live) -> AsyncIterator[str]:
     bound = bind("127.0.0.1", 0)
-    listener = Listener(Door(live, Keys(None)), bound)
+    listener = Listener(page_app(live, Keys(None)), bound)
     port = bound.getsockname()[1]
     await listener.open()
     try:
