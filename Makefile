@@ -11,7 +11,7 @@ MADE_FOR := $(VENV)/.made-for
 
 VERL_VENV := .venv-verl
 VERL_BIN := $(VERL_VENV)/bin
-VERL_PLUGINS := $(addprefix plugins/lightning-,export http proxy ray sqlite verl viewer)
+VERL_PLUGINS := $(addprefix plugins/lightning-,agentos export http proxy ray sqlite verl viewer)
 VERL_MADE_FOR := $(VERL_VENV)/.made-for
 
 FRAMEWORKS_VENV := .venv-frameworks
@@ -55,7 +55,7 @@ quickstart-rl: $(VERL_MADE_FOR) ## train the model behind an example agent, on a
 test: $(MADE_FOR) $(VERL_MADE_FOR) ## run every test, the slow ones too
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder
 	$(VERL_BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder examples/rl_calculator plugins/lightning-verl/tests examples/gsm8k_grpo \
-		plugins/lightning-export/tests/test_datasets.py
+		examples/sql_agent/test_rl_config.py plugins/lightning-export/tests/test_datasets.py
 	$(VERL_BIN)/pytest plugins/lightning-ray/tests # a process has one Ray, and lightning-verl's tests share another one
 
 test-fast: $(MADE_FOR) ## run the core's tests that need no other process, in less than a minute

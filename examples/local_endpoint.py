@@ -175,7 +175,7 @@ def _completion(request: ChatRequest, reply: str | list[ToolCall]) -> dict[str, 
     else:
         message["tool_calls"] = [
             {
-                "id": f"call_{position}",
+                "id": f"call_{len(request.messages)}_{position}",
                 "type": "function",
                 "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
             }

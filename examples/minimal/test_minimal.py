@@ -1,8 +1,6 @@
 """Each file runs, with warnings as errors, and shows what it is about."""
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -20,14 +18,6 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_the_file_runs(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", Path(__file__).with_name(f"{name}.py")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert [line for line in SHOWN[name] if line not in done.stdout] == []
+def test_the_file_runs(name: str, run_python: Callable[..., str]) -> None:
+    printed = run_python("-W", "error", f"{name}.py")
+    assert [line for line in SHOWN[name] if line not in printed] == []

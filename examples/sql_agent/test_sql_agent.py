@@ -1,33 +1,19 @@
 """The SQL agent on real databases, with the played model."""
 
-import os
 import sqlite3
-import subprocess
-import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from databases import QUESTIONS, Question, connect, same_rows, schema
+from local_endpoint import ChatRequest, serve
+from sql_agent import answer, execution_accuracy
 
-HERE = Path(__file__).parent
+from lightning_core import LLM, InMemoryLightningStore, NamedResources, PromptTemplate, Trainer
+from lightning_core.adapter import TracerTraceToTriplet
 
-
-def run(config: str, *, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "lightning_core", "train", f"sql_agent/{config}"],
-        cwd=HERE.parent,
-        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
-        | {"AGL_RUNS_DIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "PLAYED model" in done.stdout
-    return done.stdout
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: str(question["question"]))
@@ -80,13 +66,45 @@ def test_a_schema_has_the_tables_and_no_rows() -> None:
     assert "INSERT" not in schema("pets")
 
 
-def test_apo_finds_a_better_prompt(tmp_path: Path) -> None:
-    printed = run("config.yaml", folder=tmp_path)
+@pytest.mark.parametrize(
+    ("verdict", "nodes"),
+    [("CORRECT", ["write", "check"]), ("INCORRECT", ["write", "check", "rewrite", "check", "rewrite"])],
+)
+async def test_a_query_is_rewritten_until_the_check_agrees_or_the_turns_end(verdict: str, nodes: list[str]) -> None:
+    def model(request: ChatRequest) -> str:
+        return (
+            verdict
+            if "End with CORRECT" in request.prompt
+            else "```sql\nSELECT COUNT(*) FROM singer -- half: \ud83d\n```"
+        )
+
+    store = InMemoryLightningStore()
+    async with serve(model) as url:
+        resources: NamedResources = {
+            "llm": LLM(endpoint=url, model="small"),
+            "prompt": PromptTemplate(template="{schema} {question}"),
+        }
+        trainer = Trainer(algorithm="baseline", store=store, reward=execution_accuracy, initial_resources=resources)
+        result = await trainer.fit_async(answer, [dict(QUESTIONS[0])])
+    assert result.metrics["train_reward"] == 1.0
+    [rollout] = await store.query_rollouts()
+    spans = list(await store.query_spans(rollout.rollout_id))
+    found = [span.attributes.get("agentlightning.operation.name") for span in spans]
+    assert [node for node in found if node] == nodes
+    trained = TracerTraceToTriplet(agent_match="write").adapt(spans)
+    assert len(trained) == len([node for node in nodes if node != "check"])
+
+
+def test_apo_finds_a_better_prompt(run_python: Callable[..., str]) -> None:
+    printed = run_python("-m", "lightning_core", "train", "config.yaml")
+    assert "PLAYED model" in printed
     assert "reward on validation samples: 0.43 → 1.00" in printed
 
 
-def test_under_the_policy_writing_is_denied_recorded_and_penalised(tmp_path: Path) -> None:
-    assert "20 rollouts succeeded" in run("governed.yaml", folder=tmp_path)
+def test_under_the_policy_writing_is_denied_recorded_and_penalised(
+    run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    assert "20 rollouts succeeded" in run_python("-m", "lightning_core", "train", "governed.yaml")
     [report] = tmp_path.rglob("report.html")
     text = report.read_text(encoding="utf-8")
     assert "agent_os.violation" in text
