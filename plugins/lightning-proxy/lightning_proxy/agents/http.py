@@ -218,14 +218,19 @@ def _judged(url: str, status: int, answer: bytes) -> Any:
         value = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):
         value = text
-    if isinstance(value, Mapping) and isinstance(value.get("fault"), str):
-        raise Fault(f"the service {url} says that what it needs is out of reach: {_shortened(value['fault'])}")
-    if not 200 <= status < 300:
+    _check_said(url, value, text, status)
+    return value
+
+
+def _check_said(url: str, value: Any, text: str, status: int | None = None) -> None:
+    said = value if isinstance(value, Mapping) else {}
+    if isinstance(said.get("fault"), str):
+        raise Fault(f"the service {url} says that what it needs is out of reach: {_shortened(said['fault'])}")
+    if status is not None and not 200 <= status < 300:
         hint = "; give the URL that it leads to" if 300 <= status < 400 else ""
         raise ServiceFailed(f"the service {url} answered {status}{hint}: {_shortened(text)}", status=status)
-    if isinstance(value, Mapping) and value.get("error") is not None:
+    if said.get("error") is not None:
         raise ServiceFailed(f"the service {url} answered with an error: {_shortened(text)}", status=status)
-    return value
 
 
 def _shortened(text: str) -> str:
@@ -342,13 +347,15 @@ class HttpAgent(LitAgent[Any]):
         model = {} if briefing.llm is None else {"base_url": briefing.llm.endpoint, KEY_OPTION: briefing.key}
         try:
             async with opened(client, self.url, **model) as made:
-                return await made.chat(trace_id=briefing.trace_id, sampling_params=parameters, **briefing.task)
+                answer = await made.chat(trace_id=briefing.trace_id, sampling_params=parameters, **briefing.task)
         except OUT_OF_REACH as exc:
             raise out_of_reach(self.url, exc) from exc
         except aiohttp.ClientResponseError as exc:
             raise ServiceFailed(
                 f"the service {self.url} answered {exc.status}: {exc.message}", status=exc.status
             ) from exc
+        _check_said(self.url, answer, str(answer))
+        return answer
 
     async def _require_told(self, model: LLM | None) -> None:
         """Refuse a proxy that wants a key of a service that is not told it: all calls would be in vain.

@@ -57,7 +57,8 @@ class Service:
 
     def says(self, body: str, status: int = 200) -> None:
         async def answer(_: web.Request) -> web.Response:
-            return web.Response(text=body, status=status, headers={"location": "/there"} if status == 307 else None)
+            headers = {"location": "/there"} if status == 307 else None
+            return web.Response(text=body, status=status, headers=headers, content_type="application/json")
 
         self.answer = answer
 
@@ -191,10 +192,11 @@ async def test_service_that_goes_away_before_its_answer_is_a_fault(service: Serv
     assert "is out of reach" in ((await run(HttpAgent(service.url))).fault or "")
 
 
-async def test_service_says_itself_that_what_it_needs_is_out_of_reach(service: Service) -> None:
-    service.says('{"fault": "the index is being rebuilt"}', 503)
+@pytest.mark.parametrize("client", ["", "service_client:Client"], ids=["own words", "client"])
+async def test_service_says_itself_that_what_it_needs_is_out_of_reach(service: Service, client: str) -> None:
+    service.says('{"fault": "the index is being rebuilt"}', 200 if client else 503)
 
-    assert (await run(HttpAgent(service.url))).fault == (
+    assert (await run(HttpAgent(service.url, client=client or None), {"question": "?"})).fault == (
         f"Fault: the service {service.url} says that what it needs is out of reach: the index is being rebuilt"
     )
 
