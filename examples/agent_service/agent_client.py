@@ -1,0 +1,46 @@
+"""What the trainer speaks to the service with. A client for a service of yours takes the place of `AgentClient`."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import aiohttp
+
+MAX_TURNS = 5
+"""How often the model is asked in a conversation."""
+
+
+class AgentClientBase(ABC):
+    """Starts conversations with a service; one is made for each rollout.
+
+    Args:
+        server_address: The URL of the service.
+    """
+
+    def __init__(self, server_address: str) -> None:
+        self.server_address = server_address
+
+    @abstractmethod
+    async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> Any:
+        """Have one conversation, and return what the service answers: a number, or an object with a `reward`.
+
+        Args:
+            trace_id: What the service sends with each call of the model, as the header `trace_id`.
+            sampling_params: How tokens are drawn, such as `temperature`.
+            sample: The fields of the row.
+        """
+
+
+class AgentClient(AgentClientBase):
+    """Speaks to `agent_service.py`, about rows of GSM8K."""
+
+    async def chat(
+        self, trace_id: str, sampling_params: dict[str, Any], *, max_turns: int = MAX_TURNS, **sample: Any
+    ) -> Any:
+        """Have one conversation. A row with a field `max_turns` says by itself how long it may be."""
+        body = {"trace_id": trace_id, "sampling_params": sampling_params, "max_turns": max_turns, **sample}
+        no_limit = aiohttp.ClientTimeout(total=None)  # a rollout has one: timeout_seconds
+        async with (
+            aiohttp.ClientSession(timeout=no_limit, raise_for_status=True) as session,
+            session.post(f"{self.server_address}/chat", json=body) as response,
+        ):
+            return await response.json()

@@ -1,0 +1,117 @@
+"""The one command, as a person runs it, with one step; and the config for GPUs, as far as it can be known without."""
+
+import json
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent_client import AgentClient
+from lightning_proxy.agents import HttpAgent
+from lightning_proxy.testing import FakeEngine
+from train_service import service
+from whole_run import run
+
+from lightning_core import Trainer
+from lightning_core.config import load_job
+from lightning_core.runs.folder import runs_in
+from lightning_core.runs.metrics import read_metrics
+
+HERE = Path(__file__).parent
+
+KILLED = """
+import os, signal, urllib.request
+from pathlib import Path
+from train_service import service
+with service(Path("llm_server")) as url:
+    assert urllib.request.urlopen(f"{url}/openapi.json").status == 200
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+needs_verl = pytest.mark.skipif(find_spec("verl") is None, reason="lightning-verl has an environment of its own")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    """A file of samples in the form of GSM8K's."""
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {"question": f"Ann has {n % 4} pens and buys {n // 4}. How many?", "answer": f"#### {n % 4 + n // 4}"}
+        for n in range(4, 22)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def notify_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("notify") / "llm_server"
+
+
+@pytest.fixture(scope="module")
+def service_url(notify_file: Path) -> Iterator[str]:
+    with service(notify_file) as url:
+        yield url
+
+
+def calls_tool(answer: str) -> dict[str, Any]:
+    function = {"name": "calc_gsm8k_reward", "arguments": json.dumps({"answer": answer})}
+    return {"tool_calls": [{"id": f"call-{answer}", "type": "function", "function": function}]}
+
+
+@needs_verl
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_command_trains_the_model_behind_the_service(rows: str, tmp_path: Path) -> None:
+    printed = run(
+        HERE / "train_service.py", "--data", rows, "--steps=1", "--teaching-steps=1", "--runs-dir=.", runs=tmp_path
+    )
+    assert re.search(r"row by row: .*n=9\)", printed)
+    (folder,) = runs_in(tmp_path)
+    assert folder.manifest().outcome == "succeeded"
+    (step,) = [each.metrics for each in read_metrics(folder.metrics_file) if "training/n_rollouts" in each.metrics]
+    assert step["training/n_rollouts_w_reward"] == 64, "the service answered each of them"
+    assert step["training/n_rollouts_w_trace"] == 64, "each call was known by its trace_id, and answered as Default"
+    assert step["training/n_rollouts_wo_token_ids"] == 0
+
+
+@pytest.mark.parametrize(("number", "turns", "calls", "reward"), [("5", 5, 2, 1.0), ("6", 5, 3, 0.0), ("5", 1, 1, 0.0)])
+async def test_the_agent_uses_its_tool_and_knows_its_model_and_its_turns(
+    service_url: str, notify_file: Path, number: str, turns: int, calls: int, reward: float
+) -> None:
+    answers: list[str | dict[str, Any]] = [calls_tool("3"), calls_tool("5"), "It is 7.\n#### 7"]
+    async with FakeEngine(answers) as engine:
+        params = {"model": "hosted_vllm/small", "api_base": engine.url}
+        proxy = {
+            "key": "",
+            "attribution_header": "trace_id",
+            "model_list": [{"model_name": "small", "litellm_params": params}],
+            "models": [{"model_name": "small", "aliases": ["Default"]}],
+        }
+        agent = HttpAgent(service_url, client=AgentClient, notify_file=notify_file)
+        row = {"question": "2 + 3?", "answer": f"#### {number}", "max_turns": turns}
+        result = await Trainer(algorithm="baseline", llm_proxy=proxy).fit_async(agent, [row])
+    assert (result.metrics["train_reward"], result.metrics["model_calls"]) == (reward, calls)
+    said = [each["content"] for each in engine.received[-1].fields["messages"] if each["role"] == "tool"]
+    assert said == ["0.0"] * (calls - 1)
+
+
+def test_the_service_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(f"import sys\nsys.path.insert(0, {str(HERE)!r})\n{KILLED}")
+    run(script, runs=tmp_path, status=-9)
+
+
+@needs_verl
+def test_the_config_for_gpus_is_a_job_whose_options_fit_together(rows: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lightning_verl import GRPO
+    from lightning_verl.config import check_settings
+
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)  # with them the model would have to be there
+    overrides = [f"{name}_dataset={rows}" for name in ("train", "val", "test")]
+    algorithm = load_job(HERE / "gpu.yaml", overrides=overrides, dry_run=True).trainer.algorithm
+    assert isinstance(algorithm, GRPO)
+    check_settings(algorithm.settings, n_train=7273, n_val=200, n_test=1319)

@@ -1,0 +1,138 @@
+"""Start the service, teach a tiny model, and let GRPO train it behind the service, on a processor.
+
+python examples/agent_service/train_service.py
+"""
+
+import argparse
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Before torch is imported: more threads only wait for each other where a model is this small.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+from agent_client import MAX_TURNS, AgentClient
+from agent_service import MODEL, read_number
+from lightning_proxy.agents import HttpAgent
+
+from lightning_core import Trainer
+from lightning_core.config.datasets import Hub, load_dataset
+from lightning_core.errors import LightningError
+from lightning_core.types import RolloutConfig, samples_of
+
+HERE = Path(__file__).resolve().parent
+HUB = Hub(name="hf:openai/gsm8k", subset="main", split="train")
+BATCH, GROUP = 8, 8
+"""Problems of a step, and how often each of them is tried."""
+
+
+@contextmanager
+def service(notify_file: Path) -> Iterator[str]:
+    """Run the service for the block, in a process of its own, and yield its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # it takes connections before the service is up
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "agent_service:app", f"--fd={listening.fileno()}", "--log-level=warning"],
+            cwd=HERE,
+            env={**os.environ, "LLM_SERVER_NOTIFY_FILE": str(notify_file), "AGENT_SERVICE_ENDS_WITH_STDIN": "1"},
+            stdin=subprocess.PIPE,
+            pass_fds=[listening.fileno()],
+            process_group=0,  # Ctrl-C is for this process, which ends the service when the run has ended
+        )
+    try:
+        yield url
+    finally:
+        process.communicate()  # closes its stdin, and waits
+
+
+def algorithm(model: Path, *, steps: int, seed: int) -> dict[str, Any]:
+    """Return what trains a model: GRPO, with verl's options."""
+    return {
+        "name": "grpo",
+        "config": {
+            "agentlightning": {
+                "device": "cpu",
+                "trace_aggregator": {"trajectory_max_prompt_length": 512, "trajectory_max_response_length": 512},
+            },
+            "actor_rollout_ref": {
+                "model": {"path": str(model)},
+                "actor": {"optim": {"lr": 1e-3}},
+                "rollout": {"n": GROUP, "seed": seed, "val_kwargs": {"do_sample": True, "temperature": 1.0}},
+            },
+            "data": {"train_batch_size": BATCH, "max_prompt_length": 960, "max_response_length": 16, "seed": seed},
+            "trainer": {"total_training_steps": steps},
+        },
+    }
+
+
+class Steps:
+    """Prints a line for each step."""
+
+    def lightning_step_end(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Print it."""
+        print(f"step {step:3}  reward {metrics.get('training/reward') or 0.0:.2f}", flush=True)
+
+
+def main() -> int:
+    """Do all of it; return the exit status."""
+    given = arguments()
+    rows = samples_of(load_dataset(given.data or HUB, Path.cwd()))
+    rows = [row for row in rows if len(read_number(row["answer"])) == 1]  # others would never be guessed
+    random.Random(given.seed).shuffle(rows)
+    test, train = rows[: len(rows) // 2][:100], rows[len(rows) // 2 :]
+    print(f"{len(train)} rows of GSM8K to train on, {len(test)} held out; at most {MAX_TURNS} turns", flush=True)
+    with tempfile.TemporaryDirectory() as folder, service(Path(folder, "llm_server")) as url:
+        from tiny_model import taught_model  # torch and transformers take seconds
+
+        print(f"teaching a tiny model: {given.teaching_steps} steps", flush=True)
+        model = taught_model(
+            Path(folder, "tiny"), [row["question"] for row in train], steps=given.teaching_steps, seed=given.seed
+        )
+        trainer = Trainer(
+            algorithm=algorithm(model, steps=given.steps, seed=given.seed),
+            # The notify file has no room for a key, and the service asks for `Default` whatever the model is called.
+            llm_proxy={
+                "key": "",
+                "attribution_header": "trace_id",
+                "models": [{"model_name": model.name, "aliases": [MODEL]}],
+            },
+            run_dir=given.runs_dir,
+            n_runners=BATCH * GROUP // 2,
+            rollout_config=RolloutConfig(timeout_seconds=300),
+            hooks=Steps(),
+        )
+        agent = HttpAgent(url, client=AgentClient, notify_file=Path(folder, "llm_server"))
+        result = trainer.fit(agent, train, test_dataset=test)
+    if result.comparison is not None:
+        print(f"held-out rows, before: {result.comparison.before}")
+        print(f"held-out rows, after:  {result.comparison.after}")
+        print(f"row by row:            {result.comparison.difference}")
+    return 0 if result.status == "succeeded" else 1
+
+
+def arguments() -> argparse.Namespace:
+    """Read the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="a file of GSM8K's rows, instead of the Hugging Face hub's")
+    parser.add_argument("--steps", type=int, default=12, help="of the training (default: 12)")
+    parser.add_argument("--teaching-steps", type=int, default=150, help="before it (default: 150)")
+    parser.add_argument("--seed", type=int, default=0, help="of the rows, the model and what it draws (default: 0)")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), help="the folder of all runs (default: runs)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LightningError as exc:
+        sys.exit(f"Error: {exc}")
+    except KeyboardInterrupt:
+        sys.exit(130)
