@@ -31,7 +31,7 @@ _OPTIONS = ("unique", "sparse", "expireAfterSeconds", "partialFilterExpression")
 
 
 def _index(name: str, *keys: str, **options: Any) -> IndexModel:
-    return IndexModel([(key, 1) for key in keys], name=name, **options)
+    return IndexModel([(key.lstrip("-"), -1 if key.startswith("-") else 1) for key in keys], name=name, **options)
 
 
 def _of_those_with(field: str) -> dict[str, Any]:
@@ -45,6 +45,8 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("due", _RUN, "deadline", **_of_those_with("deadline")),
         _index("changed", _RUN, "changed"),
         _index("by_status", _RUN, "status"),
+        _index("by_start", _RUN, "start_time", "number"),
+        _index("newest", _RUN, "-start_time", "number"),
         # Unique, so that a request that two servers carry out at the same time claims once.
         _index("claimed", _RUN, "claims.request", "claims.place", unique=True, **_of_those_with("claims")),
         _index("expired", "expires", expireAfterSeconds=0, sparse=True),
