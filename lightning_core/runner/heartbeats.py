@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import math
 import os
 import platform
 import socket
@@ -290,6 +291,9 @@ LAST_SECONDS = 0.5
 BEATS_IN_A_LIMIT = 3
 """How many heartbeats there are in the time after which silence ends an attempt: two may be late or get lost."""
 
+IDLE_INTERVALS = 3
+"""How many intervals there are between two heartbeats of a runner that has nothing to do."""
+
 SHORTEST_SECONDS = 0.01
 """The shortest time between two that a limit brings about."""
 
@@ -301,13 +305,13 @@ class Heartbeats:
     from its beginning on. It renews the leases of the attempts that the worker executes, and looks whether the store
     still wants them.
 
-    There are at least three in the store's lease, and in the `unresponsive_seconds` of what the worker executes,
-    however long the interval is.
+    While the worker executes something, there are at least three in the store's lease, and in the
+    `unresponsive_seconds` of what it executes, however long the interval is. While it does not, they are rarer.
 
     Args:
         worker_id: The worker.
         store: Where to send them.
-        interval_seconds: The longest time between two of them; 0 for none.
+        interval_seconds: The longest time between two of them while the worker executes something; 0 for none.
         in_thread: Whether to send them from a thread, where the store allows it.
         include_gpu: Whether they say how the GPUs do.
     """
@@ -333,6 +337,7 @@ class Heartbeats:
         # From a thread: an agent that blocks the runner's event loop is slow, not dead.
         self._beating = pacemaker.running if in_thread and store.capabilities.get("thread_safe") else _in_loop
         self._has_failed = False
+        self._planned_seconds = 0.0
         self._blocks = 0
         self._running = AsyncExitStack()
 
@@ -340,9 +345,9 @@ class Heartbeats:
     def working_on(self, assignment: Assignment) -> Iterator[None]:
         """Keep the lease on an attempt during the block."""
         self._assignments[assignment.attempt_id] = assignment
-        limit, hurry = assignment.unresponsive_seconds, self._hurry
-        if limit is not None and limit < self._interval_seconds * BEATS_IN_A_LIMIT and hurry is not None:
-            hurry()  # the pause that has begun may be too long for it
+        hurry = self._hurry
+        if hurry is not None and self._pause_seconds() < self._planned_seconds:
+            hurry()  # the pause that has begun is too long for it
         try:
             yield
         finally:
@@ -379,7 +384,10 @@ class Heartbeats:
 
     def _pause_seconds(self) -> float:
         """How long to wait after a heartbeat, by what is executed now."""
-        limits = [self._store.lease_seconds, *(each.unresponsive_seconds for each in tuple(self._assignments.values()))]
+        executed = tuple(self._assignments.values())
+        if not executed:  # there is no lease to renew
+            return self._interval_seconds * IDLE_INTERVALS
+        limits = [self._store.lease_seconds, *(each.unresponsive_seconds for each in executed)]
         pauses = [max(limit / BEATS_IN_A_LIMIT, SHORTEST_SECONDS) for limit in limits if limit is not None]
         return min([self._interval_seconds, *pauses])
 
@@ -390,7 +398,8 @@ class Heartbeats:
         try:
             while True:
                 hurried.clear()  # before looking what is executed: who begins something adds that first
-                pause_seconds = self._pause_seconds()
+                self._planned_seconds = math.inf  # who begins something just now has it looked at again
+                pause_seconds = self._planned_seconds = self._pause_seconds()
                 try:
                     async with asyncio.timeout_at(latest + pause_seconds):
                         await hurried.wait()
