@@ -296,14 +296,15 @@ async def fill(backend: StoreBackend, run_id: str, first: int, last: int) -> Non
 
 PAGES: Final[dict[str, dict[str, Any]]] = {
     "the first": {},
-    "the last": {"offset": -100},
+    "far behind": {"offset": 0.98},
     "the newest": {"sort_by": "start_time", "sort_order": "desc"},
     "the newest that failed": {"status_in": ["failed"], "sort_by": "start_time", "sort_order": "desc"},
-    "the last that succeeded": {"status_in": ["succeeded"], "offset": -300},
+    "far behind, of those that succeeded": {"status_in": ["succeeded"], "offset": 0.98},
     "of a status that none has": {"status_in": ["cancelled"]},
     "by a part of an id": {"rollout_id_contains": "abc"},
 }
-"""Of 100 rollouts: the viewer reads on by the offset, tables sort by time, `agl show` looks for a part of an id."""
+"""Of 100 rollouts, with offsets as shares of all: the viewer reads on by offset, tables sort by time, `agl show` looks
+for a part of an id."""
 
 
 async def ask(store: LightningStore, total: int, tries: int) -> dict[str, float]:
@@ -324,7 +325,7 @@ async def ask(store: LightningStore, total: int, tries: int) -> dict[str, float]
     found["trace"] = await timed([lambda each=each: store.query_spans(each) for each in ids])  # type: ignore[misc]
     found["statistics"] = await timed([store.statistics] * tries)
     for name, query in PAGES.items():
-        query = {**query, "offset": total + query["offset"]} if query.get("offset", 0) < 0 else query
+        query = {**query, "offset": int(total * query.get("offset", 0))}
         found[f"page: {name}"] = await timed([lambda query=query: store.query_rollouts(limit=100, **query)] * tries)  # type: ignore[misc]
     for each in await store.query_rollouts(status_in=["preparing"]):
         await store.update_rollout(each.rollout_id, status="succeeded")
