@@ -111,11 +111,13 @@ def main() -> int:
         )
         agent = HttpAgent(url, client=AgentClient, notify_file=Path(folder, "llm_server"))
         result = trainer.fit(agent, train, test_dataset=test)
-    if result.comparison is not None:
-        print(f"held-out rows, before: {result.comparison.before}")
-        print(f"held-out rows, after:  {result.comparison.after}")
-        print(f"row by row:            {result.comparison.difference}")
-    return 0 if result.status == "succeeded" else 1
+    if result.status != "succeeded" or result.comparison is None:
+        print(f"the run ended as {result.status}")
+        return 1
+    print(f"held-out rows, before: {result.comparison.before}")
+    print(f"held-out rows, after:  {result.comparison.after}")
+    print(f"row by row:            {result.comparison.difference}")
+    return 0
 
 
 def arguments() -> argparse.Namespace:
