@@ -1,7 +1,7 @@
 """Which search finds the better prompt with the same number of agent runs, on measured prompts.
 
-    python benchmarks/landscapes.py           # the table of docs/landscapes.md
-    python benchmarks/landscapes.py --quick   # a small share of it, in about a minute
+    python benchmarks/landscapes.py             # all landscapes
+    python benchmarks/landscapes.py --every 2   # every second one: the tables of docs/landscapes.md
 
 A landscape is one task and one model: up to 255 templates with the accuracy that each was measured to have (`data/`).
 It is played. A sample has a latent difficulty, a template a threshold, and the answer is right where difficulty and
@@ -64,7 +64,11 @@ N_VAL, N_TRAIN = 100, 100
 KEEPS = 0.75
 """Where nothing is to be found, an edit gives its parent's answer on this share of samples."""
 
-APO_SIZES: Mapping[int | None, Mapping[str, int]] = {1000: {"branch_factor": 6, "beam_rounds": 4}}
+APO_SIZES: Mapping[int | None, Mapping[str, int]] = {
+    200: {"branch_factor": 12, "beam_rounds": 2},
+    500: {"branch_factor": 16},
+    1000: {"branch_factor": 16},
+}
 GEPA_VALIDATES_ON: Mapping[int | None, int] = {200: 20, 500: 50, 1000: 50}
 RANDOM_TRIES_ON: Mapping[int | None, int] = {200: 10, 500: 25, 1000: 25}
 HALVING_BEGINS_WITH, WALKS, LONGEST_WALK = 64, 96, 4
@@ -502,7 +506,7 @@ def play(search: str, games: Sequence[Game]) -> Entry:
 def play_part(part: Part) -> Played:
     """Play each landscape from its median and its best template, and where nothing is to be found."""
     found: Played = defaultdict(list)
-    for landscape in landscapes([part.task])[:: part.every]:
+    for number, landscape in enumerate(landscapes([part.task])[:: part.every]):
         place = f"{landscape.task}/{landscape.model}"
         starts = ((MEDIAN, landscape, CORRELATIONS), (BEST, landscape.from_the_best(), CORRELATIONS[1:2]))
         for start, of, correlations in starts:
@@ -517,7 +521,7 @@ def play_part(part: Part) -> Played:
                 for search in part.searches:
                     if search != "halving from the pool":
                         found[NOTHING, calls, search].append(play(search, [Game(null, calls=calls)]))
-            for rounds in ROUND_NUMBERS:
+            for rounds in ROUND_NUMBERS if number % 3 == 0 else ():
                 null = NothingToFind(landscape, correlation=0.3, seed=f"{place}/{rounds} rounds")
                 found[ROUNDS, rounds, "apo"].append(play("apo", [Game(null, calls=None, beam_rounds=rounds)]))
     return dict(found)
@@ -588,10 +592,10 @@ def report(found: Played) -> None:
 def main() -> None:
     """Play, and print the tables."""
     parser = argparse.ArgumentParser(description="Measures which search finds the better prompt with as many calls.")
-    parser.add_argument("--quick", action="store_true", help="every eighth landscape")
+    parser.add_argument("--every", type=int, default=1, help="2 for every second landscape of a task, and so on")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many tasks are played at once")
     options = parser.parse_args()
-    parts = [Part(task, BUDGETS, list(SEARCHES), every=8 if options.quick else 1) for task in tasks()]
+    parts = [Part(task, BUDGETS, list(SEARCHES), every=options.every) for task in tasks()]
     report(play_all(parts, processes=options.processes))
 
 

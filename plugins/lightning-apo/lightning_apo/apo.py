@@ -30,9 +30,9 @@ class APO(Algorithm):
     """Improves prompts with textual gradients and beam search.
 
     In each round every prompt of the beam is tried on training samples, a model says what is wrong with it, and
-    another one edits it accordingly. The edits and the beam race on validation samples, and the best of all prompts
-    are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`, `Critic` and `Editor`
-    say where this differs.
+    another one edits it accordingly, and edits its edits. All edits and the beam race on validation samples, and the
+    best of all prompts are the next beam. The method is that of Pryzant et al. 2023, arXiv 2305.03495; `BeamSearch`,
+    `Critic` and `Editor` say where this differs.
 
     The prompts are the `PromptTemplate`s of the initial resources. Edits keep their engine and have the same
     placeholders; other edits are rejected before they are tried. What else is in the resources stays as it is.
@@ -73,7 +73,7 @@ class APO(Algorithm):
         val_batch_size: How many rollouts on validation samples a round has for each edit. Those that drop out early
             leave theirs to the others.
         beam_width: How many prompts are kept from round to round.
-        branch_factor: How many edits are made in a round for each place of the beam.
+        branch_factor: How many edits are made in a round for each place of the beam, all by one critique.
         beam_rounds: How many rounds there are, for each prompt where several are edited in turn.
         rollout_batch_timeout: The longest wait, in seconds, for rollouts that are enqueued together, their wait for a
             free runner included. What has not ended by then is cancelled, and lost.

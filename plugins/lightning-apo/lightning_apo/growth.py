@@ -1,9 +1,9 @@
-"""One round of edits: each branch goes its way, from training samples to an edit that has been tried out."""
+"""The edits of one round: each branch goes its way, from training samples to edits of edits."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from lightning_apo.candidate import Candidate, Texts
 from lightning_apo.experiment import Experiment
@@ -35,29 +35,6 @@ async def concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-class SingleFlight(Generic[T]):
-    """Does what has the same key once; other callers wait for the result.
-
-    When the one that does it fails, those that wait are cancelled: all of them have one owner, which ends them anyway.
-    """
-
-    def __init__(self) -> None:
-        self._results: dict[Hashable, asyncio.Future[T]] = {}
-
-    async def __call__(self, key: Hashable, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what `work` gives, or gave before for this key."""
-        if key in self._results:
-            return await asyncio.shield(self._results[key])
-        future = self._results[key] = asyncio.get_running_loop().create_future()
-        try:
-            result = await work()
-        except BaseException:
-            future.cancel()
-            raise
-        future.set_result(result)
-        return result
-
-
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, ...]
@@ -69,7 +46,10 @@ class Rejected(str):
 
 
 Edit = Candidate | Rejected | ModelFailed
-"""The result of a branch."""
+"""What became of one edit."""
+
+Step = tuple[Candidate, Edit]
+"""What was edited, and the result."""
 
 
 def key_of(texts: Texts) -> Key:
@@ -80,8 +60,11 @@ def key_of(texts: Texts) -> Key:
 class Growth:
     """The edits of one round.
 
-    No branch waits for another one. A parent is run once on training samples, which all its branches learn from, and
-    an edit that several branches come to is one candidate. The result of a branch does not depend on the others.
+    A branch is one critique of a prompt of the beam, and `branch_factor` edits by it, one after the other: each is an
+    edit of that prompt, or of one of the edits that the branch has made so far, drawn by the seed. Where a model fails,
+    that edit is lost, and the branch goes on; without a critique it asks for one again. No branch waits for
+    another one. A prompt is run once on training samples, which all its critiques are made from. The result of a branch
+    does not depend on the others, so several may come to the same texts.
 
     Args:
         tools: What the search works with.
@@ -95,7 +78,6 @@ class Growth:
         self._known = known
         self._edited = tools.options.edited_in(round_number, list(tools.prompts))
         self._others = [name for name in tools.prompts if name not in self._edited]
-        self._entered: SingleFlight[Candidate] = SingleFlight()
         self._batches: dict[int, Batch] = {}
 
     @property
@@ -103,72 +85,75 @@ class Growth:
         """The rollouts of the round on training samples."""
         return [self._batches[number] for number in sorted(self._batches)]
 
-    async def run(self, branches: Mapping[Candidate, int]) -> list[tuple[Candidate, Edit]]:
-        """Edit each parent as often as it says.
+    async def run(self, branches: Mapping[Candidate, int]) -> list[Step]:
+        """Begin as many branches at each prompt as it says.
 
         Returns:
-            The result of each branch, with its parent, in the order of the parents and of their branches.
+            The edits with their parents, in the order of the prompts, of their branches, and in which they were made.
         """
-        grown = await concurrently(self._grow(parent, count) for parent, count in branches.items())
-        return [(parent, edit) for parent, edits in zip(branches, grown, strict=True) for edit in edits]
+        grown = await concurrently(self._grow(start, count) for start, count in branches.items())
+        return [step for of_prompt in grown for of_branch in of_prompt for step in of_branch]
 
-    async def _grow(self, parent: Candidate, branches: int) -> list[Edit]:
+    async def _grow(self, start: Candidate, branches: int) -> list[list[Step]]:
         tools = self._tools
-        seed = seed_of("training", tools.options.seed, self._round, *key_of(parent.texts))
+        seed = seed_of("training", tools.options.seed, self._round, *key_of(start.texts))
         samples = shuffled(len(tools.train), seed=seed)[: tools.options.gradient_batch_size]
-        batch = await tools.trials.run(parent, tools.train, samples, mode="train", step=f"{self._round}")
-        self._batches[parent.number] = batch
+        batch = await tools.trials.run(start, tools.train, samples, mode="train", step=f"{self._round}")
+        self._batches[start.number] = batch
         experiments = [Experiment.from_outcome(outcome, tools.adapter) for outcome in batch.outcomes]
-        return await concurrently(self._branch(parent, branch, experiments) for branch in range(branches))
+        return await concurrently(self._branch(start, branch, experiments) for branch in range(branches))
 
-    async def _branch(self, parent: Candidate, branch: int, experiments: Sequence[Experiment]) -> Edit:
-        try:
-            texts = await self._edit(parent, experiments, branch)
-        except ModelFailed as exc:
-            self._tools.counts["lost_branches"] += 1
-            logger.warning(
-                "lightning.apo_branch_lost round=%d parent=%d branch=%d: %s", self._round, parent.number, branch, exc
-            )
-            return exc
-        for name in self._edited:
-            if reason := why_unusable(texts[name], self._tools.prompt(name, parent)):
-                logger.info("lightning.apo_edit_rejected parent=%d prompt=%s: %s", parent.number, name, reason)
-                return Rejected(reason)
-        key = key_of(texts)
+    async def _branch(self, start: Candidate, branch: int, experiments: Sequence[Experiment]) -> list[Step]:
+        tools, found, usable = self._tools, list[Step](), [start]
+        critique: str | None = None
+        for number in range(tools.options.branch_factor):
+            key = (tools.options.seed, self._round, *key_of(start.texts), branch, number)
+            place = f"{start.number}/{branch}/{number}"
+            parent = usable[seed_of("parent", *key) % len(usable)]
+            edit: Edit
+            try:
+                if critique is None:
+                    critique = await self._criticise(start, experiments, place, seed_of("critique", *key))
+                edit = await self._edit(parent, critique, place, key)
+            except ModelFailed as exc:
+                tools.counts["lost_branches"] += 1
+                logger.warning("lightning.apo_branch_lost round=%d edit=%s: %s", self._round, place, exc)
+                edit = exc
+            found.append((parent, edit))
+            if isinstance(edit, Candidate):
+                usable.append(edit)
+        return found
 
-        async def enter() -> Candidate:
-            # Where several parents come to the same texts, the store has the first of them as its parent.
-            return self._known.get(key) or await self._tools.trials.enter(texts, parent)
-
-        return await self._entered(key, enter)
-
-    async def _edit(self, parent: Candidate, experiments: Sequence[Experiment], branch: int) -> Texts:
-        """Have a critique made, and each prompt that it is about edited accordingly."""
+    async def _criticise(self, start: Candidate, experiments: Sequence[Experiment], place: str, seed: int) -> str:
         tools = self._tools
-        key: tuple[str | int, ...] = (tools.options.seed, self._round, *key_of(parent.texts), branch)
-        place = f"{parent.number}/{branch}"
-        reviewed = {name: tools.shown(name, parent) for name in self._edited}
-        others = {name: tools.shown(name, parent) for name in self._others}
+        reviewed = [tools.shown(name, start) for name in self._edited]
+        others = [tools.shown(name, start) for name in self._others]
 
         async def criticise() -> Answer:
-            return await tools.critic.criticise(
-                list(reviewed.values()),
-                experiments,
-                other_prompts=list(others.values()),
-                seed=seed_of("critique", *key),
-            )
+            return await tools.critic.criticise(reviewed, experiments, other_prompts=others, seed=seed)
 
         tools.counts["critic_calls"] += 1
-        critique = tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
+        return tools.spent_on(await tools.saved.once(f"{place}/critique", criticise))
+
+    async def _edit(self, parent: Candidate, critique: str, place: str, key: tuple[str | int, ...]) -> Edit:
+        """Have each prompt edited that the critique is about."""
+        tools = self._tools
+        shown = {name: tools.shown(name, parent) for name in (*self._edited, *self._others)}
 
         async def rewrite(name: str) -> Answer:
-            beside = [shown for other, shown in {**reviewed, **others}.items() if other != name]
+            beside = [prompt for other, prompt in shown.items() if other != name]
             seed = seed_of("edit", *key, name)
-            return await tools.editor.rewrite(reviewed[name], critique, other_prompts=beside, seed=seed)
+            return await tools.editor.rewrite(shown[name], critique, other_prompts=beside, seed=seed)
 
         async def edited(name: str) -> str:
             tools.counts["editor_calls"] += 1
             return tools.spent_on(await tools.saved.once(f"{place}/edit/{name}", lambda: rewrite(name)))
 
         answers = await concurrently(edited(name) for name in self._edited)
-        return {**parent.texts, **dict(zip(self._edited, answers, strict=True))}
+        texts = {**parent.texts, **dict(zip(self._edited, answers, strict=True))}
+        for name in self._edited:
+            if reason := why_unusable(texts[name], tools.prompt(name, parent)):
+                logger.info("lightning.apo_edit_rejected place=%s prompt=%s: %s", place, name, reason)
+                return Rejected(reason)
+        # Where several branches come to the same texts, the store enters them once, as an edit of the first parent.
+        return self._known.get(key_of(texts)) or await tools.trials.enter(texts, parent)

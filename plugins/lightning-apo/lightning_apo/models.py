@@ -129,7 +129,7 @@ class Editor:
     """Asks a model to edit prompts as a critique says.
 
     This is the edit of Pryzant et al. 2023 (arXiv 2305.03495, section 2.1). There each gradient gives several edits,
-    and each edit several paraphrases; here a critique gives one edit of each prompt that it is about.
+    and each edit several paraphrases; here a critique gives several edits, and edits of these.
     """
 
     def __init__(self, client: AsyncOpenAI, *, model: str, temperature: float, request: Request) -> None:

@@ -102,7 +102,8 @@ class Plan:
     held_samples: int
     """Validation samples that no search sees: the gain is tested on them, at the end."""
     critic_calls: int
-    """Requests to the model that criticises. What a client sends again after a failure is not counted."""
+    """Requests to the model that criticises. What a client sends again after a failure is not counted. Where one fails
+    for good, another one takes the place of an edit."""
     editor_calls: int
     """Requests to the model that edits."""
     gradient_model: str
@@ -152,7 +153,7 @@ def plan_search(options: Options, *, n_train: int, n_val: int, n_prompts: int = 
     return Plan(
         rollouts=rollouts,
         held_samples=held,
-        critic_calls=rounds * branches,
+        critic_calls=rounds * width,
         editor_calls=rounds * branches * edits_of_a_branch,
         gradient_model=options.gradient_model,
         apply_edit_model=options.apply_edit_model,

@@ -3,6 +3,7 @@
 import logging
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,22 +17,9 @@ from lightning_core.algorithm import Batch, describe_failure, require_rewards
 from lightning_core.algorithm.estimates import estimate, paired_difference
 from lightning_core.errors import AlgorithmError, NoRewards
 
-
-def branches_of(beam: Sequence[Candidate], *, beam_width: int, branch_factor: int) -> dict[Candidate, int]:
-    """Say how many children each prompt of the beam gets.
-
-    Every place of the beam gives `branch_factor` children. Places that are still empty go to the prompts that are
-    there, the best ones first, so that a search that starts from one prompt begins as broadly as it goes on.
-    """
-    branches = dict.fromkeys(beam, 0)
-    for place in range(beam_width):
-        branches[beam[place % len(beam)]] += branch_factor
-    return branches
-
-
 logger = logging.getLogger(__name__)
 
-SEARCH_VERSION = 2
+SEARCH_VERSION = 3
 """Another one where the same rewards lead to other prompts: a run that was begun with it begins anew."""
 
 FINALISTS = 4
@@ -42,11 +30,11 @@ class BeamSearch:
     """Searches for better prompts, step by step: `begin`, `advance` for each round, `conclude`.
 
     This is the beam search of Pryzant et al. 2023 (arXiv 2305.03495, section 2.2). There a bandit algorithm decides
-    how often each candidate is tried. Here the candidates of a round race: all are tried on a few validation samples,
-    the better half of them on more, and so on, as in the sequential halving of Karnin, Koren and Somekh 2013 (ICML,
-    algorithm 3). All are tried on the same samples in the same order, and what was learnt of a prompt in one round
-    counts in later ones. At most a third of the validation samples is held: no race sees them, and at the end the gain
-    is tested on them.
+    how often each candidate is tried. Here a prompt's edits are edited, too, before any is tried (`Growth`). Then the
+    candidates of a round race: all are tried on a few validation samples, the better half of them on more, and so on,
+    as in the sequential halving of Karnin, Koren and Somekh 2013 (ICML, algorithm 3). All are tried on the same samples
+    in the same order, and what was learnt of a prompt in one round counts in later ones. At most a third of the
+    validation samples is held: no race sees them, and at the end the gain is tested on them.
 
     Each round has an equal share of the rollouts that are left of `Plan.rollouts`; what it does not use is for the
     next. Nothing depends on the order in which rollouts and models come to an end. `state` after a step is all that a
@@ -131,7 +119,8 @@ class BeamSearch:
         options, round_number = self._tools.options, self.round_number + 1
         share = self._left // (self._rounds - self.round_number)
         already = self._tools.trials.asked
-        branches = branches_of(self._beam, beam_width=options.beam_width, branch_factor=options.branch_factor)
+        # Places of the beam that are still empty go to the prompts that are there, the best ones first.
+        branches = Counter(self._beam[place % len(self._beam)] for place in range(options.beam_width))
         growth = Growth(self._tools, round_number=round_number, known=self._candidates)
         before = self._rewards()
         grown = await growth.run(branches)
@@ -302,17 +291,17 @@ class BeamSearch:
             candidate.rewards = before.get(candidate, {})
 
     def _adopt(self, edit: Edit, parent: Candidate, round_number: int) -> Candidate | None:
-        """Count the result of a branch, and return its candidate, where there is one."""
+        """Count an edit, and return its candidate, where there is one."""
         if isinstance(edit, ModelFailed):
             return None
         if isinstance(edit, Rejected):
             self._tools.counts["rejected"] += 1
             self._tools.rejections[edit] += 1
             return None
-        if key_of(edit.texts) in self._candidates:
+        if (known := self._candidates.get(key_of(edit.texts))) is not None:
             self._tools.counts["duplicates"] += 1
-            return edit
-        edit.parent, edit.round_number = parent.number, round_number
+            return known
+        edit.parent, edit.round_number = self._candidates[key_of(parent.texts)].number, round_number
         return self._admit(edit)
 
     def _admit(self, candidate: Candidate) -> Candidate:

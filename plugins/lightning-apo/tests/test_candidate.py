@@ -2,7 +2,6 @@ import math
 
 import pytest
 from lightning_apo.candidate import Candidate, best_first, compare, proves_gain
-from lightning_apo.search import branches_of
 
 
 def candidate(number: int, *rewards: float | None) -> Candidate:
@@ -104,10 +103,3 @@ def test_a_sample_that_one_of_two_was_not_tried_on_is_not_lost() -> None:
 
 def test_candidates_without_a_common_sample_cannot_be_compared() -> None:
     assert compare(candidate(1, 1.0, None), candidate(0, None, 1.0)) is None
-
-
-@pytest.mark.parametrize(("size", "shares"), [(1, [12]), (2, [6, 6]), (3, [6, 3, 3]), (4, [3, 3, 3, 3])])
-def test_empty_places_of_the_beam_go_to_its_best_prompts(size: int, shares: list[int]) -> None:
-    beam = [candidate(number) for number in range(size)]
-    branches = branches_of(beam, beam_width=4, branch_factor=3)
-    assert [branches[each] for each in beam] == shares

@@ -18,8 +18,8 @@ def test_a_plan_says_in_one_line_what_it_costs() -> None:
     # and one more for the beam; and two prompts on a third of the validation samples
     options = {"beam_rounds": 3, "val_batch_size": 10}
     plan = APO(**options).plan(list(range(100, 400)), list(range(50)))
-    assert str(plan) == ("at most 560 rollouts and 96 model calls of its own (48 of gpt-5-mini, 48 of gpt-4.1-mini)")
-    assert (plan.rollouts, plan.model_calls) == (560, 96)
+    assert str(plan) == ("at most 560 rollouts and 60 model calls of its own (12 of gpt-5-mini, 48 of gpt-4.1-mini)")
+    assert (plan.rollouts, plan.model_calls) == (560, 60)
 
 
 def test_small_datasets_need_fewer_rollouts() -> None:
@@ -35,7 +35,7 @@ def test_several_prompts_cost_more_rounds_in_turn_and_more_edits_jointly() -> No
         algorithm.set_initial_resources(resources)
         plan = algorithm.plan(["t"], ["v"])
         calls.append((plan.critic_calls, plan.editor_calls))
-    assert calls == [(64, 64), (32, 64)]
+    assert calls == [(16, 64), (8, 64)]
 
 
 def test_a_plan_needs_what_a_run_needs() -> None:
@@ -61,7 +61,7 @@ async def test_the_plan_is_logged_before_anything_is_done(models: ToyModels, cap
     run = ToyRun()
     await fit(run, models, beam_rounds=1)
     first = next(record for record in caplog.records if record.name.startswith("lightning_apo"))
-    assert first.getMessage().startswith("lightning.apo_plan rollouts=76 model_calls=12: at most 76 rollouts and")
+    assert first.getMessage().startswith("lightning.apo_plan rollouts=76 model_calls=8: at most 76 rollouts and")
 
 
 def test_the_plans_that_the_docs_show_are_true() -> None:

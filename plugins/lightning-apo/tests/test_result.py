@@ -97,7 +97,7 @@ async def test_no_branch_waits_for_another_one(models: ToyModels) -> None:
     async def wait_for_an_edit() -> None:
         nonlocal waiting
         waiting += 1
-        if waiting == 6:  # the last critic to be asked answers only when there is some edit
+        if waiting == 2:  # the last critic to be asked answers only when there is some edit
             await asyncio.wait_for(edited.wait(), timeout=20)
 
     models.edit, models.before_critique = edit, wait_for_an_edit

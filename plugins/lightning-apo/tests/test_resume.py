@@ -61,7 +61,7 @@ async def test_the_whole_history_is_the_same_whatever_is_slow(models: ToyModels)
     assert await search(models, a_run(), seed=4) != histories[0]
 
 
-@pytest.mark.parametrize("after", [1, 4, 9, 14, 22, 30])
+@pytest.mark.parametrize("after", [1, 3, 6, 9, 14, 22])
 async def test_a_search_killed_at_any_moment_ends_as_if_it_had_not_been(models: ToyModels, after: int) -> None:
     whole = a_run()
     expected = await search(models, whole)
@@ -70,7 +70,7 @@ async def test_a_search_killed_at_any_moment_ends_as_if_it_had_not_been(models: 
     await killed(models, run, after=after)
     asked_before = len(models.requests)
     assert await search(models, run) == expected
-    assert len(models.requests) <= 36 + 6, f"answers were asked for again; {asked_before} before the kill"
+    assert len(models.requests) <= 24 + 6, f"answers were asked for again; {asked_before} before the kill"
     # What had ended was not run again: each prompt once on each sample of a step, but for what was running.
     ended = await run.store.query_rollouts(status_in=["succeeded"])  # type: ignore[attr-defined]
     assert len(ended) == len(whole.rollouts)
@@ -85,7 +85,7 @@ async def test_answers_that_were_given_are_not_asked_for_again(models: ToyModels
     models.requests.clear()
     await search(models, run)
     assert kept > 0
-    assert len(models.requests) == 36 - kept
+    assert len(models.requests) == 24 - kept
 
 
 async def test_a_search_that_ended_is_not_continued(models: ToyModels) -> None:
