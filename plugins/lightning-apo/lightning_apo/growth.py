@@ -107,7 +107,7 @@ class Growth:
         tools, found, usable = self._tools, list[Step](), [start]
         critique: str | None = None
         for number in range(tools.options.branch_factor):
-            key = (tools.options.seed, self._round, *key_of(start.texts), branch, number)
+            key: tuple[str | int, ...] = (tools.options.seed, self._round, *key_of(start.texts), branch, number)
             place = f"{start.number}/{branch}/{number}"
             parent = usable[seed_of("parent", *key) % len(usable)]
             edit: Edit
