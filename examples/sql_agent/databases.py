@@ -4,7 +4,6 @@ import random
 import sqlite3
 from contextlib import closing
 from functools import cache
-from itertools import count
 from typing import TypedDict
 
 SCHEMAS = {
@@ -100,22 +99,27 @@ def val() -> list[Question]:
 
 
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-CHECK_EVERY = 100_000
-MAX_CHECKS = 100
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 1_000,  # bytes of a value; with the steps it bounds the memory
+    sqlite3.SQLITE_LIMIT_COLUMN: 100,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 50,  # a comparison is one step, however long it takes
+}
+MAX_STEPS = 1_000_000
+MAX_ROWS = 1_000
 
 
 def connect(database: str) -> sqlite3.Connection:
     """Return a database of its own, in memory, for a query that a model wrote.
 
-    It can only be read: no files, no settings. What takes more than ten million steps, or makes a value of more than
-    1 MB, is an error.
+    It can only be read: no files, no settings. A query of more than a million steps, or with a value of more than
+    1,000 bytes, is an error.
     """
     connection = sqlite3.connect(":memory:", check_same_thread=False)
-    connection.executescript(SCHEMAS[database])
+    connection.executescript("PRAGMA temp_store = MEMORY;" + SCHEMAS[database])  # else what is sorted goes to a file
     connection.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY)
-    checks = count(1)
-    connection.set_progress_handler(lambda: next(checks) >= MAX_CHECKS, CHECK_EVERY)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1_000_000)
+    connection.set_progress_handler(lambda: True, MAX_STEPS)
+    for limit, most in LIMITS.items():
+        connection.setlimit(limit, most)
     return connection
 
 
@@ -126,8 +130,9 @@ def schema(database: str) -> str:
 
 def same_rows(database: str, query: str, gold: str) -> bool:
     """Whether two queries give the same rows: in that order where the right one sorts, else in any."""
+    right = _rows(database, gold)
     try:
-        got, right = _rows(database, query), _rows(database, gold)
+        got = _rows(database, query)
     except (sqlite3.Error, sqlite3.Warning):
         return False
     if "ORDER BY" in gold:
@@ -138,4 +143,7 @@ def same_rows(database: str, query: str, gold: str) -> bool:
 def _rows(database: str, query: str) -> list[tuple[object, ...]]:
     """Run a query."""
     with closing(connect(database)) as connection:
-        return connection.execute(query).fetchall()
+        rows = connection.execute(query).fetchmany(MAX_ROWS + 1)
+    if len(rows) > MAX_ROWS:
+        raise sqlite3.DataError(f"the query gives more than {MAX_ROWS} rows")
+    return rows

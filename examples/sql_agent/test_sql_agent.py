@@ -30,6 +30,10 @@ def test_every_right_query_has_rows_and_is_right(question: Question) -> None:
         ("SELECT name FROM singers", False),
         ("", False),
         ("DELETE FROM singer", False),
+        (
+            "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'Ada Moreau' FROM n LIMIT 5000",
+            False,
+        ),
     ],
 )
 def test_execution_accuracy_compares_rows_and_not_texts(query: str, is_right: bool) -> None:
@@ -47,7 +51,9 @@ def test_execution_accuracy_compares_rows_and_not_texts(query: str, is_right: bo
         "VACUUM INTO '{file}'",
         "ATTACH '{file}' AS other",
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT MAX(i) FROM n",
-        "SELECT LENGTH(ZEROBLOB(2000000))",
+        "SELECT LENGTH(ZEROBLOB(20000))",
+        "SELECT 'a' LIKE PRINTF('%.*c', 500, '%')",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500000) SELECT COUNT(*) FROM n",
     ],
 )
 def test_a_query_can_only_read_and_for_a_while(query: str, tmp_path: Path) -> None:
@@ -55,6 +61,18 @@ def test_a_query_can_only_read_and_for_a_while(query: str, tmp_path: Path) -> No
     with closing(connect("concerts")) as connection, pytest.raises(sqlite3.Error):
         connection.execute(query.format(file=file)).fetchall()
     assert not file.exists()
+
+
+def test_a_right_query_that_fails_is_not_an_answer_that_is_wrong() -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such table: cats"):
+        same_rows("pets", "SELECT 1", "SELECT * FROM cats")
+
+
+def test_rows_beyond_a_thousand_are_not_read() -> None:
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {}) SELECT i FROM n"
+    assert same_rows("pets", numbers.format(1000), numbers.format(1000))
+    with pytest.raises(sqlite3.DataError, match="more than 1000 rows"):
+        same_rows("pets", "SELECT 1", numbers.format(1001))
 
 
 def test_the_order_counts_where_the_right_query_sorts() -> None:
