@@ -17,7 +17,7 @@ from lightning_core import LLM, PromptTemplate, emit_message, operation, rollout
 
 MAX_TURNS = 3
 """Queries that it writes at most; the last one is not checked."""
-CODE = re.compile(r"```(?:sql)?\s*(.*?)```", re.DOTALL)
+CODE = re.compile(r"```(?:sql(?:ite)?\b)?\s*(.*?)```", re.DOTALL | re.IGNORECASE)
 TLS = ssl.create_default_context()  # loading the certificates takes 20 ms, and a client is made for every task
 
 CHECK = """Question: {question}

@@ -85,15 +85,20 @@ def test_a_schema_has_the_tables_and_no_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "nodes"),
-    [("CORRECT", ["write", "check"]), ("INCORRECT", ["write", "check", "rewrite", "check", "rewrite"])],
+    ("verdict", "fence", "nodes"),
+    [
+        ("CORRECT", "```SQLite\n", ["write", "check"]),
+        ("INCORRECT", "```sql\n", ["write", "check", "rewrite", "check", "rewrite"]),
+    ],
 )
-async def test_a_query_is_rewritten_until_the_check_agrees_or_the_turns_end(verdict: str, nodes: list[str]) -> None:
+async def test_a_query_is_rewritten_until_the_check_agrees_or_the_turns_end(
+    verdict: str, fence: str, nodes: list[str]
+) -> None:
     def model(request: ChatRequest) -> str:
         return (
             verdict
             if "End with CORRECT" in request.prompt
-            else "```sql\nSELECT COUNT(*) FROM singer -- half: \ud83d\n```"
+            else f"{fence}SELECT COUNT(*) FROM singer -- half: \ud83d\n```"
         )
 
     store = InMemoryLightningStore()
