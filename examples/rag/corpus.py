@@ -33,6 +33,9 @@ def read_passages(folder: Path) -> list[str]:
     return passages
 
 
+PASSAGES = read_passages(FOLDER)  # here, so that a folder without pages is an error before anything runs
+
+
 class LatentSemantics:
     """Embeds texts by the words and parts of words that they share: hashed counts, TF-IDF, and a truncated SVD.
 
@@ -79,5 +82,4 @@ class Index:
 @cache
 def index() -> Index:
     """Return the index of the corpus. Put an embedding model in the place of `LatentSemantics` here."""
-    passages = read_passages(FOLDER)
-    return Index(passages, LatentSemantics(passages))
+    return Index(PASSAGES, LatentSemantics(PASSAGES))

@@ -6,6 +6,7 @@ import ssl
 from agents import (
     Agent,
     MaxTurnsExceeded,
+    ModelBehaviorError,
     ModelSettings,
     OpenAIChatCompletionsModel,
     Runner,
@@ -48,7 +49,7 @@ async def answer(task: Question, prompt_template: PromptTemplate) -> float:
         try:
             ended = await Runner.run(agent, prompt_template.format(question=task["question"]), max_turns=MAX_TURNS)
             reply = str(ended.final_output)
-        except MaxTurnsExceeded:
+        except (MaxTurnsExceeded, ModelBehaviorError):
             reply = ""
     emit_message(f"Answered: {reply!r}; right is {task['answer']!r}.")
     return float(same_answer(reply, task["answer"]))

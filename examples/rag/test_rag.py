@@ -4,10 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import rag_agent
 from corpus import FOLDER, index, read_passages
-from local_endpoint import ChatMessage, ChatRequest, ToolCall
+from local_endpoint import ChatMessage, ChatRequest, ToolCall, serve
 from questions import QUESTIONS, same_answer
 from rag_model import answer
+from whole_run import run
+
+from lightning_core import NamedResources, PromptTemplate, Trainer
 
 pytestmark = pytest.mark.timeout(300)
 ASKED = "Search before you answer: search for the whole question. Reply with the answer alone."
@@ -27,9 +31,23 @@ def test_the_index_finds_by_a_question_what_three_of_its_words_do_not() -> None:
     assert found(3) <= 0.6 * len(QUESTIONS)
 
 
-def test_a_folder_without_pages_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="AGL_RAG_CORPUS names a folder"):
-        read_passages(tmp_path)
+def test_a_folder_without_pages_is_an_error_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGL_RAG_CORPUS", str(tmp_path))
+    config = Path(__file__).with_name("config.yaml")
+    printed = run("-m", "lightning_core", "train", str(config), runs=tmp_path, status=2)
+    assert f"there are no Markdown pages in {tmp_path}; AGL_RAG_CORPUS names a folder that has some" in printed
+
+
+async def test_a_tool_that_does_not_exist_is_worth_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serve(lambda _: [ToolCall("browse", {})]) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        resources: NamedResources = {"prompt_template": PromptTemplate(template="{question}")}
+        trainer = Trainer(algorithm="baseline", initial_resources=resources)
+        result = await trainer.fit_async(rag_agent.answer, [dict(QUESTIONS[0])])
+    assert result.metrics["train_reward"] == 0.0
 
 
 @pytest.mark.parametrize(
