@@ -18,7 +18,7 @@ from lightning_core.errors import AccessDenied, InvalidRequest, StoreError, Stor
 from lightning_core.store.base import LightningStore
 from lightning_core.types import PaginatedResult
 from lightning_http import wire
-from lightning_http.auth import Identity, Keys, Unauthorized
+from lightning_http.auth import Identity, Keys, Role, Unauthorized
 from lightning_http.body import BodyRefused, ClientGone, Receive
 from lightning_http.messages import OPENAPI_PATH, RUN_HEADER, STATUS_OF
 from lightning_http.service import Service
@@ -171,11 +171,11 @@ def answer_error(exc: Exception) -> Response:
 
 
 class RequireKey:
-    """Serves an application only to those who know a key, and to no web page of another site.
+    """Serves an application only to those who know the key itself, and to no web page of another site.
 
     Args:
         app: The application.
-        keys: Without a key everybody on this machine may ask.
+        keys: Without a key everybody on this machine may ask; the keys of attempts are refused.
         open_paths: The paths that need no key.
     """
 
@@ -193,7 +193,9 @@ class RequireKey:
                 require_local(headers)
             require_same_site(scope["method"], headers)
             if scope["path"] not in self._open_paths:
-                self._keys.identify(headers.get("authorization"), Service.now())
+                identity = self._keys.identify(headers.get("authorization"), Service.now())
+                if identity.role < Role.ALGORITHM:  # an attempt's, signed under the same key
+                    raise AccessDenied("the key of an attempt cannot do this; give the server's own key")
         except StoreError as exc:
             await answer_error(exc)(scope, receive, send)
             return

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+from lightning_http.auth import Keys
 from lightning_http.server import LightningStoreServer
 from live_stores import KEY, SECONDS, agent, next_event
 
@@ -94,7 +95,7 @@ async def test_agl_ui_shows_a_served_store_and_acts_on_it(store: LightningStore)
     assert cancelled.rollout_id == waiting.rollout_id
 
 
-async def test_agl_ui_with_a_key_asks_for_it_on_this_machine_too(store: LightningStore) -> None:
+async def test_agl_ui_with_a_key_asks_for_that_key_on_this_machine_too(store: LightningStore) -> None:
     [waiting] = await store.query_rollouts(status_in=["queuing"])
     async with (
         LightningStoreServer(store, key=KEY) as server,
@@ -108,6 +109,12 @@ async def test_agl_ui_with_a_key_asks_for_it_on_this_machine_too(store: Lightnin
                 assert (answer.status, (await answer.json())["error"]) == (401, "AccessDenied"), path
         async with session.post(f"{url}/ui/rollouts/{waiting.rollout_id}/cancel") as answer:
             assert answer.status == 401
+        of_attempt = Keys(KEY).mint("run-of-last-week", "ro-x", "at-x", 0.0, expires=False)
+        headers = {"authorization": f"Bearer {of_attempt}"}
+        async with session.get(f"{url}/ui/rollouts/{waiting.rollout_id}", headers=headers) as answer:
+            assert (answer.status, (await answer.json())["error"]) == (403, "AccessDenied")
+        async with session.post(f"{url}/ui/rollouts/{waiting.rollout_id}/cancel", headers=headers) as answer:
+            assert answer.status == 403
     assert list(await store.query_rollouts(status_in=["queuing"])) == [waiting]
 
 
