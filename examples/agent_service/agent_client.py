@@ -21,7 +21,7 @@ class AgentClientBase(ABC):
 
     @abstractmethod
     async def chat(self, trace_id: str, sampling_params: dict[str, Any], **sample: Any) -> Any:
-        """Have one conversation, and return what the service answers: a number, or an object with a `reward`.
+        """Have one conversation; return what the service answers: a number, or an object with `reward` or `error`.
 
         Args:
             trace_id: What the service sends with each call of the model, as the header `trace_id`.
@@ -40,7 +40,7 @@ class AgentClient(AgentClientBase):
         body = {"trace_id": trace_id, "sampling_params": sampling_params, "max_turns": max_turns, **sample}
         no_limit = aiohttp.ClientTimeout(total=None)  # a rollout has one: timeout_seconds
         async with (
-            aiohttp.ClientSession(timeout=no_limit, raise_for_status=True) as session,
+            aiohttp.ClientSession(timeout=no_limit) as session,
             session.post(f"{self.server_address}/chat", json=body) as response,
         ):
-            return await response.json()
+            return await response.json() if response.ok else {"error": f"{response.status}: {await response.text()}"}

@@ -30,9 +30,9 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from fastapi import FastAPI, Request
-from openai import APIConnectionError, AsyncOpenAI
-from pydantic import BaseModel
+from fastapi import FastAPI, HTTPException, Request
+from openai import APIConnectionError, AsyncOpenAI, InternalServerError
+from pydantic import BaseModel, Field
 
 MODEL = "Default"
 """What the service asks for; the trainer's proxy answers with the model that is trained."""
@@ -53,7 +53,7 @@ class ChatRequest(BaseModel):
     question: str
     answer: str
     """GSM8K's solution, which ends with `####` and the number."""
-    max_turns: int
+    max_turns: int = Field(ge=1)
     sampling_params: dict[str, Any]
 
 
@@ -129,6 +129,8 @@ app = FastAPI(lifespan=lifespan)
 async def chat(asked: ChatRequest, request: Request) -> dict[str, Any]:
     """Let the agent solve a problem; the reward is 1 for the right number behind its last `####`, else 0."""
     sample = Sample(read_number(asked.answer))
+    if not sample.number:
+        raise HTTPException(422, "the row's answer does not end with '#### ' and a number, as those of GSM8K do")
     agent = Agent[Sample](
         name="solver",
         instructions=INSTRUCTIONS,
@@ -142,7 +144,6 @@ async def chat(asked: ChatRequest, request: Request) -> dict[str, Any]:
         ended = await Runner.run(agent, asked.question, context=sample, max_turns=asked.max_turns, run_config=config)
     except (MaxTurnsExceeded, ModelBehaviorError) as exc:  # the model's own doing
         return {"reward": 0.0, "ended_by": type(exc).__name__}
-    except (APIConnectionError, OSError) as exc:  # nobody's: the attempt is made again
+    except (APIConnectionError, InternalServerError, OSError) as exc:  # nobody's: the attempt is made again
         return {"fault": f"the model is out of reach: {exc}"}
-    said = str(ended.final_output)
-    return {"reward": score(read_number(said), sample.number), "said": said}
+    return {"reward": score(read_number(str(ended.final_output)), sample.number)}

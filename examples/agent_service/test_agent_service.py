@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from agent_client import AgentClient
@@ -81,7 +82,7 @@ def test_one_command_trains_the_model_behind_the_service(rows: str, tmp_path: Pa
 async def test_the_agent_uses_its_tool_and_knows_its_model_and_its_turns(
     service_url: str, notify_file: Path, number: str, turns: int, calls: int, reward: float
 ) -> None:
-    answers: list[str | dict[str, Any]] = [calls_tool("3"), calls_tool("5"), "It is 7.\n#### 7"]
+    answers: list[str | dict[str, Any]] = [calls_tool("3"), calls_tool("5"), "Half a character: \ud83d\n#### 7"]
     async with FakeEngine(answers) as engine:
         params = {"model": "hosted_vllm/small", "api_base": engine.url}
         proxy = {
@@ -96,6 +97,30 @@ async def test_the_agent_uses_its_tool_and_knows_its_model_and_its_turns(
     assert (result.metrics["train_reward"], result.metrics["model_calls"]) == (reward, calls)
     said = [each["content"] for each in engine.received[-1].fields["messages"] if each["role"] == "tool"]
     assert said == ["0.0"] * (calls - 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"answer": "none"}, "does not end with '#### ' and a number"),
+        ({"answer": "#### 5", "max_turns": 0}, "max_turns"),
+    ],
+)
+async def test_a_row_that_cannot_be_scored_is_refused_and_not_scored(
+    service_url: str, row: dict[str, Any], error: str
+) -> None:
+    answer = await AgentClient(service_url).chat("ro/at", {}, question="2 + 3?", **row)
+    assert list(answer) == ["error"]
+    assert answer["error"].startswith("422: ")
+    assert error in answer["error"]
+
+
+async def test_a_failing_engine_is_a_fault(service_url: str, notify_file: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.faults = [503] * 9
+        notify_file.write_text(urlsplit(engine.url).netloc)  # noqa: ASYNC240 - a file of one line
+        answer = await AgentClient(service_url).chat("ro/at", {}, question="2 + 3?", answer="#### 5")
+    assert "the model is out of reach" in answer["fault"]
 
 
 def test_the_service_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
