@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 class AgentLightningClient:
     """Fetches tasks and resources from a server of agentlightning 0.1 or 0.2, or from this package's, and reports.
 
-    As there, a request that fails is logged and gives None, and polling goes on until there is a task. Resources are
-    fetched once for each id.
+    As there, a request that fails is logged and gives None, and polling goes on until there is a task. Coroutine
+    methods ask in a thread.
 
     Args:
         endpoint: The server's URL.
@@ -35,37 +35,36 @@ class AgentLightningClient:
         self.timeout = timeout
         self.task_count = 0
         """How many tasks were fetched."""
-        self._known: dict[str, ResourcesUpdate] = {}
 
     def poll_next_task(self) -> Task | None:
         """Wait for a task, and return it."""
-        while (task := self._read_task(self._ask("GET", "/task"))) is None:
+        while (task := self._next_task()) is None:
             time.sleep(self.poll_interval)
         return task
 
     async def poll_next_task_async(self) -> Task | None:
         """Wait for a task, and return it."""
-        while (task := self._read_task(await self._ask_async("GET", "/task"))) is None:  # noqa: ASYNC110
+        while (task := await asyncio.to_thread(self._next_task)) is None:  # noqa: ASYNC110
             await asyncio.sleep(self.poll_interval)
         return task
 
     def get_resources_by_id(self, resource_id: str) -> ResourcesUpdate | None:
         """Return a version of the resources."""
-        return self._known.get(resource_id) or self._read_resources(self._ask("GET", f"/resources/{resource_id}"))
+        answer = self._ask("GET", f"/resources/{resource_id}")
+        unknown = {"create_time": 0, "update_time": 0, "version": 1}  # 0.1 and 0.2 do not say
+        return None if answer is None else ResourcesUpdate.model_validate({**unknown, **answer})
 
     async def get_resources_by_id_async(self, resource_id: str) -> ResourcesUpdate | None:
         """Return a version of the resources."""
-        return self._known.get(resource_id) or self._read_resources(
-            await self._ask_async("GET", f"/resources/{resource_id}")
-        )
+        return await asyncio.to_thread(self.get_resources_by_id, resource_id)
 
     def get_latest_resources(self) -> ResourcesUpdate | None:
         """Return the latest version of the resources; None when there is none."""
-        return self._read_resources(self._ask("GET", "/resources/latest"))
+        return self.get_resources_by_id("latest")
 
     async def get_latest_resources_async(self) -> ResourcesUpdate | None:
         """Return the latest version of the resources; None when there is none."""
-        return self._read_resources(await self._ask_async("GET", "/resources/latest"))
+        return await asyncio.to_thread(self.get_latest_resources)
 
     def post_rollout(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
         """Report a rollout; return the server's answer."""
@@ -73,38 +72,24 @@ class AgentLightningClient:
 
     async def post_rollout_async(self, rollout: RolloutLegacy) -> dict[str, Any] | None:
         """Report a rollout; return the server's answer."""
-        return await self._ask_async("POST", "/rollout", rollout.model_dump_json())
+        return await asyncio.to_thread(self.post_rollout, rollout)
 
-    def _ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any] | None:
-        try:
-            return _read(httpx.request(method, self._url(path), content=body, headers=_HEADERS, timeout=self.timeout))
-        except httpx.HTTPError as exc:
-            _log_failure(exc)
-            return None
-
-    async def _ask_async(self, method: str, path: str, body: str | None = None) -> dict[str, Any] | None:
-        try:
-            async with httpx.AsyncClient(timeout=self.timeout) as client:
-                return _read(await client.request(method, self._url(path), content=body, headers=_HEADERS))
-        except httpx.HTTPError as exc:
-            _log_failure(exc)
-            return None
-
-    def _url(self, path: str) -> str:
-        return urljoin(self.endpoint, path)
-
-    def _read_task(self, answer: dict[str, Any] | None) -> Task | None:
+    def _next_task(self) -> Task | None:
+        answer = self._ask("GET", "/task")
         task = None if answer is None else TaskIfAny.model_validate(answer).task
         self.task_count += task is not None
         return task
 
-    def _read_resources(self, answer: dict[str, Any] | None) -> ResourcesUpdate | None:
-        if answer is None:
+    def _ask(self, method: str, path: str, body: str | None = None) -> dict[str, Any] | None:
+        headers = {"Content-Type": "application/json", "X-AgentLightning-Client": "true"}
+        url = urljoin(self.endpoint, path)
+        try:
+            response = httpx.request(method, url, content=body, headers=headers, timeout=self.timeout)
+            answer: dict[str, Any] = response.raise_for_status().json()
+        except httpx.HTTPError as exc:
+            logger.warning("lightning.legacy_request_failed: %s: %s", type(exc).__name__, exc)
             return None
-        unknown = {"create_time": 0, "update_time": 0, "version": 1}  # 0.1 and 0.2 do not say
-        update = ResourcesUpdate.model_validate({**unknown, **answer})
-        self._known[update.resources_id] = update
-        return update
+        return answer
 
 
 class DevTaskLoader(AgentLightningClient):
@@ -156,19 +141,3 @@ class DevTaskLoader(AgentLightningClient):
         if resource_id not in ("latest", self._resources.resources_id):
             raise ValueError(f"there are no resources {resource_id!r}; there are {self._resources.resources_id!r}")
         return self._resources.model_dump()
-
-    async def _ask_async(self, method: str, path: str, body: str | None = None) -> dict[str, Any] | None:
-        return self._ask(method, path, body)
-
-
-_HEADERS = {"Content-Type": "application/json", "X-AgentLightning-Client": "true"}
-
-
-def _read(response: httpx.Response) -> dict[str, Any]:
-    response.raise_for_status()
-    answer: dict[str, Any] = response.json()
-    return answer
-
-
-def _log_failure(error: httpx.HTTPError) -> None:
-    logger.warning("lightning.legacy_request_failed: %s: %s", type(error).__name__, error)

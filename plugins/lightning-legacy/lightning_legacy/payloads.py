@@ -66,14 +66,6 @@ def spans_of(payload: RolloutLegacy, rollout_id: str, attempt_id: str) -> list[S
     return [*spans, *(Span.from_core_fields(core, rollout_id=rollout_id, attempt_id=attempt_id) for core in cores)]
 
 
-def rest_of(payload: RolloutLegacy) -> dict[str, Any]:
-    """Return what an agent sent that spans do not have, for an attempt's metadata."""
-    kept = payload.model_dump(mode="json", include={"logs", "metadata"}, exclude_defaults=True)
-    if payload.triplets and not payload.trace:
-        kept["triplets"] = [triplet.model_dump(mode="json") for triplet in payload.triplets]
-    return {PAYLOAD: kept} if kept else {}
-
-
 async def read_rollout(store: LightningStore, rollout: Rollout) -> RolloutLegacy:
     """Return a rollout that has ended as an algorithm of 0.2 gets it, whichever runner executed it.
 
@@ -99,7 +91,6 @@ def _read_span(item: dict[str, Any], rollout_id: str, attempt_id: str) -> Span:
     ids = {"rollout_id": rollout_id, "attempt_id": attempt_id, "sequence_id": 0}
     if "span_id" in item:
         return Span.model_validate({**item, **ids})
-    resource = item.get("resource") or {}
     return Span.model_validate(
         {
             **ids,
@@ -112,16 +103,9 @@ def _read_span(item: dict[str, Any], rollout_id: str, attempt_id: str) -> Span:
                 {**event, "attributes": event.get("attributes") or {}, "timestamp": _read_time(event["timestamp"])}
                 for event in item.get("events") or ()
             ],
-            "links": [
-                {"context": {**_read_ids(link["context"]), "is_remote": False}, "attributes": link.get("attributes")}
-                for link in item.get("links") or ()
-            ],
             "start_time": _read_time(item["start_time"]),
             "end_time": _read_time(item["end_time"]),
-            "resource": {
-                "attributes": resource.get("attributes") or {},
-                "schema_url": resource.get("schema_url") or "",
-            },
+            "resource": {"attributes": (item.get("resource") or {}).get("attributes") or {}, "schema_url": ""},
         }
     )
 

@@ -1,10 +1,10 @@
 """The runner of the protocol: fetches tasks from a server, calls the agent under a tracer, and reports."""
 
+import asyncio
 import inspect
-import json
 import logging
 import numbers
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from lightning_core.compat.names import RolloutLegacy, Task
 from lightning_core.errors import InvalidResult
 from lightning_core.rewards import sound_final_reward
 from lightning_core.tracer import Tracer
-from lightning_core.types import ResourcesUpdate, Span, Triplet
+from lightning_core.types import NamedResources, Span, Triplet
 from lightning_legacy.client import AgentLightningClient
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class LegacyAgentRunner:
         client: Where tasks come from.
         tracer: Records what the agent does.
         triplet_exporter: Makes triplets of spans.
-        worker_id: Tells runners apart in logs.
+        worker_id: For the agent, which may look at it.
         max_tasks: After how many tasks `iter` ends; None for never.
     """
 
@@ -58,22 +58,10 @@ class LegacyAgentRunner:
         """Do one task; return whether there were resources for it."""
         task = self.client.poll_next_task()
         assert task is not None
-        resources = (
-            self.client.get_resources_by_id(task.resources_id)
-            if task.resources_id
-            else self.client.get_latest_resources()
-        )
-        if not self._has_resources(task, resources):
+        if (resources := self._resources(task)) is None:
             return False
-        rollout = RolloutLegacy(rollout_id=task.rollout_id, task=task)
-        self._tell("on_rollout_start", task, self, self.tracer)
-        try:
-            with self._tracing():
-                result = self.tracer.trace_run(self._call(task, resources, rollout, is_async=False))
-                rollout = self._read_result(result, rollout)
-        except Exception:
-            logger.exception("lightning.legacy_agent_failed rollout_id=%s", task.rollout_id)
-        self._tell("on_rollout_end", task, rollout, self, self.tracer)
+        with self._recording(task) as rollout:
+            self._put(self.tracer.trace_run(self._call(task, resources, rollout, "rollout")), rollout)
         self.client.post_rollout(rollout)
         return True
 
@@ -81,22 +69,11 @@ class LegacyAgentRunner:
         """Do one task; return whether there were resources for it."""
         task = await self.client.poll_next_task_async()
         assert task is not None
-        resources = await (
-            self.client.get_resources_by_id_async(task.resources_id)
-            if task.resources_id
-            else self.client.get_latest_resources_async()
-        )
-        if not self._has_resources(task, resources):
+        if (resources := await asyncio.to_thread(self._resources, task)) is None:
             return False
-        rollout = RolloutLegacy(rollout_id=task.rollout_id, task=task)
-        self._tell("on_rollout_start", task, self, self.tracer)
-        try:
-            with self._tracing():
-                result = await self.tracer.trace_run_async(self._call(task, resources, rollout, is_async=True))
-                rollout = self._read_result(result, rollout)
-        except Exception:
-            logger.exception("lightning.legacy_agent_failed rollout_id=%s", task.rollout_id)
-        self._tell("on_rollout_end", task, rollout, self, self.tracer)
+        with self._recording(task) as rollout:
+            result = await self.tracer.trace_run_async(self._call(task, resources, rollout, "rollout_async"))
+            self._put(result, rollout)
         await self.client.post_rollout_async(rollout)
         return True
 
@@ -116,6 +93,33 @@ class LegacyAgentRunner:
                 done += await self.run_async()
         return done
 
+    def _resources(self, task: Task) -> NamedResources | None:
+        update = self.client.get_resources_by_id(task.resources_id or "latest")
+        if update is None:
+            logger.error("lightning.legacy_task_skipped rollout_id=%s: it has no resources", task.rollout_id)
+        return None if update is None else update.resources
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
+        self.tracer.init()  # it counts: for many tasks, it does its work once
+        try:
+            yield
+        finally:
+            self.tracer.teardown()
+
+    @contextmanager
+    def _recording(self, task: Task) -> Iterator[RolloutLegacy]:
+        """Let the tracer work during the block, tell the agent of both ends, and log what it raises."""
+        rollout = RolloutLegacy(rollout_id=task.rollout_id, task=task)
+        self.agent.set_runner(self)
+        self._tell("on_rollout_start", task, self, self.tracer)
+        try:
+            with self._tracing():
+                yield rollout
+        except Exception:
+            logger.exception("lightning.legacy_agent_failed rollout_id=%s", task.rollout_id)
+        self._tell("on_rollout_end", task, rollout, self, self.tracer)
+
     def _tell(self, method: str, *arguments: object) -> None:
         """Call a method of the agent, if it has it; its errors are logged, as in 0.2."""
         try:
@@ -123,54 +127,33 @@ class LegacyAgentRunner:
         except Exception:
             logger.exception("lightning.legacy_%s_failed", method)
 
-    def _has_resources(self, task: Task, resources: ResourcesUpdate | None) -> bool:
-        if resources is None:
-            logger.error("lightning.legacy_task_skipped rollout_id=%s: it has no resources", task.rollout_id)
-        return resources is not None
-
-    @contextmanager
-    def _tracing(self) -> Iterator[None]:
-        self.agent.set_runner(self)
-        self.tracer.init()
-        try:
-            yield
-        finally:
-            self.tracer.teardown()
-
-    def _call(self, task: Task, resources: ResourcesUpdate | None, rollout: RolloutLegacy, *, is_async: bool) -> Any:
-        kind = "training" if task.mode == "train" else "validation"
-        method = getattr(self.agent, f"{kind}_rollout_async" if is_async else f"{kind}_rollout")
-        named: dict[str, Any] = {} if resources is None else {"resources": resources.resources}
+    def _call(self, task: Task, resources: NamedResources, rollout: RolloutLegacy, kind: str) -> Any:
+        method = getattr(self.agent, f"{'training' if task.mode == 'train' else 'validation'}_{kind}")
         if "rollout_id" in inspect.signature(method).parameters:
-            return partial(method, task.input, rollout_id=task.rollout_id, **named)
-        return partial(method, task.input, rollout=rollout, **named)
+            return partial(method, task.input, rollout_id=task.rollout_id, resources=resources)
+        return partial(method, task.input, rollout=rollout, resources=resources)
 
-    def _read_result(self, result: Any, rollout: RolloutLegacy) -> RolloutLegacy:
-        """Put together what an agent returned, and what was traced meanwhile."""
-        if isinstance(result, RolloutLegacy):
-            rollout, result = result.model_copy(update={"rollout_id": rollout.rollout_id}), None
-        told: dict[str, Any] = {}
+    def _put(self, result: Any, rollout: RolloutLegacy) -> None:
+        """Fill in what an agent returned, and what was traced meanwhile."""
         spans = self.tracer.get_last_trace()
-        if isinstance(result, numbers.Real):
-            told["final_reward"] = float(result)
-        elif isinstance(result, Sequence) and all(isinstance(item, Triplet) for item in result):
-            told["triplets"] = list(result)
-        elif isinstance(result, Sequence) and all(isinstance(item, ReadableSpan | Span) for item in result):
-            spans = [
-                item if isinstance(item, Span) else Span.from_opentelemetry(item, rollout.rollout_id, "", 0)
-                for item in result
-            ]
-        elif isinstance(result, Sequence) and all(isinstance(item, Mapping) for item in result):
-            told["trace"] = [dict(item) for item in result]
+        if isinstance(result, RolloutLegacy):
+            for name in result.model_fields_set - {"rollout_id"}:
+                setattr(rollout, name, getattr(result, name))
+        elif isinstance(result, numbers.Real):
+            rollout.final_reward = float(result)
+        elif isinstance(result, list) and all(isinstance(item, Triplet) for item in result):
+            rollout.triplets = result
+        elif isinstance(result, list) and all(isinstance(item, ReadableSpan) for item in result):
+            spans = [Span.from_opentelemetry(item, rollout.rollout_id, "", 0) for item in result]
+        elif isinstance(result, list) and all(isinstance(item, dict) for item in result):
+            rollout.trace = result
         elif result is not None:
             raise InvalidResult(
                 f"the agent returned a {type(result).__name__}; allowed are None, a number, a RolloutLegacy, and a "
-                "list of Triplets, spans, or dicts of spans as JSON"
+                "list of Triplets, of OpenTelemetry's spans, or of dicts that are spans as JSON"
             )
-        if spans and "trace" not in told:
-            told["trace"] = [json.loads(span.model_dump_json()) for span in spans]
-            told.setdefault("triplets", self.triplet_exporter(spans))
-        reward = sound_final_reward(spans)
-        if rollout.final_reward is None and reward is not None:
-            told.setdefault("final_reward", reward)
-        return rollout.model_copy(update=told)
+        if spans and rollout.trace is None:
+            rollout.triplets = rollout.triplets or self.triplet_exporter(spans)
+            rollout.trace = [span.model_dump(mode="json") for span in spans]
+        if rollout.final_reward is None:
+            rollout.final_reward = sound_final_reward(spans)

@@ -6,7 +6,6 @@ import hmac
 import json
 import logging
 import secrets
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ from lightning_core.types import (
     RolloutMode,
 )
 from lightning_core.types.text import well_formed_value
-from lightning_legacy.payloads import read_rollout, rest_of, spans_of, task_of, warn_once
+from lightning_legacy.payloads import PAYLOAD, read_rollout, spans_of, task_of, warn_once
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +64,8 @@ class _Claim:
     """As the store has them, with the attempt's key."""
     resources_id: str
     """By this the agent asks for them."""
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when its outcome is in the store."""
+    holding: asyncio.Task[None] = field(init=False)
+    """Keeps its lease."""
 
     def for_agent(self) -> ResourcesUpdate:
         """Return the resources with plain endpoints, whose URLs say which attempt calls: 0.1 knows no others."""
@@ -117,18 +116,13 @@ class AgentLightningServer:
         self.host = host
         self.port = port
         self.store = InMemoryLightningStore() if store is None else store
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """That of the running server, for `asyncio.run_coroutine_threadsafe`."""
-        self.startup_event = threading.Event()
-        """Set while it runs."""
         self.no_more = asyncio.Event()
         """Set when the run has ended, or its store has gone: there are no more tasks."""
         self._key = key
         self._task_timeout_seconds = task_timeout_seconds
         self._claims: dict[str, _Claim] = {}
         self._holding: set[asyncio.Task[None]] = set()
-        self._queued: dict[str, None] = {}
-        self._stopped = asyncio.Event()
+        self._queued: dict[str, None] = {}  # a set that keeps its order
         self._running: AsyncExitStack | None = None
         self._heartbeats: Heartbeats | None = None
 
@@ -155,27 +149,12 @@ class AgentLightningServer:
             self.port = bound.getsockname()[1]
             await listener.open()
             self._running = stack.pop_all()
-        self.loop = asyncio.get_running_loop()
-        self._stopped.clear()
-        self.startup_event.set()
 
     async def stop(self) -> None:
         """Answer the requests under way, give back what agents still have, and stop. Idempotent."""
         running, self._running = self._running, None
         if running is not None:
-            self.startup_event.clear()
-            self.loop = None
             await running.aclose()
-        self._stopped.set()
-
-    async def run_forever(self) -> None:
-        """Serve until `stop` is called, or the caller is cancelled."""
-        if self._running is None:
-            await self.start()
-        try:
-            await self._stopped.wait()
-        finally:
-            await self.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -210,17 +189,16 @@ class AgentLightningServer:
 
     async def poll_completed_rollout(self, rollout_id: str, timeout: float | None = None) -> RolloutLegacy | None:
         """Wait for a rollout that was queued here, for so many seconds; None for no limit."""
-        if rollout_id not in self._queued:
-            return None
-        ended = await self.store.wait_for_rollouts(rollout_ids=[rollout_id], timeout=timeout)
-        if not ended:
-            return None
-        self._queued.pop(rollout_id, None)
-        return await read_rollout(self.store, ended[0])
+        ended = await self._ended([rollout_id], timeout)
+        return ended[0] if ended else None
 
     async def retrieve_completed_rollouts(self) -> list[RolloutLegacy]:
         """Return every rollout that was queued here, has ended, and was not returned before."""
-        ended = await self.store.wait_for_rollouts(rollout_ids=list(self._queued), timeout=0)
+        return await self._ended(list(self._queued), 0)
+
+    async def _ended(self, rollout_ids: list[str], timeout: float | None) -> list[RolloutLegacy]:
+        queued = [rollout_id for rollout_id in rollout_ids if rollout_id in self._queued]
+        ended = await self.store.wait_for_rollouts(rollout_ids=queued, timeout=timeout)
         for rollout in ended:
             self._queued.pop(rollout.rollout_id, None)
         return [await read_rollout(self.store, rollout) for rollout in ended]
@@ -230,7 +208,6 @@ class AgentLightningServer:
     def _application(self) -> Starlette:
         routes = (
             ("/task", "GET", self._give_task),
-            ("/resources/latest", "GET", self._give_latest_resources),
             ("/resources/{resources_id}", "GET", self._give_resources),
             ("/rollout", "POST", self._take_rollout),
         )
@@ -282,9 +259,9 @@ class AgentLightningServer:
         own_id = f"{resources.resources_id}.{rollout.attempt.attempt_id}"  # clients keep resources by their ids
         claim = _Claim(rollout, resources, own_id if is_own else resources.resources_id)
         self._claims[rollout.rollout_id] = claim
-        holding = asyncio.create_task(self._hold(claim), name=f"claim of {rollout.rollout_id}")
-        self._holding.add(holding)
-        holding.add_done_callback(self._holding.discard)
+        claim.holding = asyncio.create_task(self._hold(claim), name=f"claim of {rollout.rollout_id}")
+        self._holding.add(claim.holding)
+        claim.holding.add_done_callback(self._holding.discard)
         return TaskIfAny(is_available=True, task=task_of(rollout, claim.resources_id))
 
     async def _resources(self, rollout: AttemptedRollout) -> ResourcesUpdate:
@@ -296,20 +273,17 @@ class AgentLightningServer:
         key = self.store.attempt_key(rollout.attempt)
         return update.model_copy(update={"resources": of_attempt(update.resources, rollout.attempt, key)})
 
-    async def _give_latest_resources(self, request: Request) -> ResourcesUpdate:
-        update = await self.store.get_latest_resources()
-        if update is None:
-            raise LookupError("no resources have been set")
-        return update
-
     async def _give_resources(self, request: Request) -> ResourcesUpdate:
         resources_id = request.path_params["resources_id"]
         for claim in self._claims.values():
             if claim.resources_id == resources_id:
                 return claim.for_agent()
-        update = await self.store.get_resources_by_id(resources_id)
+        is_latest = resources_id == "latest"
+        update = await (
+            self.store.get_latest_resources() if is_latest else self.store.get_resources_by_id(resources_id)
+        )
         if update is None:
-            raise LookupError(f"there are no resources {resources_id!r}")
+            raise LookupError("no resources have been set" if is_latest else f"there are no resources {resources_id!r}")
         return update
 
     async def _take_rollout(self, request: Request) -> GenericResponse:
@@ -326,8 +300,11 @@ class AgentLightningServer:
             )
         try:
             await self._report(claim, sent)
+        except StoreError as exc:  # agents do not send it again
+            await give_back(self.store, claim.rollout, may_requeue=True, reason=f"its outcome was not stored: {exc}")
+            raise
         finally:
-            claim.closed.set()
+            claim.holding.cancel()
         return GenericResponse(status="ok", message=f"Rollout {rollout_id} received and stored.")
 
     async def _report(self, claim: _Claim, sent: object) -> None:
@@ -338,8 +315,8 @@ class AgentLightningServer:
             spans = spans_of(payload, rollout_id, attempt_id)
             check_rewards(spans)
             outcome.spans = list(await self.store.add_many_spans(spans))
-            if rest := rest_of(payload):
-                await self.store.update_attempt(rollout_id, attempt_id, add_metadata=rest)
+            if rest := payload.model_dump(mode="json", include={"logs", "metadata"}, exclude_defaults=True):
+                await self.store.update_attempt(rollout_id, attempt_id, add_metadata={PAYLOAD: rest})
         except (InvalidRequest, InvalidResult, ValueError) as exc:  # what the agent sent
             outcome.end_with(exc.with_traceback(None))  # it was not raised in the agent
         try:
@@ -349,29 +326,18 @@ class AgentLightningServer:
         await report(self.store, rollout, outcome, may_requeue=True)
 
     async def _hold(self, claim: _Claim) -> None:
-        """Keep the lease of a claim until its outcome is in the store, or the agent has had its time."""
+        """Keep the lease of a claim until this is cancelled, or the agent has had its time."""
         assert self._heartbeats is not None
-        rollout, reason = claim.rollout, "the server of its agent was stopped"
-        assignment = Assignment(rollout, self.store)
-        closed = asyncio.create_task(claim.closed.wait())
-        with self._heartbeats.working_on(assignment):
+        reason = "the server of its agent was stopped"
+        with self._heartbeats.working_on(Assignment(claim.rollout, self.store)):
             try:
-                async with assignment.listening():
-                    await asyncio.wait(
-                        (closed, assignment.stopped),
-                        timeout=self._task_timeout_seconds,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    reason = f"its agent sent nothing for {self._task_timeout_seconds:g} s"
-                    if rollout.rollout_id not in self._claims:  # its outcome is under way
-                        await closed
+                await asyncio.sleep(self._task_timeout_seconds)
+                reason = f"its agent sent nothing for {self._task_timeout_seconds:g} s"
             finally:
-                closed.cancel()
-                # Another attempt of the rollout may have been claimed since.
-                if self._claims.get(rollout.rollout_id) is claim:
-                    del self._claims[rollout.rollout_id]
-                    if not assignment.stopped.done():
-                        await give_back(self.store, rollout, may_requeue=True, reason=reason)
+                # It may have been reported; and another attempt of the rollout may have been claimed since.
+                if self._claims.get(claim.rollout.rollout_id) is claim:
+                    del self._claims[claim.rollout.rollout_id]
+                    await give_back(self.store, claim.rollout, may_requeue=True, reason=reason)
 
     async def _release(self) -> None:
         for holding in self._holding:

@@ -26,7 +26,7 @@ from lightning_core import (
     Trainer,
     emit_reward,
 )
-from lightning_core.errors import ConfigError
+from lightning_core.errors import ConfigError, StoreUnavailable
 from lightning_core.rewards import find_final_reward
 from lightning_core.types import Rollout, Span
 
@@ -225,6 +225,22 @@ async def test_a_task_that_is_not_sent_back_is_given_to_another_agent() -> None:
         assert "is not claimed here" in late.json()["detail"]
 
 
+async def test_a_rollout_whose_outcome_cannot_be_stored_is_queued_again_at_once() -> None:
+    class Flickering(InMemoryLightningStore):
+        async def add_many_spans(self, spans: Any) -> Any:
+            raise StoreUnavailable("the store is out of reach")
+
+    store = Flickering()
+    await store.enqueue_rollout("2+3")
+    async with serving(store) as (_, client):
+        task = await claim(client)
+        assert (await report(client, task["rollout_id"], final_reward=1.0)).status_code == 503
+        attempt = await store.get_latest_attempt(task["rollout_id"])
+        assert attempt is not None
+        assert "its outcome was not stored: the store is out of reach" in str(attempt.metadata)
+        assert (await claim(client))["num_claims"] == 2
+
+
 async def until_queued_again(store: InMemoryLightningStore, rollout_id: str) -> None:
     async with asyncio.timeout(20):
         while True:
@@ -274,7 +290,7 @@ async def test_an_algorithm_of_0_2_gets_rollouts_of_agents_old_and_new() -> None
         old, new = await server.queue_task("2+3", mode="train"), await server.queue_task("1+1")
         assert await server.poll_completed_rollout(old, timeout=0.01) is None
         task = await claim(client)
-        triplet = {"prompt": {"token_ids": [1]}, "response": {"token_ids": [2]}, "reward": 0.5, "metadata": {"own": 1}}
+        triplet = {"prompt": {"token_ids": [1]}, "response": {"token_ids": [2]}, "reward": 0.5}
         await report(client, task["rollout_id"], triplets=[triplet], metadata={"seed": 3})
         runner = LitAgentRunner[Any](OtelTracer(), max_rollouts=1)
         with runner.run_context(agent=NewAgent(), store=server.store):
@@ -282,10 +298,9 @@ async def test_an_algorithm_of_0_2_gets_rollouts_of_agents_old_and_new() -> None
 
         first = await server.poll_completed_rollout(old, timeout=20)
         assert first is not None
-        assert first.triplets is not None
-        assert [each.model_dump() for each in first.triplets] == [triplet]
         assert (first.final_reward, first.metadata) == (0.5, {"seed": 3})
-        [call, *_] = TracerTraceToTriplet()(await server.store.query_spans(old))
+        assert first.triplets is not None
+        [call] = first.triplets
         assert (call.prompt["token_ids"], call.response["token_ids"], call.reward) == ([1], [2], 0.5)
         assert await server.get_completed_rollout(old) is None
         [second] = await server.retrieve_completed_rollouts()
