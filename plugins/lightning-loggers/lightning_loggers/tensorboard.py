@@ -3,14 +3,18 @@
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning_core.errors import InvalidComponent
 from lightning_core.runs.loggers import RunLogger
+from lightning_core.runs.manifest import write_atomically
 
 
 class TensorBoardLogger(RunLogger):
     """Writes event files, which `tensorboard --logdir tensorboard` shows; mean and interval of rewards in one chart.
+
+    A run that is resumed writes no step that was written before; the file `last-step` keeps which was the last.
 
     Args:
         log_dir: Where each run gets a folder, named by its id.
@@ -34,16 +38,20 @@ class TensorBoardLogger(RunLogger):
     def open(self, run_id: str) -> None:
         self._folder = os.path.join(self._log_dir, run_id)
         os.makedirs(self._folder, exist_ok=True)
+        self._last_step = Path(self._folder, "last-step")
+        self._written_before = int(self._last_step.read_text()) if self._last_step.exists() else -1
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
+        if step <= self._written_before:  # a run that is resumed goes through ended steps again, knowing less of them
+            return
         if self._writer is None:
-            # A run that is resumed does its last steps again: what was written of them is not shown any more. Without
-            # the suffix it might write over the file of the same second.
-            self._writer = self._make(self._folder, purge_step=step, filename_suffix=f".{time.time_ns()}")
+            # Without the suffix it might write over the file of the same second.
+            self._writer = self._make(self._folder, filename_suffix=f".{time.time_ns()}")
             self._writer.add_custom_scalars_marginchart(["reward/mean", "reward/low", "reward/high"], title="reward")
         for name, value in scalars.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
+        write_atomically(self._last_step, str(step))
 
     def close(self, status: str) -> None:
         if self._writer is not None:

@@ -46,15 +46,18 @@ def read(folder):
 
 folder = "logs/" + train({"name": "tensorboard", "log_dir": "logs"})
 found = read(folder)
-again = TensorBoardLogger(log_dir="logs")  # as when the run is resumed after its first step
-again.open(folder.rpartition("/")[2])
-again.write({"train_reward": 0.5}, 2)
-again.close("succeeded")
-print(json.dumps([found, read(folder)["train_reward"]]))
+for steps in ([0], [1, 2, 3, 3]):  # as when the run is resumed, and ends before its first step; and once more
+    again = TensorBoardLogger(log_dir="logs")
+    again.open(folder.rpartition("/")[2])
+    for step in steps:
+        again.write({"train_reward": 0.5}, step)
+    again.close("interrupted")
+resumed = read(folder)
+print(json.dumps([found, [resumed["train_reward"], resumed["reward/mean"]]]))
 """
 
 
-def test_tensorboard_reads_the_numbers_of_each_step(tmp_path):
+def test_tensorboard_reads_the_numbers_of_each_step_also_of_a_resumed_run(tmp_path):
     # In a process of its own: these libraries import boto3 where it is, which other tests take for an agent's.
     place = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     done = subprocess.run(
@@ -67,7 +70,7 @@ def test_tensorboard_reads_the_numbers_of_each_step(tmp_path):
     (_, low), (_, lower) = read["reward/low"]
     (_, high), (_, higher) = read["reward/high"]
     assert low < lower < 0.4 < higher < high
-    assert resumed == [[1, 0.4], [2, 0.5]]
+    assert resumed == [[[1, 0.4], [2, 0.4], [3, 0.5], [3, 0.5]], read["reward/mean"]]
 
 
 def test_weights_and_biases_keeps_the_run_under_its_own_id(tmp_path, monkeypatch):
