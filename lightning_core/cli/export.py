@@ -57,6 +57,7 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     import glob
     import math
     import os
+    import socket
 
     from lightning_core.errors import ConfigError
     from lightning_core.registry import default_registry
@@ -72,10 +73,12 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     if place.exists():
         raise ConfigError(f"{place} is there already; name another place with -o")
     place.parent.mkdir(parents=True, exist_ok=True)
-    for left in place.parent.glob(f".{glob.escape(place.name)}.*"):
-        if left.suffix[1:].isdecimal() and _is_gone(int(left.suffix[1:])):
-            _remove(left)  # of an export that was killed
-    draft = place.with_name(f".{place.name}.{os.getpid()}")
+    drafts = f".{place.name}.{socket.gethostname()}."
+    for left in place.parent.glob(f"{glob.escape(drafts)}*{_DRAFT}"):
+        pid = left.name.removeprefix(drafts).removesuffix(_DRAFT)
+        if pid.isdecimal() and _is_gone(int(pid)):
+            _remove(left)  # of an export that was killed on this machine
+    draft = place.with_name(f"{drafts}{os.getpid()}{_DRAFT}")
     write_draft = functools.partial(write, folder, draft)
     check_options(f"--to {target}", options, write_draft)
     try:
@@ -88,6 +91,9 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     finally:
         _remove(draft)
     click.echo(written)
+
+
+_DRAFT = ".agl-draft"
 
 
 def _is_gone(pid: int) -> bool:
