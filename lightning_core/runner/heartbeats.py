@@ -384,12 +384,13 @@ class Heartbeats:
 
     def _pause_seconds(self) -> float:
         """How long to wait after a heartbeat, by what is executed now."""
-        executed = tuple(self._assignments.values())
-        if not executed:  # there is no lease to renew
-            return self._interval_seconds * IDLE_INTERVALS
-        limits = [self._store.lease_seconds, *(each.unresponsive_seconds for each in executed)]
-        pauses = [max(limit / BEATS_IN_A_LIMIT, SHORTEST_SECONDS) for limit in limits if limit is not None]
-        return min([self._interval_seconds, *pauses])
+        return self._limit_seconds() if self._assignments else self._interval_seconds * IDLE_INTERVALS
+
+    def _limit_seconds(self) -> float:
+        """The longest pause that keeps what is executed now, or claimed next."""
+        unresponsive = (each.unresponsive_seconds for each in tuple(self._assignments.values()))
+        limits = [limit for limit in (self._store.lease_seconds, *unresponsive) if limit is not None]
+        return min([self._interval_seconds, *(max(each / BEATS_IN_A_LIMIT, SHORTEST_SECONDS) for each in limits)])
 
     async def _beat_on(self) -> None:
         loop, hurried = asyncio.get_running_loop(), asyncio.Event()
@@ -405,7 +406,11 @@ class Heartbeats:
                         await hurried.wait()
                 except TimeoutError:
                     latest = loop.time()
-                    await self._beat(pause_seconds)
+                    await self._beat(self._limit_seconds())  # an idle one, too: there may be a claim meanwhile
+                else:
+                    # A claim is a sign of life. The rhythm stays: runners that claim together do not beat together.
+                    pause_seconds = self._pause_seconds()
+                    latest += (loop.time() - latest) // pause_seconds * pause_seconds
         finally:
             if self._hurry is hurry:  # not that of another block, which began meanwhile
                 self._hurry = None

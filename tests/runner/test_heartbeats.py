@@ -300,6 +300,37 @@ async def test_heartbeat_that_hangs_holds_nobody_up_for_long(
     assert late.exc_info is None
 
 
+@MODES
+async def test_idle_heartbeat_that_hangs_does_not_hold_up_those_of_the_next_claim(
+    mode: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class HangsOnce(HeardStore):
+        hangs = threading.Event()
+
+        async def update_worker(self, *args: Any, **kwargs: Any) -> Worker:
+            worker = await super().update_worker(*args, **kwargs)
+            if len(self.threads) == 2:  # the first idle one
+                self.hangs.set()
+                await asyncio.Event().wait()
+            return worker
+
+    store = HangsOnce(clock=FakeClock(), lease_seconds=0.06)
+
+    @rollout
+    async def agent(task: Any) -> float:
+        await store.next_heartbeats(1)
+        return 1.0
+
+    runner = LitAgentRunner(OtelTracer(), max_rollouts=1, heartbeat_interval=0.06, heartbeat_launch_mode=mode)
+    with runner.run_context(agent=agent, store=store):
+        working = asyncio.create_task(runner.iter())
+        assert await asyncio.to_thread(store.hangs.wait, 20)
+        await store.enqueue_rollout("task")
+        await working
+
+    assert "the store did not answer within 0.02 s" in caplog.text
+
+
 def test_launch_mode_is_checked() -> None:
     with pytest.raises(ValueError, match="heartbeat_launch_mode is 'process'; it is 'thread' or 'asyncio'"):
         LitAgentRunner(OtelTracer(), heartbeat_launch_mode="process")  # type: ignore[arg-type]
