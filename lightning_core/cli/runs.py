@@ -11,6 +11,7 @@ from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from lightning_core.cli.run_report import LoadedRun
     from lightning_core.runs.folder import RunFolder
 
 
@@ -119,11 +120,11 @@ _HOURS = {"h": 1, "d": 24, "w": 168}
 
 
 def _ended_before(root: Path, age: str, *, also_resumable: bool) -> "list[RunFolder]":
-    """Return the runs that ended so long ago; of one that was killed only the start is known."""
+    """Return the runs that ended so long ago; one that was killed did when it last wrote."""
     from lightning_core.cli.run_report import load_runs
     from lightning_core.runs.manifest import now
 
-    said = re.fullmatch(r"(\d+)([hdw])", age)
+    said = re.fullmatch(r"(\d{1,9})([hdw])", age)
     if said is None:
         raise ConfigError(f"--older-than is {age!r}; it is a number of hours, days or weeks, such as 12h, 30d or 2w")
     since = now().timestamp() - int(said[1]) * _HOURS[said[2]] * 3600
@@ -131,7 +132,12 @@ def _ended_before(root: Path, age: str, *, also_resumable: bool) -> "list[RunFol
     return [
         each.folder
         for each in loaded
-        if each.standing != "running"
-        and (also_resumable or not each.manifest.can_be_resumed)
-        and (each.manifest.end or each.manifest.start).timestamp() < since
+        if each.standing != "running" and (also_resumable or not each.manifest.can_be_resumed) and _end_of(each) < since
     ]
+
+
+def _end_of(run: "LoadedRun") -> float:
+    if run.manifest.end is not None:
+        return run.manifest.end.timestamp()
+    folder = run.folder.path
+    return max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -137,29 +138,32 @@ def test_run_is_removed_when_the_answer_is_yes(run: Agl, runs_dir: Path) -> None
 
 
 def test_old_runs_are_removed_by_their_age_and_with_all_those_that_can_be_resumed(run: Agl, runs_dir: Path) -> None:
-    folders = [train(run, runs_dir) for _ in range(5)]
-    old, new, killed, interrupted, going_on = folders
-    for folder in (old, killed, interrupted, going_on):
+    folders = [train(run, runs_dir) for _ in range(6)]
+    old, new, killed, just_killed, interrupted, going_on = folders
+    for folder in (old, killed, just_killed, interrupted, going_on):
         manifest = json.loads(folder.manifest_file.read_text())
         manifest |= {"start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z"}
-        if folder is killed:
+        if folder in (killed, just_killed):
             manifest |= {"outcome": "running", "end": None}
         if folder is interrupted:
             manifest |= {"outcome": "interrupted"}
         folder.manifest_file.write_text(json.dumps(manifest))
+    for path in (*killed.path.iterdir(), killed.path):
+        os.utime(path, (1.6e9, 1.6e9))
     going_on.lock.take()
     try:
         removed = run("runs", "rm", "--older-than", "30d", "--yes")
         assert (removed.exit_code, removed.stdout) == (0, f"removed {old.run_id}\n")
-        assert [folder.path.exists() for folder in folders] == [False, True, True, True, True]
-        none = run("runs", "rm", "--older-than", "99999999999999d", "--all", "--yes")
-        assert none.stdout == "no run ended 99999999999999d ago, or before\n"
+        assert [folder.path.exists() for folder in folders] == [False, True, True, True, True, True]
+        none = run("runs", "rm", "--older-than", "999999999d", "--all", "--yes")
+        assert none.stdout == "no run ended 999999999d ago, or before\n"
         assert run("runs", "rm", "--older-than", "30d", "--all", "--yes").exit_code == 0
     finally:
         going_on.lock.release()
-    assert [folder.path.exists() for folder in folders] == [False, True, False, False, True]
-    wrong = run("runs", "rm", "--older-than", "30 days")
-    assert "--older-than is '30 days'; it is a number of hours, days or weeks" in wrong.stderr
+    assert [folder.path.exists() for folder in folders] == [False, True, False, True, False, True]
+    for age in ("30 days", "9" * 400 + "d"):
+        wrong = run("runs", "rm", "--older-than", age)
+        assert f"--older-than is '{age}'; it is a number of hours, days or weeks" in wrong.stderr
     for both in ((), (new.run_id, "--older-than", "1d")):
         assert "one of the two" in run("runs", "rm", *both).stderr
 
