@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -12,6 +12,9 @@ from click.core import ParameterSource
 from lightning_core.cli.options import runs_dir_option, runs_root
 from lightning_core.errors import ConfigError, InvalidRequest, RunEnded, StoreError
 from lightning_http.messages import DEFAULT_PORT
+
+if TYPE_CHECKING:
+    from lightning_core.runs.folder import RunFolder
 
 PAGE_SIZE = 100
 """How many rollouts are read at once."""
@@ -272,10 +275,11 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
         before = _size(path)
         if content_days is not None and before:
             since = time.time() - content_days * 86_400
-            spared = {each.run_id for each in runs_in(root) if each.manifest().can_be_resumed}
-            dropped = asyncio.run(
-                _drop_content(backend, path, None if folder is None else folder.run_id, spared, since)
-            )
+            if folder is None:
+                spared = {each.run_id for each in runs_in(root) if _may_be_resumed(each)}
+                dropped = asyncio.run(_drop_content(backend, path, None, spared, since))
+            else:
+                dropped = asyncio.run(_drop_content(backend, path, folder.run_id, (), since))
             click.echo(f"dropped the content of {dropped} rollout{'s' * (dropped != 1)}")
         make_smaller(path)
     except StoreError as exc:  # such as one that another process uses
@@ -284,6 +288,16 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
         if folder is not None:
             folder.lock.release()
     click.echo(f"{path} has {_size(path) / 1e6:.1f} MB; it had {before / 1e6:.1f} MB")
+
+
+def _may_be_resumed(run: "RunFolder") -> bool:
+    """Whether a run needs its content; where its manifest is damaged, that is not known."""
+    from lightning_core.errors import RunFolderError
+
+    try:
+        return run.manifest().can_be_resumed
+    except RunFolderError:
+        return True
 
 
 def _size(path: Path) -> int:

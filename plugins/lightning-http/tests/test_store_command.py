@@ -287,6 +287,9 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
         return found
 
     asyncio.run(fill(time.time() - 120 * 86_400))
+    damaged = tmp_path / "runs" / "damaged"
+    damaged.mkdir(parents=True)
+    (damaged / "manifest.json").write_text("{")
     before = path.stat().st_size
     command = ["store", "compact", str(path), "--content-days", "110", "--runs-dir", str(tmp_path / "runs")]
     done = CliRunner().invoke(agl, command, catch_exceptions=False)
