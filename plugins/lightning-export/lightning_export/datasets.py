@@ -81,10 +81,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _finite(each) for name, each in value.items()}
-    if not isinstance(value, list | tuple) or (value and isinstance(value[0], int)):  # token ids
-        return value
-    return [_finite(each) for each in value]
+        return {name: each if name in _WHOLE else _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+_WHOLE = ("prompt_ids", "response_ids", "loss_mask")
+"""Long columns of whole numbers."""
 
 
 @contextmanager

@@ -70,12 +70,12 @@ def test_calls_without_an_answer_and_failed_ones_are_not_learned_from(make_run: 
 
 
 def test_numbers_that_are_not_finite_are_null(make_run: Any) -> None:
-    tokens = {"prompt_token_ids": [1, 2], "response_token_ids": [3, 4], "response_logprobs": [-math.inf, -0.5]}
+    tokens = {"prompt_token_ids": [1, 2], "response_token_ids": [3, 4, 5], "response_logprobs": [0, -math.inf, -0.5]}
     call = {"gen_ai.operation.name": "chat", **tokens}
     make_run(*ROLLOUTS, more=[Span.from_attributes(attributes=call, name="a", start_time=20.0, end_time=21.0)])
     export("--to", "jsonl", "-o", "rows.jsonl", "--rows", "triplets")
     text = Path("rows.jsonl").read_text()
-    assert '"logprobs": [null, -0.5]' in text
+    assert '"logprobs": [0, null, -0.5]' in text
     assert "Infinity" not in text
 
 
