@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from atif import FinalMetrics, Trajectory
+from atif import Trajectory
 
+from lightning_core.adapter.usage import read_usage
 from lightning_core.errors import ConfigError
 from lightning_core.runs.folder import RunFolder
 from lightning_core.types import RolloutMode
@@ -96,7 +97,7 @@ def _write_trial(target: Path, ended: Ended, trajectory: Trajectory) -> _Trial:
     """Write a trajectory, and beside it what harbor's viewer reads of a trial."""
     rollout_id, attempt = ended.rollout.rollout_id, ended.rollout.attempt
     exception = _exception(ended) if ended.rollout.status == "failed" else None
-    agent, used = trajectory.agent, trajectory.final_metrics or FinalMetrics()
+    agent, used = trajectory.agent, read_usage(ended.spans)
     task = f"{ended.rollout.mode or 'task'}-{rollout_id}"
     model = agent.model_name
     times = {"started_at": _moment(attempt.start_time), "finished_at": _moment(attempt.end_time)}
@@ -117,9 +118,9 @@ def _write_trial(target: Path, ended: Ended, trajectory: Trajectory) -> _Trial:
             "model_info": None if model is None else {"name": model},
         },
         "agent_result": {
-            "n_input_tokens": used.total_prompt_tokens,
-            "n_output_tokens": used.total_completion_tokens,
-            "cost_usd": used.total_cost_usd,
+            "n_input_tokens": used.input_tokens,
+            "n_output_tokens": used.output_tokens,
+            "cost_usd": used.cost,
         },
         "verifier_result": {"rewards": rewards_of(ended)} if ended.reward is not None else None,
         "exception_info": exception,
@@ -133,7 +134,7 @@ def _write_trial(target: Path, ended: Ended, trajectory: Trajectory) -> _Trial:
     if exception is not None:
         told = exception["exception_traceback"] or "{exception_type}: {exception_message}".format(**exception)
         (folder / "exception.txt").write_text(told, encoding="utf-8")
-    return _Trial(exception is not None, used.total_cost_usd)
+    return _Trial(exception is not None, used.cost)
 
 
 def _exception(ended: Ended) -> dict[str, Any]:

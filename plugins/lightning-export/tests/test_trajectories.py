@@ -103,6 +103,10 @@ def test_each_conversation_of_an_attempt_is_a_trajectory(make_run: Any) -> None:
     assert [step.message for step in found.steps][2:] == ["", "Yes.", "And then?", "Sun."]
     [other] = found.subagent_trajectories or ()
     assert [step.message for step in other.steps] == ["You code.", "Sort.", "Sorted."]
+    used = json.loads((path.parents[1] / "result.json").read_text())["agent_result"]
+    metrics = [each.final_metrics for each in (found, other) if each.final_metrics is not None]
+    assert used["n_input_tokens"] == sum(each.total_prompt_tokens or 0 for each in metrics) > 0
+    assert metrics[1].total_prompt_tokens
     [run, *_] = invoke("import", "job").split(":")
     for kind, column in (("messages", "messages"), ("trajectories", "response_ids")):
         before, after = ([row[column] for row in rows(each, kind)] for each in ("x1", run))
