@@ -20,6 +20,7 @@ from typing import Any
 
 from lightning_http import LightningStoreClient
 
+from lightning_core.concurrency import Guard
 from lightning_core.types import EnqueueRolloutRequest, Span
 
 RUNNERS = (1, 8, 32)
@@ -227,14 +228,17 @@ def agl_store(*options: str) -> Iterator[tuple[str, int]]:
     """Run `agl store` with these options, on a free port; give its address and the id of its process."""
     command = [sys.executable, "-m", "lightning_core", "store", "--port", "0", "--drain-seconds", "0", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AGL_")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, process_group=0) as process:
         assert process.stdout is not None
+        guard = Guard()  # that it ends with this process, however this one ends
+        guard.protect(process.pid)
         try:
             yield (
                 next(word for line in process.stdout for word in line.split() if word.startswith("http://")),
                 process.pid,
             )
         finally:
+            guard.release()
             process.terminate()
 
 
