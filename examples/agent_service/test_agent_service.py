@@ -123,6 +123,14 @@ async def test_a_failing_engine_is_a_fault(service_url: str, notify_file: Path) 
     assert "the model is out of reach" in answer["fault"]
 
 
+def test_rows_that_cannot_be_guessed_are_an_error_before_anything_starts(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "2 + 3?", "answer": 5}\n{"question": "5 + 5?", "answer": "#### 10"}\n{"text": ""}\n')
+    printed = run(HERE / "train_service.py", "--data", str(rows), "--runs-dir=.", runs=tmp_path, status=1)
+    assert "rows.jsonl needs two rows whose answer is '#### ' and one digit" in printed
+    assert "Traceback" not in printed
+
+
 def test_the_service_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "killed.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(HERE)!r})\n{KILLED}")

@@ -85,7 +85,9 @@ def main() -> int:
     """Do all of it; return the exit status."""
     given = arguments()
     rows = samples_of(load_dataset(given.data or HUB, Path.cwd()))
-    rows = [row for row in rows if len(read_number(row["answer"])) == 1]  # others would never be guessed
+    rows = [row for row in rows if len(read_number(str(row.get("answer")))) == 1]  # others would never be guessed
+    if len(rows) < 2:
+        raise LightningError(f"{given.data or HUB.name} needs two rows whose answer is '#### ' and one digit")
     random.Random(given.seed).shuffle(rows)
     test, train = rows[: len(rows) // 2][:100], rows[len(rows) // 2 :]
     print(f"{len(train)} rows of GSM8K to train on, {len(test)} held out; at most {MAX_TURNS} turns", flush=True)

@@ -2,6 +2,7 @@
 
 import random
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from functools import cache
 from typing import TypedDict
@@ -137,7 +138,7 @@ def same_rows(database: str, query: str, gold: str) -> bool:
         return False
     if "ORDER BY" in gold:
         return got == right
-    return sorted(map(repr, got)) == sorted(map(repr, right))
+    return Counter(got) == Counter(right)
 
 
 def _rows(database: str, query: str) -> list[tuple[object, ...]]:

@@ -68,6 +68,10 @@ def test_a_right_query_that_fails_is_not_an_answer_that_is_wrong() -> None:
         same_rows("pets", "SELECT 1", "SELECT * FROM cats")
 
 
+def test_equal_numbers_are_the_same_whatever_their_type() -> None:
+    assert same_rows("pets", "SELECT COUNT(*) * 1.0 FROM pet", "SELECT COUNT(*) FROM pet")
+
+
 def test_rows_beyond_a_thousand_are_not_read() -> None:
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT {}) SELECT i FROM n"
     assert same_rows("pets", numbers.format(1000), numbers.format(1000))
