@@ -1,5 +1,6 @@
 """The port that `StoreFacade` asks for, over a partition of a MongoDB database."""
 
+import asyncio
 import re
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -268,13 +269,18 @@ class MongoBackend(StoreBackend):
         """Return the numbers of `rollouts`, `attempts`, `spans`, `resources` and `workers` of a run."""
 
         async def counted() -> dict[str, int]:
-            rollouts, attempts = await self._rollouts.count(run_id)
+            (rollouts, attempts), spans, resources, workers = await asyncio.gather(
+                self._rollouts.count(run_id),
+                self._spans.count(run_id),
+                self._documents.count(run_id, "resources"),
+                self._documents.count(run_id, "workers"),
+            )
             return {
                 "rollouts": rollouts,
                 "attempts": attempts,
-                "spans": await self._spans.count(run_id),
-                "resources": await self._documents.count(run_id, "resources"),
-                "workers": await self._documents.count(run_id, "workers"),
+                "spans": spans,
+                "resources": resources,
+                "workers": workers,
             }
 
         return await self._do(counted)

@@ -40,11 +40,12 @@ def _of_those_with(field: str) -> dict[str, Any]:
 
 INDEXES: dict[str, list[IndexModel]] = {
     ROLLOUTS: [
-        _index("in_order", _RUN, "number"),
+        # With the attempts, so that statistics need no documents.
+        _index("in_order", _RUN, "number", "attempts"),
         _index("queued", _RUN, "ticket", **_of_those_with("ticket")),
         _index("due", _RUN, "deadline", **_of_those_with("deadline")),
         _index("changed", _RUN, "changed"),
-        _index("by_status", _RUN, "status"),
+        _index("by_status", _RUN, "status", "number"),
         _index("by_start", _RUN, "start_time", "number"),
         _index("newest", _RUN, "-start_time", "number"),
         # Unique, so that a request that two servers carry out at the same time claims once.

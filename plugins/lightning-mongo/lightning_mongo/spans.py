@@ -12,7 +12,7 @@ from lightning_core.store.codec.spans import EncodedSpan, SpanReader
 from lightning_core.store.query import Query, select
 from lightning_core.types import Span
 from lightning_mongo import schema, schema as span_range
-from lightning_mongo.conditions import page
+from lightning_mongo.conditions import counted, page
 from lightning_mongo.database import Database, Session
 from lightning_mongo.errors import duplicates
 from lightning_mongo.numbers import Attempt, Last, Numbers, rollouts_gone
@@ -137,7 +137,7 @@ class Spans:
     async def count(self, run_id: str) -> int:
         """Return how many there are."""
         spans, wanted = self._database.collection(schema.SPANS), span_range.of(self._database.run_key(run_id))
-        return await self._database.retried(lambda: spans.count_documents({"_id": wanted}))
+        return await self._database.retried(lambda: counted(spans, {"_id": wanted}))
 
     async def _number(self, attempt: Attempt, spans: Sequence[tuple[int, EncodedSpan]]) -> _Numbered:
         """Number those spans that are new, and take the numbers."""

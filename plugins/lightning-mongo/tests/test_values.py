@@ -151,3 +151,16 @@ async def test_a_span_comes_back_as_it_was(store: MongoLightningStore) -> None:
     assert stored is not None
     assert found.model_dump_json() == stored.model_dump_json()
     await store.aclose()
+
+
+@pytest.mark.parametrize("wanted", [{}, {"status_in": ["queuing"]}, {"sort_by": "start_time", "sort_order": "desc"}])
+async def test_pages_far_behind_follow_one_another(store: MongoLightningStore, wanted: dict[str, Any]) -> None:
+    made = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(2_500)])
+    await store.update_rollout(made[7].rollout_id, status="cancelled")
+    every = [rollout.rollout_id for rollout in await store.query_rollouts(**wanted)]
+    total = len(every)
+    for offset in (999, 1_000, 1_200, 2_000, total - 150, total - 100, total - 30, total, total + 50):
+        page = await store.query_rollouts(**wanted, limit=100, offset=offset)
+        assert [rollout.rollout_id for rollout in page] == every[offset : offset + 100]
+        assert page.total == total
+    await store.aclose()
