@@ -37,6 +37,8 @@ _NAMED_KEYS = re.compile(
 """Names of fields that hold a key in any data, and of span attributes that hold a header. Other names of `_NAMES`, as
 `token`, may be what a task is about."""
 
+_KEY_FIELD = re.compile(r"(api|access|auth|private|secret)[_-]?key", re.IGNORECASE)
+
 _HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
 """Each service has its own name for the header that has its key, so none of them is shown."""
 
@@ -179,7 +181,7 @@ def _without_keys(text: str, known: re.Pattern[str] | None) -> str:
 def hide_keys_in(value: Any) -> Any:
     """Copy a value of mappings and lists, with `hide_keys` done to each text, and `hide_in_prompt` to prompts.
 
-    Fields such as `api_key` are hidden, too.
+    Fields such as `api_key` are hidden, too, also in a text that is JSON.
     """
     if isinstance(value, Mapping):
         return {
@@ -189,7 +191,19 @@ def hide_keys_in(value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [hide_keys_in(item) for item in value]
-    return hide_keys(value) if isinstance(value, str) else value
+    return hide_keys(_hide_in_json(value)) if isinstance(value, str) else value
+
+
+def _hide_in_json(text: str) -> str:
+    """Do what `hide_keys_in` does to the fields of a text that is JSON; one with none to hide stays as it is."""
+    if _KEY_FIELD.search(text) is None or not text.lstrip().startswith(("[", "{")):
+        return text
+    try:
+        said = json.loads(text)
+        hidden = hide_keys_in(said)
+        return text if hidden == said else json.dumps(hidden, ensure_ascii=text.isascii())
+    except (ValueError, RecursionError):  # it only looks so
+        return text
 
 
 def hide_in_text(text: str) -> str:

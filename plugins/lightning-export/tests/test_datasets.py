@@ -144,6 +144,15 @@ def test_redacting_replaces_keys_and_leaves_out_tokens(make_run: Any, monkeypatc
     choices = {"choices": [{"token_ids": [7, 8], "logprobs": {"content": [{"token": "hun"}, {"token": "ter2"}]}}]}
     hidden = redacted(Span.from_attributes(attributes={"output": json.dumps(choices)}, name="a span"))
     assert hidden.attributes["output"] == '{"choices": [{}]}'
+    keys = {"api_key": "ab\\", "secret_key": 1234567890, "x": [{"access_keys": ["hunter2"], "key": "E"}]}
+    nested = json.dumps({"arguments": json.dumps(keys)})
+    hidden = redacted(Span.from_attributes(attributes={"input": nested, "plain": '{"api_key":null}'}, name="a span"))
+    assert hidden.attributes["plain"] == '{"api_key":null}'
+    assert json.loads(json.loads(str(hidden.attributes["input"]))["arguments"]) == {
+        "api_key": "***",
+        "secret_key": "***",
+        "x": [{"access_keys": "***", "key": "E"}],
+    }
     done = CliRunner().invoke(agl, ["export", "x1", "--to", "jsonl", "--rows", "trajectories", "--redact"])
     assert "--redact leaves out token ids" in done.output
     assert not Path("run-x1-jsonl").exists()
