@@ -70,11 +70,12 @@ async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
     from pydantic import ValidationError
 
     from lightning_core.emitter import emit_reward
+    from lightning_core.errors import InvalidRequest
     from lightning_core.registry import default_registry
     from lightning_core.runs.recording import DURABLE
     from lightning_core.store import LightningStore
     from lightning_core.types import Span
-    from lightning_export.trajectories import Own, own_of, spans_of
+    from lightning_export.trajectories import own_of, spans_of
 
     options = {"name": DURABLE, "path": folder.store_file, "run_id": folder.run_id}
     store = default_registry().build("stores", options, expected=LightningStore)
@@ -85,18 +86,20 @@ async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
             try:
                 trajectory = Trajectory.model_validate(found)
                 own, spans = own_of(trajectory), list(spans_of(trajectory))
-                rewards = Own(rewards=trial.rewards).rewards or own.rewards
             except (ValidationError, ValueError) as exc:  # also a timestamp that is not one
                 raise ConfigError(f"{place} is not an ATIF trajectory: {exc}") from exc
             first = next((step.message for step in trajectory.steps if step.source == "user"), "")
             whole = json.loads(trajectory.model_dump_json()) if not isinstance(first, str) else first
-            begun = await store.start_rollout(
-                own.input if "input" in own.model_fields_set else whole,
-                own.mode,
-                metadata={"imported_from": place, "trajectory_id": trajectory.trajectory_id},
-            )
+            try:
+                begun = await store.start_rollout(
+                    own.input if "input" in own.model_fields_set else whole,
+                    own.mode,
+                    metadata={"imported_from": place, "trajectory_id": trajectory.trajectory_id},
+                )
+            except InvalidRequest as exc:  # such as half a character
+                raise ConfigError(f"{place} cannot be stored: {exc}") from exc
             rollout_id, attempt_id = begun.rollout_id, begun.attempt.attempt_id
-            if rewards:
+            if rewards := trial.rewards or own.rewards:
                 spans.append(Span.from_core_fields(emit_reward(rewards, propagate=False)))
             ids = {"rollout_id": rollout_id, "attempt_id": attempt_id}
             await store.add_many_spans([span.model_copy(update=ids) for span in spans])
@@ -116,7 +119,7 @@ async def _read_into(folder: "RunFolder", source: tuple[Path, ...]) -> int:
 class _Trial(NamedTuple):
     """What harbor wrote of a trial beside its trajectory."""
 
-    rewards: dict[str, Any] = {}  # noqa: RUF012  # not changed
+    rewards: dict[str, float] = {}  # noqa: RUF012  # not changed
     exception: Any = None
 
 
@@ -135,12 +138,20 @@ def _documents(sources: tuple[Path, ...]) -> Iterator[tuple[str, Any, _Trial]]:
 
 
 def _trial_beside(path: Path) -> _Trial:
+    from pydantic import ValidationError
+
+    from lightning_export.trajectories import TrialResult
+
     result = path.parent.parent / "result.json"
     found = _parse(result.read_bytes(), str(result)) if result.is_file() else None
     if not isinstance(found, dict):
         return _Trial()
-    rewards = (found.get("verifier_result") or {}).get("rewards") or {}
-    return _Trial({name: value for name, value in rewards.items() if value is not None}, found.get("exception_info"))
+    try:
+        read = TrialResult.model_validate(found)
+    except ValidationError as exc:
+        raise ConfigError(f"{result} is not the result of a trial: {exc}") from exc
+    rewards = (read.verifier_result and read.verifier_result.rewards) or {}
+    return _Trial({name: value for name, value in rewards.items() if value is not None}, read.exception_info)
 
 
 def _failure_of(exception: Any) -> dict[str, str]:
@@ -160,5 +171,5 @@ def _check_version(place: str, found: Any) -> None:
 def _parse(text: bytes, place: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise ConfigError(f"{place} is not JSON: {exc}") from exc

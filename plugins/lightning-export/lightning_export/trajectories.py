@@ -284,6 +284,19 @@ class Own(BaseModel):
     """Of a step: the step whose message this one stands for from now on; 0 for none."""
 
 
+class Verdict(BaseModel):
+    """What harbor's verifier found."""
+
+    rewards: dict[str, FiniteFloat | None] | None = None
+
+
+class TrialResult(BaseModel):
+    """What is read of the `result.json` of one of harbor's trials."""
+
+    verifier_result: Verdict | None = None
+    exception_info: Any = None
+
+
 def own_of(part: Any) -> Own:
     """Return what is ours in the `extra` of a trajectory or a step."""
     return Own.model_validate((part.extra or {}).get(OWN, {}))

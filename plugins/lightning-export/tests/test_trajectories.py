@@ -214,6 +214,33 @@ def test_what_is_not_a_trajectory_is_refused_and_no_run_is_left(
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-x1"]
 
 
+@pytest.mark.parametrize(
+    ("trajectory", "result", "message"),
+    [
+        (json.dumps(PUBLIC), {"verifier_result": "x"}, "result.json is not the result of a trial: "),
+        (json.dumps(PUBLIC), {"verifier_result": {"rewards": [1]}}, "result.json is not the result of a trial: "),
+        (json.dumps(PUBLIC), {"verifier_result": {"rewards": {"r": math.nan}}}, "result.json is not the result of a"),
+        ("[" * 100_000, None, "trajectory.json is not JSON: "),
+        (
+            json.dumps({**PUBLIC, "extra": {"lightning_core": {"input": "\ud800"}}}),
+            None,
+            "trajectory.json cannot be stored: ",
+        ),
+    ],
+    ids=["text", "list", "nan", "deep", "surrogate"],
+)
+def test_what_is_odd_in_a_trial_is_refused_with_its_file(
+    make_run: Any, tmp_path: Path, trajectory: str, result: Any, message: str
+) -> None:
+    make_run()
+    (tmp_path / "t" / "agent").mkdir(parents=True)
+    (tmp_path / "t" / "agent" / "trajectory.json").write_text(trajectory)
+    (tmp_path / "t" / "result.json").write_text(json.dumps(result))
+    done = CliRunner().invoke(agl, ["import", "t"])
+    assert done.exit_code == 2
+    assert message in done.output
+
+
 def test_what_is_not_json_is_refused_with_its_line(make_run: Any, tmp_path: Path) -> None:
     make_run()
     (tmp_path / "odd.jsonl").write_text("\nno JSON\n")
