@@ -105,14 +105,14 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_COLUMN: 100,
     sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 50,  # a comparison is one step, however long it takes
 }
-MAX_STEPS = 1_000_000
+MAX_STEPS = 100_000
 MAX_ROWS = 1_000
 
 
 def connect(database: str) -> sqlite3.Connection:
     """Return a database of its own, in memory, for a query that a model wrote.
 
-    It can only be read: no files, no settings. A query of more than a million steps, or with a value of more than
+    It can only be read: no files, no settings. A query of more than 100,000 steps, or with a value of more than
     1,000 bytes, is an error.
     """
     connection = sqlite3.connect(":memory:", check_same_thread=False)
