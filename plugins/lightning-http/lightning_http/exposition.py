@@ -1,5 +1,6 @@
 """The page that Prometheus reads."""
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,6 +53,7 @@ class Metrics:
         self._tracker.register_histogram("agl.http.latency", _LABELS, LATENCY_BUCKETS, group_level=2)
         self._in_flight = 0
         self._statistics = LightningStoreStatistics()
+        self._counting = asyncio.Lock()
         self._count_again = 0.0
 
     def begin(self) -> None:
@@ -76,10 +78,12 @@ class Metrics:
     async def page(self, store: LightningStore) -> bytes:
         """Return what was counted, and how the store and its workers stand, as Prometheus reads it."""
         workers = await store.query_workers()
-        if (began := time.monotonic()) >= self._count_again:
-            self._statistics = await store.statistics()
-            took = time.monotonic() - began
-            self._count_again = began + (took * SELDOM if took > SLOW_SECONDS else 0.0)
+        if not self._statistics or not self._counting.locked():  # else it shows the last count
+            async with self._counting:
+                if (began := time.monotonic()) >= self._count_again:
+                    self._statistics = await store.statistics()
+                    took = time.monotonic() - began
+                    self._count_again = began + (took * SELDOM if took > SLOW_SECONDS else 0.0)
         standing_now = _standing(self._statistics, workers, time.time())
         standing = CollectorRegistry()
         standing.register(_Now(_families([("agl_http_in_flight", {}, self._in_flight), *standing_now])))
