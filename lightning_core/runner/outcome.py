@@ -164,12 +164,17 @@ class Outcome:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether an error is a `Fault`, says that a model is out of reach, or is a group of nothing else."""
+    """Whether an error is a `Fault`, says that a model is out of reach, or is a group of nothing else.
+
+    An error that was raised from one which says that a model is out of reach says so, too: frameworks have their own.
+    """
     if isinstance(error, BaseExceptionGroup):
         return all(map(is_fault, error.exceptions))
-    return isinstance(error, Fault) or any(
-        (kind.__module__, kind.__qualname__) in OUT_OF_REACH for kind in type(error).__mro__
-    )
+    return isinstance(error, Fault) or _says_out_of_reach(error) or _says_out_of_reach(error.__cause__)
+
+
+def _says_out_of_reach(error: BaseException | None) -> bool:
+    return any((kind.__module__, kind.__qualname__) in OUT_OF_REACH for kind in type(error).__mro__)
 
 
 def describe(error: Exception) -> dict[str, str]:
@@ -204,7 +209,7 @@ def place_of(code: CodeType, line: int) -> str:
 
 def _url_of(error: Exception) -> str | None:
     """Return the URL that a model's client could not reach, without what may be secret in it."""
-    if not any((kind.__module__, kind.__qualname__) in OUT_OF_REACH for kind in type(error).__mro__):
+    if not _says_out_of_reach(error):
         return None
     url = urlsplit(str(getattr(getattr(error, "request", None), "url", "")))
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if url.netloc else None

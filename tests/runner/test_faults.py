@@ -44,19 +44,27 @@ async def test_fault_that_an_agent_raises_is_no_failure_of_it(
     assert "lightning.fault" in caplog.text
 
 
-async def test_model_that_cannot_be_reached_is_a_fault(run_agent: "RunAgent", dead_port: int) -> None:
+@pytest.mark.parametrize(("is_wrapped", "name"), [(False, "APIConnectionError"), (True, "ConnectionError")])
+async def test_model_that_cannot_be_reached_is_a_fault(
+    run_agent: "RunAgent", dead_port: int, is_wrapped: bool, name: str
+) -> None:
     client = openai.AsyncOpenAI(api_key="none", base_url=f"http://127.0.0.1:{dead_port}/v1", max_retries=0)
 
     @rollout
     async def agent(task: Any) -> None:
-        await client.chat.completions.create(model="m", messages=[])
+        try:
+            await client.chat.completions.create(model="m", messages=[])
+        except openai.APIConnectionError as exc:
+            if is_wrapped:
+                raise ConnectionError("no model") from exc  # as CrewAI does
+            raise
 
     ran = await run_agent(agent)
     await client.close()
 
     assert ran.rollout.status == "requeuing"
     assert ran.attempt.metadata is not None
-    assert ran.attempt.metadata["fault"].startswith("APIConnectionError: ")
+    assert ran.attempt.metadata["fault"].startswith(f"{name}: ")
 
 
 async def test_error_of_an_agent_that_only_sounds_like_one_is_a_failure(run_agent: "RunAgent") -> None:
