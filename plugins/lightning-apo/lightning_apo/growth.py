@@ -62,7 +62,7 @@ class Growth:
 
     A branch is one critique of a prompt of the beam, and `branch_factor` edits by it, one after the other: each is an
     edit of that prompt, or of one of the edits that the branch has made so far, drawn by the seed. Where a model fails,
-    that edit is lost, and the branch goes on; without a critique it asks for one again. No branch waits for
+    that edit is lost, and the branch goes on; without a critique it asks for one once more. No branch waits for
     another one. A prompt is run once on training samples, which all its critiques are made from. The result of a branch
     does not depend on the others, so several may come to the same texts.
 
@@ -120,6 +120,8 @@ class Growth:
                 logger.warning("lightning.apo_branch_lost round=%d edit=%s: %s", self._round, place, exc)
                 edit = exc
             found.append((parent, edit))
+            if critique is None and number:
+                break  # it has been asked twice
             if isinstance(edit, Candidate):
                 usable.append(edit)
         return found
@@ -145,9 +147,12 @@ class Growth:
             seed = seed_of("edit", *key, name)
             return await tools.editor.rewrite(shown[name], critique, other_prompts=beside, seed=seed)
 
+        # Failures are not saved: after a resume there may be another parent in this place, or another critique.
+        asked = seed_of(critique, *key_of(parent.texts))
+
         async def edited(name: str) -> str:
             tools.counts["editor_calls"] += 1
-            return tools.spent_on(await tools.saved.once(f"{place}/edit/{name}", lambda: rewrite(name)))
+            return tools.spent_on(await tools.saved.once(f"{place}/edit/{name}/{asked}", lambda: rewrite(name)))
 
         answers = await concurrently(edited(name) for name in self._edited)
         texts = {**parent.texts, **dict(zip(self._edited, answers, strict=True))}

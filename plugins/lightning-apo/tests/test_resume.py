@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from aiohttp import web
 from lightning_apo import APO
 from lightning_apo.saved import ANSWERS, STATE
 from toy_models import ToyModels
@@ -74,6 +75,25 @@ async def test_a_search_killed_at_any_moment_ends_as_if_it_had_not_been(models: 
     # What had ended was not run again: each prompt once on each sample of a step, but for what was running.
     ended = await run.store.query_rollouts(status_in=["succeeded"])  # type: ignore[attr-defined]
     assert len(ended) == len(whole.rollouts)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+async def test_what_failed_before_the_kill_and_succeeds_after_it_leaves_the_parents_true(
+    models: ToyModels, seed: int
+) -> None:
+    def fail_at_first(request_seed: int) -> web.Response | None:
+        asked = len(models.texts("editor"))
+        return web.json_response({}, status=503) if models.requests[-1]["model"] == "editor" and asked <= 2 else None
+
+    models.reply = fail_at_first
+    run = a_run()
+    await killed(models, run, after=14, seed=seed, branch_factor=8)
+    candidates = (await search(models, run, seed=seed, branch_factor=8))["candidates"]
+
+    assert len(candidates) > 10
+    for candidate in candidates[1:]:
+        head, _, *rest = candidate["texts"]["main"].split("\n")  # an edit adds the second line
+        assert [head, *rest] == candidates[candidate["parent"]]["texts"]["main"].split("\n")
 
 
 async def test_answers_that_were_given_are_not_asked_for_again(models: ToyModels) -> None:
