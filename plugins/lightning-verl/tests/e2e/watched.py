@@ -70,7 +70,7 @@ def train(*arguments: str, cwd: Path, script: str = "letters.py", seconds: float
     return Ran(status, output, _left(mark), cwd)
 
 
-def _left(mark: str, seconds: float = 30.0) -> list[str]:
+def _left(mark: str, seconds: float = 90.0) -> list[str]:
     """Return what is left of a training after a while: its processes have its mark in their environment."""
     deadline = time.monotonic() + seconds
     while True:
