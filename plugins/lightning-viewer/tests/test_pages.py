@@ -51,6 +51,7 @@ async def test_nothing_serious_stands_in_the_way_of_a_reader(runs: list[RunFolde
         await page.goto(f"{url}/#/rollouts")
         await look("rollouts", "60 of 60 rollouts")
         await page.goto(f"{url}/#/rollouts?status=succeeded&order=best")
+        await shows(page, "58 of 60 rollouts")  # not the rows of the page before
         await page.locator("td.sample a").first.click()
         await look("trace", "Conversation", "find_order", "reward 1.00")
         await page.get_by_label("tokens", exact=True).check()
@@ -60,6 +61,7 @@ async def test_nothing_serious_stands_in_the_way_of_a_reader(runs: list[RunFolde
         await expect(page.locator("button.span").nth(1)).to_have_attribute("aria-expanded", "true")
         await check(page, f"span-{width}-{theme}")
         await page.goto(f"{url}/#/rollouts?status=failed")
+        await shows(page, "2 of 60 rollouts")  # not the rows of the page before
         await page.locator("td.sample a").first.click()
         await look("failed", "there is no order of customer")
         await page.goto(f"{url}/#/prompts")
