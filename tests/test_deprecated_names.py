@@ -8,7 +8,7 @@ import pytest
 
 import lightning_core as agl
 from lightning_core.execution import LocalStrategy
-from lightning_core.logs.setup import reset_logging
+from lightning_core.logs import reset_logging
 
 
 def test_configure_logger_shows_the_logs_of_one_logger():

@@ -13,10 +13,10 @@ from lightning_core.logs import (
     JsonLinesFormatter,
     KeyValueFormatter,
     RolloutFilter,
+    reset_logging,
     setup_logging,
     setup_module_logging,
 )
-from lightning_core.logs.setup import reset_logging
 from lightning_core.secrets import hide_in_field, hide_in_text, without_secrets
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.tracer import OtelTracer

@@ -88,8 +88,7 @@ def _as_json(value: Any) -> Any:
 
 def show_warnings(context: click.Context, *, verbose: bool = False, level: str = "WARNING") -> None:
     """Show what is logged from a level on, for as long as a command runs; all that is logged where wanted."""
-    from lightning_core.logs import setup_logging  # late: who asks for help does not pay for it
-    from lightning_core.logs.setup import reset_logging
+    from lightning_core.logs import reset_logging, setup_logging  # late: who asks for help does not pay for it
     from lightning_core.secrets import remember_environment
 
     remember_environment()

@@ -16,7 +16,7 @@ from lightning_core.compat.strategies import execute
 from lightning_core.concurrency import in_daemon_thread
 from lightning_core.errors import BudgetExhausted, InvalidAgent, InvalidComponent, LightningError, RunFolderError
 from lightning_core.execution import ExecutionStrategy
-from lightning_core.logs.setup import warn_of_former_loggers
+from lightning_core.logs import warn_of_former_loggers
 from lightning_core.model_proxy import ModelProxy
 from lightning_core.plugins import Hooks
 from lightning_core.runs import FitResult, Progress, RunStatus, compare, count_rollouts

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_core.logs.formats import RolloutFilter
+from lightning_core.logs import RolloutFilter
 
 _PLAIN = (str, int, float, bool, type(None))
 

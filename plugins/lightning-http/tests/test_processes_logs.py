@@ -11,8 +11,7 @@ import pytest
 from lightning_http.pool import StartMethod
 from lightning_http.processes import ProcessesStrategy
 
-from lightning_core.logs import setup_logging
-from lightning_core.logs.setup import reset_logging
+from lightning_core.logs import reset_logging, setup_logging
 from lightning_core.store import InMemoryLightningStore
 from lightning_core.trainer import Trainer
 
