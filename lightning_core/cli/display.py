@@ -1,5 +1,6 @@
-"""What a command shows while a run goes on: a panel on a terminal, lines elsewhere, or JSON lines."""
+"""What a command shows of a run: a panel on a terminal, lines elsewhere, JSON lines, or a file with its result."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,14 +13,37 @@ from rich.console import Console
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
 from lightning_core.algorithm.estimates import Estimate
-from lightning_core.cli.console import JsonLines, plain_console, stdout_for_json
-from lightning_core.cli.result_file import result_record
+from lightning_core.cli.console import JsonLines, plain_console, stdout_for_json, to_json
 from lightning_core.config import Job
 from lightning_core.display.live import Display, LineDisplay, LiveDisplay
+from lightning_core.errors import LightningError
 from lightning_core.runs import FitResult
+from lightning_core.runs.recording import resources_record
 from lightning_core.runs.standing import Snapshot, Standing, expected_rollouts
 from lightning_core.store import LightningStore
 from lightning_core.types import Attempt, NamedResources, Rollout
+
+
+def result_record(result: FitResult) -> dict[str, Any]:
+    """Return a result as JSON has it, without keys. A number that is not finite is null."""
+    record: dict[str, Any] = asdict(result)
+    resources = result.best_resources
+    record["best_resources"] = None if resources is None else resources_record(resources)
+    record["folder"] = None if result.folder is None else str(result.folder)
+    return dict(to_json(record))
+
+
+def write_result(path: Path, result: FitResult) -> None:
+    """Write a result as JSON, without keys.
+
+    Raises:
+        LightningError: When the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(result_record(result), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as exc:
+        raise LightningError(f"cannot write the result to {path}: {exc.strerror}") from exc
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ import yaml
 
 from lightning_core.cli import BUDGET, INTERRUPTED
 from lightning_core.cli.console import show_warnings
-from lightning_core.cli.display import announce, reporting
+from lightning_core.cli.display import announce, reporting, write_result
 from lightning_core.cli.options import runs_root, with_runs_dir
-from lightning_core.cli.result_file import write_result
 from lightning_core.config import Job, default_values, load_job, resolved_values
 from lightning_core.config.model import DATASETS
 from lightning_core.display.live import Display

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm.estimates import estimate, paired_difference
-from lightning_core.cli.result_file import result_record, write_result
+from lightning_core.cli.display import result_record, write_result
 from lightning_core.display.summary import more_budget, print_summary, prompt_diff
 from lightning_core.errors import LightningError
 from lightning_core.runs import BudgetUse, Comparison, FailedHook, Failure, FitResult, RolloutCounts, RunUsage
