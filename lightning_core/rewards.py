@@ -7,10 +7,11 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
-from lightning_core.reported import is_late, is_reported
 from lightning_core.semconv import AGL_ANNOTATION, LightningSpanAttributes, RewardAttributes
+from lightning_core.types.frozen import clone
+from lightning_core.types.span import Span
 
 
 class SpanLike(Protocol):
@@ -299,3 +300,26 @@ def _followed(kept: Any, arrival: Arrival) -> Any:
     if not arrival.is_new:  # a delivery broke off before its reward was noted, or the kept span of this id is another
         return None
     return {"value": value, "sequence_id": arrival.sequence_id, "reported": reported}
+
+
+_REPORTED = LightningSpanAttributes.REPORTED.value
+
+
+def as_reported(span: Span, when: Literal["live", "late"] = "live") -> Span:
+    """Return a copy of a span that is marked as reported.
+
+    Args:
+        span: The span.
+        when: `late` for a span that came after the end of its attempt.
+    """
+    return clone(span, attributes={**span.attributes, _REPORTED: when})
+
+
+def is_reported(attributes: Mapping[str, Any] | None) -> bool:
+    """Tell by a span's attributes whether it was reported."""
+    return attributes is not None and _REPORTED in attributes
+
+
+def is_late(attributes: Mapping[str, Any] | None) -> bool:
+    """Tell by a span's attributes whether it was reported after the end of its attempt."""
+    return attributes is not None and attributes.get(_REPORTED) == "late"

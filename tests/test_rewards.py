@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies as st
 from lightning_core import lifecycle
 from lightning_core.emitter import emit_reward, find_final_reward
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.reported import as_reported
-from lightning_core.rewards import FINAL_REWARD, final_reward_in
+from lightning_core.rewards import FINAL_REWARD, as_reported, final_reward_in
 from lightning_core.semconv import AGL_ANNOTATION
 from lightning_core.store import InMemoryLightningStore, StoreFacade
 from lightning_core.store.memory import MemoryBackend

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import click
 from pydantic import BaseModel
 
-from lightning_core.display.console import plain_console as plain_console
+from lightning_core.display.texts import plain_console as plain_console
 from lightning_core.secrets import hide_keys, hide_keys_in
 
 

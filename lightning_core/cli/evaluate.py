@@ -118,8 +118,7 @@ def evaluation_of(
             say something of the algorithm, which is another one here.
         RunFolderError: When there is no such run, or it has no prompts.
     """
-    from lightning_core.config.files import read_config
-    from lightning_core.config.overrides import override
+    from lightning_core.config.files import override, read_config
     from lightning_core.errors import ConfigError
     from lightning_core.registry import did_you_mean
     from lightning_core.types import PromptTemplate

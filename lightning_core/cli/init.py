@@ -1,7 +1,10 @@
 """`agl init`: a small project to start from."""
 
 import shlex
-from pathlib import Path
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath
 
 import click
 
@@ -27,8 +30,6 @@ def init(folder: Path) -> None:
       cd demo
       agl train config.yaml
     """
-    from lightning_core.cli.scaffold import project_files
-
     project = list(project_files())
     there = [str(folder / place) for place, _ in project if (folder / place).exists()]
     if there:
@@ -52,3 +53,20 @@ def init(folder: Path) -> None:
         )
     enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     click.echo(f"Now: {enter}agl train config.yaml")
+
+
+_SUFFIX = ".template"
+"""So that no tool takes these files for part of the package."""
+
+
+def project_files() -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Give the files of the project, in `scaffold/`: where each belongs, and what is in it; sorted by name."""
+    yield from _files_in(files("lightning_core.cli") / "scaffold", PurePosixPath())
+
+
+def _files_in(folder: Traversable, place: PurePosixPath) -> Iterator[tuple[PurePosixPath, bytes]]:
+    for entry in sorted(folder.iterdir(), key=lambda each: each.name):
+        if entry.is_dir():
+            yield from _files_in(entry, place / entry.name)
+        elif entry.name.endswith(_SUFFIX):
+            yield place / entry.name.removesuffix(_SUFFIX), entry.read_bytes()

@@ -55,8 +55,7 @@ def _comparison(config: Path, labels: Path, overrides: tuple[str, ...]) -> dict[
     from lightning_core.algorithm.labels import LabelAgreement
     from lightning_core.cli.job import class_path
     from lightning_core.config.components import import_path
-    from lightning_core.config.files import read_config
-    from lightning_core.config.overrides import override
+    from lightning_core.config.files import override, read_config
     from lightning_core.errors import ConfigError
 
     reward: Any = override(read_config(config), overrides).values.get("reward")

@@ -18,8 +18,7 @@ from lightning_core.cli.tree import MAX_CHARACTERS, print_trace
 from lightning_core.config.components import import_path, search_first
 from lightning_core.config.files import YamlFault, read_yaml
 from lightning_core.display.summary import MAX_CAUSE_CHARACTERS, hook_lines
-from lightning_core.display.texts import shortened
-from lightning_core.display.words import seconds, usage_words
+from lightning_core.display.texts import seconds, shortened, usage_words
 from lightning_core.errors import BrokenPlugin, ConfigError, RegistryError
 from lightning_core.registry import load_object
 from lightning_core.registry.options import wanted

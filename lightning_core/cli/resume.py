@@ -45,7 +45,7 @@ def resume(
     from lightning_core.cli.gate import end_gate
     from lightning_core.cli.job import all_overrides, check_output, run_job
     from lightning_core.cli.judge import show_agreement
-    from lightning_core.config.overrides import check_overrides
+    from lightning_core.config.files import check_overrides
     from lightning_core.errors import RunFolderError
     from lightning_core.runs.folder import find_run, in_use
     from lightning_core.runs.recording import require_store

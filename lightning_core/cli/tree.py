@@ -12,10 +12,9 @@ from rich.tree import Tree
 from lightning_core.adapter import ModelCall, TraceTree, read_model_calls
 from lightning_core.adapter.calls import has_failed
 from lightning_core.adapter.usage import usage_of
-from lightning_core.display.texts import shortened, visible
-from lightning_core.display.words import seconds, token_words
+from lightning_core.display.texts import seconds, shortened, token_words, visible
 from lightning_core.emitter import get_message_value, get_rewards_from_span
-from lightning_core.reported import is_late
+from lightning_core.rewards import is_late
 from lightning_core.semconv import AGL_EXCEPTION, AGL_OBJECT, LightningSpanAttributes
 from lightning_core.types import Span
 

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry import trace
 
 from lightning_core.adapter.attributes import unflatten
-from lightning_core.emitter.exception import exception_attributes as format_exception_attributes
+from lightning_core.emitter.emission import exception_attributes as format_exception_attributes
 
 __all__ = [
     "check_attributes_sanity",

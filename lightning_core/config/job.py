@@ -26,9 +26,8 @@ from lightning_core.config.components import (
     search_first,
 )
 from lightning_core.config.datasets import Hub, load_dataset
-from lightning_core.config.files import ConfigFile, Place, read_config, tell_numbers
+from lightning_core.config.files import ConfigFile, Place, override, read_config, tell_numbers
 from lightning_core.config.model import COMPONENTS, DATASETS, Config
-from lightning_core.config.overrides import override
 from lightning_core.errors import (
     ConfigError,
     InvalidAgent,

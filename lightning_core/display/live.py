@@ -14,11 +14,9 @@ from rich.table import Table
 
 from lightning_core.adapter.usage import Usage
 from lightning_core.algorithm import describe_failure
-from lightning_core.display.console import plain_console
 from lightning_core.display.panel import failure_words, panel, standing_words
 from lightning_core.display.summary import print_summary
-from lightning_core.display.texts import visible
-from lightning_core.display.words import metric_words
+from lightning_core.display.texts import metric_words, plain_console, visible
 from lightning_core.runs import FitResult, RolloutCounts
 from lightning_core.runs.metrics import merged
 from lightning_core.runs.result import group_failures, pattern_of

@@ -9,8 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lightning_core.display.texts import shortened, visible
-from lightning_core.display.words import metric_words, seconds, usage_words
+from lightning_core.display.texts import metric_words, seconds, shortened, usage_words, visible
 from lightning_core.runs import Failure
 from lightning_core.runs.standing import Snapshot
 

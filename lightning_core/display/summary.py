@@ -7,8 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lightning_core.display.texts import shortened, visible, visible_prompt
-from lightning_core.display.words import metric_words, usage_words
+from lightning_core.display.texts import metric_words, shortened, usage_words, visible, visible_prompt
 from lightning_core.runs import BudgetUse, Comparison, Failure, FitResult, RunUsage
 from lightning_core.runs.result import USAGE_METRICS
 from lightning_core.store import LightningStore

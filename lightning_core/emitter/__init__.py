@@ -1,8 +1,13 @@
 """What an agent calls to say how it went, and how to read that from a trace."""
 
 from lightning_core.emitter.attributes import flatten_attributes
-from lightning_core.emitter.emission import SpanRecordingContext, SpanSink, get_active_sink, with_active_sink
-from lightning_core.emitter.exception import emit_exception
+from lightning_core.emitter.emission import (
+    SpanRecordingContext,
+    SpanSink,
+    emit_exception,
+    get_active_sink,
+    with_active_sink,
+)
 from lightning_core.emitter.links import (
     LinkMatch,
     extract_links_from_attributes,

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lightning_core.emitter.attributes import flatten_attributes, text_of
-from lightning_core.emitter.emission import SpanRecordingContext
-from lightning_core.emitter.exception import exception_attributes
+from lightning_core.emitter.emission import SpanRecordingContext, exception_attributes
 from lightning_core.types import SpanCoreFields, StatusCode, TraceStatus
 
 OK = TraceStatus(status_code="OK")

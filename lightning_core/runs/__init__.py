@@ -2,7 +2,7 @@
 
 from lightning_core.runs.folder import RunFolder
 from lightning_core.runs.held_out import Comparison, compare
-from lightning_core.runs.progress import Progress
+from lightning_core.runs.recording import Progress
 from lightning_core.runs.result import (
     BudgetUse,
     FailedHook,

@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from lightning_core import lifecycle
 from lightning_core.errors import InvalidRequest, InvalidTransition, NotFound
 from lightning_core.lifecycle import RolloutRecord
-from lightning_core.reported import as_reported, is_reported
-from lightning_core.rewards import Arrival, may_have_reward
+from lightning_core.rewards import Arrival, as_reported, is_reported, may_have_reward
 from lightning_core.store.arguments import (
     as_float,
     as_ids,

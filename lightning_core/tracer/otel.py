@@ -13,8 +13,7 @@ from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from lightning_core.emitter import SpanRecordingContext
 from lightning_core.emitter.attributes import flatten_attributes
-from lightning_core.emitter.emission import with_active_sink
-from lightning_core.emitter.exception import exception_attributes
+from lightning_core.emitter.emission import exception_attributes, with_active_sink
 from lightning_core.emitter.recording import OK, LocalRecording, failure_text, failures_recorded, record_locally
 from lightning_core.errors import NoActiveTracer, TracerError
 from lightning_core.tracer.base import Tracer

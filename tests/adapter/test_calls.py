@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lightning_core.adapter import ModelCall, read_model_calls
-from lightning_core.reported import as_reported
+from lightning_core.rewards import as_reported
 from lightning_core.testing.adapter import TraceBuilder
 from lightning_core.types import Event, OtelResource, Span
 

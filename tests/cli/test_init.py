@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lightning_core.cli.init import init
-from lightning_core.cli.scaffold import project_files
+from lightning_core.cli.init import init, project_files
 from lightning_core.registry import Registry
 
 FILES = [

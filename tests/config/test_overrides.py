@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightning_core.config.files import ConfigFile
-from lightning_core.config.overrides import override
+from lightning_core.config.files import ConfigFile, override
 from lightning_core.errors import ConfigError
 
 PATH = Path("config.yaml")

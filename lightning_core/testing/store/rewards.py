@@ -3,8 +3,7 @@
 import pytest
 
 from lightning_core.emitter import emit_reward, find_final_reward
-from lightning_core.reported import as_reported
-from lightning_core.rewards import FINAL_REWARD, final_reward_in
+from lightning_core.rewards import FINAL_REWARD, as_reported, final_reward_in
 from lightning_core.store import LightningStore
 from lightning_core.testing.store.base import StoreBehaviour, begin, span_of
 from lightning_core.types import AttemptedRollout, Span

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from lightning_core.errors import AccessDenied, ConfigError, InvalidRequest
-from lightning_core.reported import as_reported
+from lightning_core.rewards import as_reported
 from lightning_core.types import Span
 from lightning_core.types.span import MAX_SEQUENCE_ID
 

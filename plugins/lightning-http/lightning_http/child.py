@@ -26,7 +26,7 @@ from lightning_core.runner.base import worker_prefix
 from lightning_core.runs.result import FAILED_HOOKS
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
-from lightning_core.store.forwarding import ForwardingStore
+from lightning_core.store.threaded import ForwardingStore
 from lightning_core.types import AttemptedRollout, Worker
 from lightning_http.logs import CarriedRecord, LogLevels, carry_logs
 

@@ -10,7 +10,7 @@ from lightning_core.errors import NotFound, StoreClosed, StoreError
 from lightning_core.lifecycle import ACTIVE_ATTEMPT, ENDED
 from lightning_core.store import UNSET, LightningStore
 from lightning_core.store.base import Unset
-from lightning_core.store.forwarding import ForwardingStore
+from lightning_core.store.threaded import ForwardingStore
 from lightning_core.types import Attempt, AttemptedRollout, AttemptStatus, PaginatedResult, Rollout
 
 logger = logging.getLogger(__name__)

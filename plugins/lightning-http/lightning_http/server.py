@@ -17,7 +17,7 @@ from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore, LightningStoreCapabilities
-from lightning_core.store.forwarding import ForwardingStore
+from lightning_core.store.threaded import ForwardingStore
 from lightning_core.store.tracking import MetricsBackend
 from lightning_core.types import Attempt, AttemptedRollout, Rollout
 from lightning_http.app import application

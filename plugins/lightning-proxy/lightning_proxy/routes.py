@@ -14,7 +14,7 @@ from lightning_core.adapter import read_model_calls
 from lightning_core.emitter import emit_annotation, emit_reward
 from lightning_core.errors import ConfigError, RegistryError
 from lightning_core.registry import did_you_mean
-from lightning_core.reported import as_reported
+from lightning_core.rewards import as_reported
 from lightning_core.types import ProxyLLM, Span, SpanCoreFields
 from lightning_core.types.text import hide_attempt_keys
 from lightning_proxy.call import Call

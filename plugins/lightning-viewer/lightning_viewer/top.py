@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightning_core.display.panel import failure_words, named_rows, sparkline
-from lightning_core.display.texts import visible
-from lightning_core.display.words import metric_words, seconds, usage_words
+from lightning_core.display.texts import metric_words, seconds, usage_words, visible
 from lightning_core.errors import ConfigError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.runs import RunFolder

@@ -8,8 +8,7 @@ from lightning_core.adapter import TraceToTrajectories, read_model_calls
 from lightning_core.adapter.calls import ModelCall, has_failed
 from lightning_core.adapter.usage import usage_of
 from lightning_core.emitter import get_message_value, get_rewards_from_span
-from lightning_core.reported import is_late
-from lightning_core.rewards import NamedReward
+from lightning_core.rewards import NamedReward, is_late
 from lightning_core.semconv import AGL_EXCEPTION, LightningSpanAttributes
 from lightning_core.store import LightningStore
 from lightning_core.types import Span
