@@ -199,7 +199,12 @@ async def _stop(call: "asyncio.Future[Any]", on_abandoned: Callable[[], None]) -
     try:
         if is_task:
             call.add_done_callback(_ignore)
-            await asyncio.wait((call,), timeout=CANCEL_GRACE_SECONDS)
+            stopping = asyncio.ensure_future(asyncio.wait((call,), timeout=CANCEL_GRACE_SECONDS))
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:  # the run ends meanwhile, as this was its last rollout
+                await stopping
+                raise
     finally:
         if not is_task or not call.done():
             on_abandoned()

@@ -70,6 +70,35 @@ async def test_what_an_agent_says_after_its_timeout_counts_for_nothing(
     assert "abandoned" not in caplog.text
 
 
+async def test_agent_that_cleans_up_while_the_run_ends_is_not_abandoned(
+    store: InMemoryLightningStore, loop_clock: "LoopClock", caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the last rollout's does, when it times out."""
+    cleaning, finished = asyncio.Event(), asyncio.Event()
+
+    @rollout
+    async def agent(task: Any) -> None:
+        loop_clock.advance(LIMIT_SECONDS)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await finished.wait()
+
+    await store.enqueue_rollout("task", config=LIMITED)
+    runner = LitAgentRunner(OtelTracer())
+    with runner.run_context(agent=agent, store=store):
+        running = asyncio.create_task(runner.iter())
+        await cleaning.wait()
+        running.cancel()
+        asyncio.get_running_loop().call_soon(finished.set)
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    assert "abandoned" not in caplog.text
+    assert counts_of(await store.get_worker_by_id("worker-0")) == (0, 0)
+
+
 async def test_agent_that_ends_in_time_is_not_touched(make_agent: "MakeAgent", run_agent: "RunAgent") -> None:
     ran = await run_agent(make_agent(lambda: 1.0), config=RolloutConfig(timeout_seconds=60))
 
