@@ -71,7 +71,7 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     folder = find_run(runs_root(runs_dir), run)
     place = (output or Path(f"{folder.run_id}-{target}")).absolute()
     if place.exists():
-        raise ConfigError(f"{place} is there already; name another place with -o")
+        raise _taken(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     drafts = f".{place.name}.{socket.gethostname()}."
     for left in place.parent.glob(f"{glob.escape(drafts)}*{_DRAFT}"):
@@ -84,7 +84,14 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     try:
         written = write_draft(**options)
         if draft.exists():
-            draft.rename(place)
+            try:
+                if not draft.is_dir():
+                    place.open("x").close()  # a file is replaced without an error
+                draft.replace(place)
+            except OSError as exc:
+                if place.exists():
+                    raise _taken(place) from exc  # by another export, meanwhile
+                raise
             written = f"{place}: {written}"
         elif output is not None:
             written += f"; nothing was written to {output}, as --to {target} makes no file"
@@ -94,6 +101,12 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
 
 
 _DRAFT = ".agl-draft"
+
+
+def _taken(place: Path) -> Exception:
+    from lightning_core.errors import ConfigError
+
+    return ConfigError(f"{place} is there already; name another place with -o")
 
 
 def _is_gone(pid: int) -> bool:

@@ -46,6 +46,25 @@ def test_it_is_written_where_nothing_was(run: RunFolder, tmp_path: Path) -> None
         assert (tmp_path / "new" / "folder" / "id").exists()
 
 
+@pytest.mark.parametrize("form", ["file", "folder"])
+def test_of_two_exports_to_one_place_at_once_the_second_is_refused(run: RunFolder, form: str) -> None:
+    place = Path("out")
+
+    def write_second(folder: RunFolder, target: Path) -> str:
+        for path, text in ((target, "second"), (place, "first")):  # the first is finished meanwhile
+            if form == "folder":
+                path.mkdir()
+            (path / "rows" if form == "folder" else path).write_text(text)
+        return "one line"
+
+    with default_registry().register("exports", "lines", write_second):
+        done = CliRunner().invoke(agl, ["export", "1f", "--to", "lines", "-o", "out"])
+    assert done.exit_code == 2
+    assert "out is there already; name another place with -o" in done.output
+    assert (place / "rows" if form == "folder" else place).read_text() == "first"
+    assert sorted(path.name for path in Path().iterdir()) == ["out", "runs"]
+
+
 def send(folder: RunFolder, target: Path) -> str:
     return "sent"
 
