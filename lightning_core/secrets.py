@@ -31,13 +31,13 @@ _NAMES = re.compile(
 
 _NAMED_KEYS = re.compile(
     r"(^|[_.-])(api|access|auth|private|secret)[_-]?keys?$|"
-    r"\.headers?\.([\w-]*[_-])?(authorization|cookie|key|secret|token)$",
+    r"headers?\.([\w-]*[_-])?(authorization|cookie|key|secret|token)$",
     re.IGNORECASE,
 )
-"""Names of fields that hold a key in any data, and of span attributes that hold a header. Other names of `_NAMES`, as
-`token`, may be what a task is about."""
+"""Names of fields that hold a key in any data, and of headers, behind the name of what has them. Other names of
+`_NAMES`, as `token`, may be what a task is about."""
 
-_KEY_FIELD = re.compile(r"(api|access|auth|private|secret)[_-]?key", re.IGNORECASE)
+_KEY_FIELD = re.compile(r"(api|access|auth|private|secret)[_-]?key|headers?\\*\"", re.IGNORECASE)
 
 _HEADERS = re.compile(r"(^|[_-])headers$", re.IGNORECASE)
 """Each service has its own name for the header that has its key, so none of them is shown."""
@@ -178,29 +178,34 @@ def _without_keys(text: str, known: re.Pattern[str] | None) -> str:
     return _replace(_SHAPES, text if known is None else known.sub(_HIDDEN, text))
 
 
-def hide_keys_in(value: Any) -> Any:
+def hide_keys_in(value: Any, name: str = "") -> Any:
     """Copy a value of mappings and lists, with `hide_keys` done to each text, and `hide_in_prompt` to prompts.
 
-    Fields such as `api_key` are hidden, too, also in a text that is JSON.
+    Fields such as `api_key` are hidden, too, and headers such as `Authorization` in a field whose name ends in
+    `headers`; also in a text that is JSON.
+
+    Args:
+        value: What has them.
+        name: What the value is called.
     """
     if isinstance(value, Mapping):
         return {
             key: _hide_in_prompt_of(value, key)
-            or (_hidden(item) if _NAMED_KEYS.search(str(key)) else hide_keys_in(item))
+            or (_hidden(item) if _NAMED_KEYS.search(f"{name}.{key}") else hide_keys_in(item, str(key)))
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [hide_keys_in(item) for item in value]
-    return hide_keys(_hide_in_json(value)) if isinstance(value, str) else value
+        return [hide_keys_in(item, name) for item in value]
+    return hide_keys(_hide_in_json(value, name)) if isinstance(value, str) else value
 
 
-def _hide_in_json(text: str) -> str:
+def _hide_in_json(text: str, name: str) -> str:
     """Do what `hide_keys_in` does to the fields of a text that is JSON; one with none to hide stays as it is."""
-    if _KEY_FIELD.search(text) is None or not text.lstrip().startswith(("[", "{")):
+    if not text.lstrip().startswith(("[", "{")) or _KEY_FIELD.search(f'{name}"{text}') is None:
         return text
     try:
         said = json.loads(text)
-        hidden = hide_keys_in(said)
+        hidden = hide_keys_in(said, name)
         return text if hidden == said else json.dumps(hidden, ensure_ascii=text.isascii())
     except (ValueError, RecursionError):  # it only looks so
         return text

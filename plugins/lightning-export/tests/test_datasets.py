@@ -153,6 +153,15 @@ def test_redacting_replaces_keys_and_leaves_out_tokens(make_run: Any, monkeypatc
         "secret_key": "***",
         "x": [{"access_keys": "***", "key": "E"}],
     }
+    headers = {"Authorization": "plainhunter22", "Accept": "text/html", "x-api-key": ["hunter3"]}
+    asked = {
+        "request.headers": json.dumps(headers),
+        "call": json.dumps([json.dumps({"headers": headers, "cookie": "oats"})]),
+    }
+    hidden = redacted(Span.from_attributes(attributes=asked, name="a span"))
+    shown = {"Authorization": "***", "Accept": "text/html", "x-api-key": "***"}
+    assert json.loads(str(hidden.attributes["request.headers"])) == shown
+    assert json.loads(json.loads(str(hidden.attributes["call"]))[0]) == {"headers": shown, "cookie": "oats"}
     done = CliRunner().invoke(agl, ["export", "x1", "--to", "jsonl", "--rows", "trajectories", "--redact"])
     assert "--redact leaves out token ids" in done.output
     assert not Path("run-x1-jsonl").exists()
