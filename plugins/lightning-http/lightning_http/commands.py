@@ -232,13 +232,14 @@ def backup(source: str, target: str, backend: str, runs_dir: Path | None) -> Non
     help="Also drop what was said in rollouts that ended so many days ago: messages, tokens. Numbers, rewards, "
     "inputs and recorded failures stay. There is no way back.",
 )
+@click.option("--all", "also_resumable", is_flag=True, help="With --content-days: also of runs that could be resumed.")
 @runs_dir_option
-def compact(source: str, backend: str, content_days: float | None, runs_dir: Path | None) -> None:
+def compact(source: str, backend: str, content_days: float | None, also_resumable: bool, runs_dir: Path | None) -> None:
     """Give the room of what was deleted from the store of SOURCE, a run or a file, back to the disk.
 
-    Nothing may use the store meanwhile. Of a run that can be resumed, as it did not succeed, nothing is dropped. In a
-    file that several runs share that is known of those whose folders are among the runs; of others nothing is dropped
-    that have not ended.
+    Nothing may use the store meanwhile. Without --all, nothing is dropped of a run that can be resumed, as it did not
+    succeed. In a file that several runs share that is known of those whose folders are among the runs; of others
+    nothing is dropped that have not ended.
 
     \b
     Example:
@@ -253,6 +254,8 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
 
     if content_days is not None and not math.isfinite(content_days):
         raise ConfigError(f"--content-days is {content_days}; it is a number of days")
+    if also_resumable and content_days is None:
+        raise ConfigError("--all goes with --content-days DAYS")
     make_smaller = getattr(default_registry().load("stores", backend), "compact", None)
     if make_smaller is None:
         raise ConfigError(f"agl does not compact a store {backend!r}; use the tools of its database")
@@ -267,19 +270,19 @@ def compact(source: str, backend: str, content_days: float | None, runs_dir: Pat
     try:
         if folder is not None:
             folder.lock.take()
-            if content_days is not None and folder.manifest().can_be_resumed:
+            if content_days is not None and not also_resumable and folder.manifest().can_be_resumed:
                 raise ConfigError(
                     f"{folder.run_id} has not succeeded, and can be resumed, which needs the content; leave out "
-                    "--content-days"
+                    "--content-days, or give the resume up with --all"
                 )
         before = _size(path)
         if content_days is not None and before:
             since = time.time() - content_days * 86_400
-            if folder is None:
-                spared = {each.run_id for each in runs_in(root) if _may_be_resumed(each)}
-                dropped = asyncio.run(_drop_content(backend, path, None, spared, since))
-            else:
+            if folder is not None:
                 dropped = asyncio.run(_drop_content(backend, path, folder.run_id, (), since))
+            else:
+                spared = None if also_resumable else {each.run_id for each in runs_in(root) if _may_be_resumed(each)}
+                dropped = asyncio.run(_drop_content(backend, path, None, spared, since))
             click.echo(f"dropped the content of {dropped} rollout{'s' * (dropped != 1)}")
         make_smaller(path)
     except StoreError as exc:  # such as one that another process uses
@@ -305,8 +308,12 @@ def _size(path: Path) -> int:
     return sum(each.stat().st_size for each in (path, Path(f"{path}-wal")) if each.is_file())
 
 
-async def _drop_content(backend: str, path: Path, run_id: str | None, spared: Collection[str], since: float) -> int:
-    """Drop the content of rollouts that ended before a time: of one run, or of all that have ended and are not spared.
+async def _drop_content(
+    backend: str, path: Path, run_id: str | None, spared: Collection[str] | None, since: float
+) -> int:
+    """Drop the content of rollouts that ended before a time.
+
+    Of one run, of all that have ended and are not `spared`, or, where that is None, of all.
 
     Returns:
         How many had some.
@@ -322,7 +329,7 @@ async def _drop_content(backend: str, path: Path, run_id: str | None, spared: Co
     try:
         for each in await opened.kept_runs() if run_id is None else [run_id]:
             view = opened.for_run(each)
-            if run_id is None and (each in spared or not await has_ended(view)):
+            if run_id is None and spared is not None and (each in spared or not await has_ended(view)):
                 continue
             offset = 0
             while rollouts := await view.query_rollouts(status_in=sorted(ENDED), limit=PAGE_SIZE, offset=offset):

@@ -261,15 +261,15 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
     async def fill(now: float) -> None:
         clock = FakeClock(now)
         store = sqlite.SqliteLightningStore(path, clock=clock)
-        for run_id in runs:
-            view = store.for_run(run_id)
-            for said in ("old", "new"):
+        for said in ("old", "new"):
+            for run_id in runs:
+                view = store.for_run(run_id)
                 rollout = await view.start_rollout(said)
                 resource = OtelResource(attributes={"process.command_args": f"{run_id} said {said}"})
                 attributes = {"text": os.urandom(50_000).hex(), "number": 1}
                 await view.add_span(span_of(rollout, attributes=attributes).model_copy(update={"resource": resource}))
                 await view.update_attempt(rollout.rollout_id, "latest", status="succeeded")
-                await clock.advance(20 * 86_400)
+            await clock.advance(20 * 86_400)
         for run_id in ("ended", "interrupted"):
             await store.for_run(run_id).end_run()
         await store.aclose()
@@ -302,6 +302,9 @@ def test_compact_drops_old_content_of_runs_that_have_ended_and_makes_the_file_sm
         ("ended", "new"): True,
         **{(run_id, said): True for run_id in ("goes-on", "interrupted") for said in ("old", "new")},
     }
+    everything = CliRunner().invoke(agl, [*command, "--all"], catch_exceptions=False)
+    assert everything.stdout.splitlines()[0] == "dropped the content of 2 rollouts"
+    assert [said for said, has_content in asyncio.run(read()).items() if has_content] == [(run, "new") for run in runs]
     assert path.stat().st_size < before
     assert b"ended said new" in path.read_bytes()
     assert b"ended said old" not in path.read_bytes()
@@ -331,6 +334,10 @@ def test_compact_drops_nothing_of_a_run_that_can_be_resumed(tmp_path, named):
     done = CliRunner().invoke(agl, ["store", "compact", source, "--content-days", "0"])
     assert done.exit_code == 2
     assert "run-1f has not succeeded, and can be resumed" in done.stderr
+    everything = CliRunner().invoke(agl, ["store", "compact", source, "--content-days", "0", "--all"])
+    assert everything.stdout.splitlines()[0] == "dropped the content of 0 rollouts"  # nothing had been said
+    alone = CliRunner().invoke(agl, ["store", "compact", source, "--all"])
+    assert "--all goes with --content-days DAYS" in alone.stderr
     assert CliRunner().invoke(agl, ["store", "compact", source]).exit_code == 0
 
 
