@@ -70,9 +70,9 @@ def engine() -> Iterator[FakeEngine]:
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     engine = FakeEngine()
-    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(20)
     yield engine
-    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(20)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-LIMIT_SECONDS = 15.0
+LIMIT_SECONDS = 30.0
 """2 s are promised; the rest is for a busy machine."""
 
 EXIT_SECONDS = 20.0
@@ -58,6 +58,13 @@ def block(task):
 @rollout
 async def hog(task):
     """Blocks the event loop, and with it everything else."""
+    interrupt = signal.getsignal(signal.SIGINT)
+
+    def note(number, frame):
+        interrupt(number, frame)
+        os.write(1, b"noted\\n")
+
+    signal.signal(signal.SIGINT, note)
     ready()
     time.sleep(60)
 
@@ -231,8 +238,8 @@ def test_second_interrupt_does_not_wait_for_those_who_refuse(folder: Path) -> No
 def test_second_interrupt_ends_an_async_agent_that_blocks_the_loop(folder: Path) -> None:
     with started(folder, "interrupted.py", "hog", "search", "a", "b", "c", "d", "e") as process:
         lines = read_until(process, "ready")
-        process.send_signal(signal.SIGINT)  # noted, but nothing can act on it
-        time.sleep(0.2)  # two signals at once would be one
+        process.send_signal(signal.SIGINT)
+        read_until(process, "noted")  # but nothing can act on it
         rest, seconds = interrupt(process)
     assert rest == ["end interrupted", 'result ["interrupted", {"reward": 0.5}, "the best so far"]']
     assert seconds < LIMIT_SECONDS

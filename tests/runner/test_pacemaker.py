@@ -74,9 +74,9 @@ async def test_work_whose_end_nobody_waits_for_is_ended_with_the_thread(
     blocked = threading.Event()
     async with pacemaker.running(work):
         await work.has_begun()
-        thread.loop.call_soon_threadsafe(blocked.wait, 5)
+        thread.loop.call_soon_threadsafe(blocked.wait, 20)
     pacemaker.release()
-    monkeypatch.setattr(pacemaker_module, "END_SECONDS", 5)
+    monkeypatch.setattr(pacemaker_module, "END_SECONDS", 20)
     blocked.set()
     work.began[0].join(timeout=20)
     gc.collect()

@@ -122,7 +122,7 @@ async def test_sync_agent_is_abandoned_at_its_timeout_and_its_later_emissions_ar
 
     ran = await run_agent(agent, config=LIMITED)
     release.set()
-    assert await asyncio.to_thread(finished.wait, 5)
+    assert await asyncio.to_thread(finished.wait, 20)
 
     assert (ran.rollout.status, ran.attempt.status, ran.failure) == ("failed", "timeout", TIMED_OUT)
     spans = await store.query_spans(ran.rollout.rollout_id)
@@ -153,7 +153,7 @@ async def test_abandoned_agents_and_what_they_lost_are_in_heartbeats_and_in_the_
         assert [outcome.reward for outcome in batch.outcomes] == [None, 1.0]
         assert batch.outcomes[0].failure == "AgentTimeout: the agent ran longer than 60 s"
         release.set()
-        assert await asyncio.to_thread(finished.wait, 5)
+        assert await asyncio.to_thread(finished.wait, 20)
 
     result = await Trainer(algorithm=measure).fit_async(agent)
 
@@ -236,7 +236,7 @@ async def test_runner_that_is_cancelled_tells_of_the_thread_that_it_leaves_behin
             await running
     assert not finished.is_set()
     release.set()
-    assert await asyncio.to_thread(finished.wait, 5)
+    assert await asyncio.to_thread(finished.wait, 20)
 
     worker = await store.get_worker_by_id("worker-0")
     assert counts_of(worker) == (1, 0)
@@ -262,7 +262,7 @@ async def test_abandoned_thread_may_end_after_its_event_loop(loop_clock: "LoopCl
 
     await asyncio.to_thread(asyncio.run, run())
     release.set()
-    await asyncio.to_thread(threads[0].join, 5)
+    await asyncio.to_thread(threads[0].join, 20)
 
     assert not threads[0].is_alive()
 
@@ -291,7 +291,7 @@ async def test_trace_of_an_abandoned_agent_is_not_kept_for_the_sake_of_counting(
             await asyncio.create_task(runner.iter())  # a task knows the last trace that it was in
         release.set()
         while threads:
-            await asyncio.to_thread(threads.pop().join, 5)
+            await asyncio.to_thread(threads.pop().join, 20)
         gc.collect()
         assert [trace() for trace in traces] == [None, None]
 
@@ -301,4 +301,4 @@ async def test_trace_of_an_abandoned_agent_is_not_kept_for_the_sake_of_counting(
         # Counted since `init_worker`, the third one too.
         assert counts_of(await store.get_worker_by_id("worker-0")) == (3, 2)
     release.set()
-    await asyncio.to_thread(threads.pop().join, 5)
+    await asyncio.to_thread(threads.pop().join, 20)

@@ -348,7 +348,7 @@ async def test_abandoned_sync_algorithm_is_logged_and_reports_to_nobody(caplog: 
         await fit
     assert "lightning.algorithm_abandoned" in caplog.text
     go.set()
-    assert await asyncio.to_thread(done.wait, 10)
+    assert await asyncio.to_thread(done.wait, 20)
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def slow_engine() -> Iterator[FakeEngine]:
     thread.start()
     engine = FakeEngine()
     engine.faults = ["never"] * 100
-    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(engine.start(), loop).result(20)
     yield engine
-    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(engine.stop(), loop).result(20)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from process_fixtures import still_alive
 
-INTERRUPT_SECONDS = 15.0
+INTERRUPT_SECONDS = 30.0
 """2 s are promised; the rest is for a busy machine, and for the interpreter to end."""
 
 KILLED_SECONDS = 20.0

@@ -181,7 +181,7 @@ async def test_it_gives_back_what_it_works_on_when_it_is_told_to_end(folder: Pat
             began = time.monotonic()
             process.send_signal(number)
             assert (await end_of(process))[0] == status
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < 30
         found = await store.get_rollout_by_id(waiting.rollout_id)
         assert found is not None
         assert found.status == "requeuing"

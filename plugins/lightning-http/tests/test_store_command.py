@@ -115,18 +115,17 @@ def test_killed_and_started_again_it_goes_on_with_its_run_until_that_has_ended(t
 
 
 def test_stopped_for_longer_than_a_lease_it_takes_nothing_from_living_workers(tmp_path):
-    store = ("--backend", "sqlite", "--path", str(tmp_path / "store.db"), "--set", "lease_seconds=1.0")
+    store = ("--backend", "sqlite", "--path", str(tmp_path / "store.db"), "--set", "lease_seconds=2.0")
 
     async def use(process: subprocess.Popen[str], url: str) -> None:
         async with LightningStoreClient(url) as client:
             await client.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(4)])
             workers = [f"w-{number}" for number in range(4)]
-            for worker in workers:
-                await client.update_worker(worker)
-            claimed = [await client.dequeue_rollout(worker) for worker in workers]
+            await asyncio.gather(*map(client.update_worker, workers))
+            claimed = await asyncio.gather(*map(client.dequeue_rollout, workers))
             process.send_signal(signal.SIGSTOP)
             look = asyncio.create_task(client.query_rollouts())
-            await asyncio.sleep(1.5)  # of the server's process: no clock of ours can stand still for it
+            await asyncio.sleep(2.5)  # of the server's process: no clock of ours can stand still for it
             process.send_signal(signal.SIGCONT)
             await look
             await asyncio.gather(*(client.update_worker(worker) for worker in workers))

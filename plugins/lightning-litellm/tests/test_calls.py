@@ -207,7 +207,7 @@ async def test_a_backend_that_fails_is_told_of(
     make_agent: MakeAgent, engine: FakeEngine, fault: Any, stream: bool, status: int, kind: str
 ) -> None:
     engine.faults = [fault]
-    agent = await make_agent(timeout=2.0)
+    agent = await make_agent(timeout=1.0 if fault == "never" else 20.0)
     async with agent.chat(stream=stream) as response:
         text = await response.text()
     assert response.status == status

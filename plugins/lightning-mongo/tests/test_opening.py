@@ -119,7 +119,7 @@ async def test_where_no_server_answers_it_is_said_in_time() -> None:
         StoreUnavailable, match=r"no MongoDB answers at mongodb://127.0.0.1:\d+ within 0.3 s: .*; start it, or check"
     ) as caught:
         await store.enqueue_rollout("a")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     assert PASSWORD not in "".join(_told(caught.value))
     await store.aclose()
 

@@ -40,7 +40,7 @@ async def test_whoever_waits_waits_on_through_a_restart(replica_set: bool) -> No
 
 async def test_a_server_that_stays_away_is_a_fault_in_time() -> None:
     with Mongod() as mongod:
-        store = MongoLightningStore(mongod.uri, retry_seconds=0.2, connect_seconds=0.2)
+        store = MongoLightningStore(mongod.uri, retry_seconds=0.2, connect_seconds=1.0)
         waiting = asyncio.create_task(store.dequeue_rollout("w", wait_seconds=None))
         await store.enqueue_rollout("a")
         await asyncio.wait_for(waiting, PATIENCE_SECONDS)

@@ -1,8 +1,10 @@
 """What tests of programs share."""
 
+import asyncio
 import os
 import stat
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
 import psutil
@@ -63,6 +65,19 @@ async def run(
     metadata = attempt.metadata or {}
     spans = list(await store.query_spans(queued.rollout_id))
     return Ran(rollout, spans, metadata.get("failure"), metadata.get("fault"))
+
+
+async def run_until_timeout(agent: object, ready: Awaitable[object], *, seconds: float = 60.0) -> Ran:
+    """Let a real runner do one rollout that runs out of its time: so many seconds, which pass when it is ready."""
+
+    async def end() -> None:
+        assert await ready
+        loop = asyncio.get_running_loop()
+        machine_time = loop.time
+        loop.time = lambda: machine_time() + seconds  # type: ignore[method-assign]
+
+    ran, _ = await asyncio.gather(run(agent, config=RolloutConfig(timeout_seconds=seconds)), end())
+    return ran
 
 
 def alive(marker: str) -> list[psutil.Process]:

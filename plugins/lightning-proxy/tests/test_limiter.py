@@ -201,7 +201,7 @@ async def test_new_weights_under_running_agents(
     await proxy.pause()
     engine.began.clear()
     new = asyncio.create_task(agent.chat().__aenter__())
-    draining = asyncio.create_task(proxy.drain(timeout=10))
+    draining = asyncio.create_task(proxy.drain(timeout=20))
     async with http.get(f"{proxy.url}/health"):  # by then the call before it has come
         engine.hold.set()
     assert await draining == Drained(finished=1, aborted=0)
@@ -282,7 +282,7 @@ async def test_a_call_is_not_tried_again_while_new_weights_come(
     await engine.began.wait()
     await proxy.pause()
     engine.hold.set()
-    assert await proxy.drain(timeout=10) == Drained(finished=1, aborted=0)
+    assert await proxy.drain(timeout=20) == Drained(finished=1, aborted=0)
     assert len(engine.received) == 1
     proxy.set_weight_version(2)
     await proxy.resume()

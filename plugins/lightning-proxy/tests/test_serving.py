@@ -329,7 +329,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(
 
     proxy._make = slowly  # type: ignore[method-assign]
     starting = asyncio.create_task(proxy.start())
-    assert await asyncio.to_thread(is_at_it.wait, 10)
+    assert await asyncio.to_thread(is_at_it.wait, 20)
     starting.cancel()
     await asyncio.sleep(0)
     may_go_on.set()

@@ -106,8 +106,10 @@ async def test_a_call_that_waits_for_new_weights_does_not_reach_the_engine(
 async def test_a_request_whose_body_does_not_come_is_told_so(agent: Agent) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", agent.proxy.port)
     path = f"{agent.base}/chat/completions".split(str(agent.proxy.port), 1)[1]
-    writer.write(f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\n".encode())
-    await asyncio.sleep(0.5)  # the server knows of it, and of no more
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\nexpect: 100-continue\r\n\r\n".encode()
+    )
+    await asyncio.wait_for(reader.readuntil(b"100 Continue\r\n\r\n"), 20)  # the server waits for the body
     await agent.proxy.stop()
     answer = (await asyncio.wait_for(reader.read(), 20)).decode()
     writer.close()

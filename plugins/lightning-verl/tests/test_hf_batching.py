@@ -85,7 +85,7 @@ async def test_weights_never_change_in_the_middle_of_a_batch() -> None:
     async with running(echo) as batcher:
         echo.let.clear()
         asking = asyncio.create_task(batcher.ask([1], {}))
-        await asyncio.to_thread(echo.began.wait, 5)
+        await asyncio.to_thread(echo.began.wait, 20)
         updating = asyncio.create_task(batcher.update({"w": 9}, 1))
         await asyncio.sleep(0.05)
         assert not updating.done()
@@ -116,7 +116,7 @@ async def test_an_abort_gives_back_what_there_is_and_may_refuse_the_rest() -> No
     async with running(echo) as batcher:
         echo.let.clear()
         asking = asyncio.create_task(batcher.ask([1], {}))
-        await asyncio.to_thread(echo.began.wait, 5)
+        await asyncio.to_thread(echo.began.wait, 20)
         await batcher.close(abort=True, reject=True)
         assert (await asking).answer.end == "aborted"
         with pytest.raises(Rejected, match="until generation is resumed"):

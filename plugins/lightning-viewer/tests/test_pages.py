@@ -63,7 +63,7 @@ async def test_nothing_serious_stands_in_the_way_of_a_reader(runs: list[RunFolde
         await page.goto(f"{url}/#/rollouts?status=failed")
         await shows(page, "2 of 60 rollouts")  # not the rows of the page before
         await page.locator("td.sample a").first.click()
-        await look("failed", "there is no order of customer")
+        await look("failed", "Conversation", "there is no order of customer")
         await page.goto(f"{url}/#/prompts")
         await look("prompts", "Sample by sample")
         await page.goto(f"{url}/#/compare")

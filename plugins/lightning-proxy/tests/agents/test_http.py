@@ -16,7 +16,7 @@ from lightning_proxy import LLMProxy
 from lightning_proxy.agents import HttpAgent
 from lightning_proxy.openai_backend import OpenAIBackend
 from lightning_proxy.testing import FakeEngine
-from programs import run
+from programs import run, run_until_timeout
 from service_client import Client
 
 from lightning_core import FitResult, Trainer
@@ -24,7 +24,7 @@ from lightning_core.emitter import find_final_reward, get_rewards_from_span
 from lightning_core.errors import InvalidAgent, NoRewards, UnknownComponent
 from lightning_core.registry import default_registry
 from lightning_core.store import InMemoryLightningStore
-from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM, RolloutConfig
+from lightning_core.types import LLM, NamedResources, PromptTemplate, ProxyLLM
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAIN = LLM(endpoint="http://127.0.0.1:1/v1", model="small", sampling_parameters={"temperature": 0.5})
@@ -208,9 +208,9 @@ async def test_timeout_hangs_up(service: Service) -> None:
 
     service.answer = never
 
-    ran = await run(HttpAgent(service.url), config=RolloutConfig(timeout_seconds=0.3))
+    ran = await run_until_timeout(HttpAgent(service.url), service.began.wait())
 
-    assert ran.failure == {"type": "AgentTimeout", "message": "the agent ran longer than 0.3 s"}
+    assert ran.failure == {"type": "AgentTimeout", "message": "the agent ran longer than 60 s"}
     await asyncio.wait_for(service.hung_up.wait(), 20)
 
 

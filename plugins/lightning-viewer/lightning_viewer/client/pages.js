@@ -159,12 +159,18 @@ function Choice({ label, value, options, onChange }) {
  */
 function Field({ label, value, onChange, ...rest }) {
   const [typed, setTyped] = useState(value), timer = useRef(0);
-  useEffect(() => setTyped(value), [value]);
+  useEffect(() => {
+    if (!timer.current) setTyped(value); // else more was typed since
+  }, [value]);
+  useEffect(() => () => clearTimeout(timer.current), []);
   const type = (/** @type {any} */ event) => {
     const now = event.target.value;
     setTyped(now);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => onChange(now), 250);
+    timer.current = setTimeout(() => {
+      timer.current = 0;
+      onChange(now);
+    }, 250);
   };
   return html`<input aria-label=${label} placeholder=${label} value=${typed} onInput=${type} ...${rest} />`;
 }
