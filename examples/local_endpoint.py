@@ -64,6 +64,8 @@ class CannotAnswer(ValueError):
     """The endpoint has nothing to say to this request; the client gets status 400 with the text."""
 
 
+PLAYED = "PLAYED model: OPENAI_API_KEY is not set, so a stand-in on this machine answers."
+
 Answer = Callable[[ChatRequest], str | list[ToolCall]]
 """Stands in for a model: a request in, a text or tool calls out."""
 
@@ -106,7 +108,7 @@ class LocalEndpoint:
     While the run lasts, `OPENAI_BASE_URL` and `OPENAI_API_KEY` lead to it. At its end they are as before.
     """
 
-    def __init__(self, answer: Answer, *, notice: str, yield_to_key: bool) -> None:
+    def __init__(self, answer: Answer, *, notice: str = PLAYED, yield_to_key: bool = True) -> None:
         """Start nothing yet.
 
         Args:

@@ -92,7 +92,7 @@ async def test_clients_of_the_process_reach_the_endpoint_during_a_run_and_only_t
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://before.invalid/v1")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=True)
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.")
 
     await endpoint.lightning_run_start("run-1")
     url = os.environ["OPENAI_BASE_URL"]
@@ -114,7 +114,7 @@ async def test_an_endpoint_that_yields_leaves_a_key_alone(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "real")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    endpoint = LocalEndpoint(echo, notice="A stand-in answers.", yield_to_key=True)
+    endpoint = LocalEndpoint(echo, notice="A stand-in answers.")
     await endpoint.lightning_run_start("run-1")
     assert os.environ["OPENAI_API_KEY"] == "real"
     assert "OPENAI_BASE_URL" not in os.environ

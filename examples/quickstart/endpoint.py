@@ -23,8 +23,5 @@ def answer(request: ChatRequest) -> str | list[ToolCall]:
     return editor.reply(request) or simulated_model.answer(request)
 
 
-class SimulatedEndpoint(LocalEndpoint):
-    """Serves the simulated model during a run, unless there is a key for a real one."""
-
-    def __init__(self) -> None:
-        super().__init__(answer, notice=NOTICE, yield_to_key=True)
+simulated_endpoint = LocalEndpoint(answer, notice=NOTICE)
+"""Serves the simulated model during a run, unless there is a key for a real one."""

@@ -35,7 +35,6 @@ EDITS = (
     "Answer in the fewest words, as they stand in the passage.",
     "You are an expert.",
 )
-NOTICE = "PLAYED model: OPENAI_API_KEY is not set, so a stand-in on this machine answers."
 editor = PromptEditor(EDITS, max_edits=2)
 
 
@@ -66,8 +65,5 @@ def _some_words(question: str) -> str:
     return " ".join(question.split()[:3])
 
 
-class PlayedModel(LocalEndpoint):
-    """Serves the stand-in during a run, unless there is a key for a real model."""
-
-    def __init__(self) -> None:
-        super().__init__(answer, notice=NOTICE, yield_to_key=True)
+played_model = LocalEndpoint(answer)
+"""Serves the stand-in during a run, unless there is a key for a real model."""

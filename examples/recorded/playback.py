@@ -77,8 +77,5 @@ def answer(request: ChatRequest) -> str:
     return improver.reply(request) or play_back(request)
 
 
-class PlaybackEndpoint(LocalEndpoint):
-    """Plays the recorded answers back during a run, also where there is a key for a real model."""
-
-    def __init__(self) -> None:
-        super().__init__(answer, notice=NOTICE, yield_to_key=False)
+playback_endpoint = LocalEndpoint(answer, notice=NOTICE, yield_to_key=False)
+"""Plays the recorded answers back during a run, also where there is a key for a real model."""

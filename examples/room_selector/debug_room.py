@@ -6,7 +6,7 @@ from typing import Any
 
 import rooms
 from room_agent import select_room
-from room_model import PlayedModel
+from room_model import played_model
 
 from lightning_core import (
     InMemoryLightningStore,
@@ -34,21 +34,20 @@ class ShowSpans:
 async def with_runner(*hooks: object) -> None:
     """Run one task past the queue, in this event loop: breakpoints in the agent work."""
     store = InMemoryLightningStore()
-    played = PlayedModel()
-    await played.lightning_run_start("debug")
+    await played_model.lightning_run_start("debug")
     try:
         runner = LitAgentRunner[Any](OtelTracer())
         with runner.run_context(agent=select_room, store=store, hooks=hooks):
             rollout = await runner.step(rooms.train()[0], resources={"prompt_template": PROMPT})
     finally:
-        await played.lightning_run_end("debug", "succeeded")
+        await played_model.lightning_run_end("debug", "succeeded")
     reward = find_final_reward(await store.query_spans(rollout.rollout_id))
     print(f"{rollout.status}; reward {reward}")
 
 
 def with_trainer() -> None:
     """Run a few tasks as `fit` would, with an algorithm that only measures."""
-    trainer = Trainer(n_runners=2, initial_resources={"prompt_template": PROMPT}, hooks=[PlayedModel()])
+    trainer = Trainer(n_runners=2, initial_resources={"prompt_template": PROMPT}, hooks=[played_model])
     print(f"mean reward {trainer.dev(select_room, rooms.train()[:4]).metrics['train_reward']:.2f}")
 
 

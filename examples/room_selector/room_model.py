@@ -41,7 +41,6 @@ EDITS = (
     "The last line is the room's name alone.",
     "Use the tool first.",
 )
-NOTICE = "PLAYED model: OPENAI_API_KEY is not set, so a stand-in on this machine answers."
 editor = PromptEditor(EDITS, max_edits=2)
 
 
@@ -76,11 +75,8 @@ def choose_room(request: ChatRequest) -> str | list[ToolCall]:
     return str(room) if BRIEF.shown(request.prompt, request.seed) else f"I would take {room}, which is free."
 
 
-class PlayedModel(LocalEndpoint):
-    """Serves the stand-in during a run, unless there is a key for a real model."""
-
-    def __init__(self) -> None:
-        super().__init__(answer, notice=NOTICE, yield_to_key=True)
+played_model = LocalEndpoint(answer)
+"""Serves the stand-in during a run, unless there is a key for a real model."""
 
 
 async def serve_forever(port: int = 8123) -> None:

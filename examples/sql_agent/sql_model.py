@@ -39,7 +39,6 @@ EDITS = (
     "Show all details.",
     "You are an expert.",
 )
-NOTICE = "PLAYED model: OPENAI_API_KEY is not set, so a stand-in on this machine answers."
 editor = PromptEditor(EDITS, max_edits=2)
 
 
@@ -73,8 +72,5 @@ def write_query(request: ChatRequest) -> str:
     return f"```sql\n{query}\n```" if PLAIN.shown(prompt, seed) else f"I would ask {query}, I think."
 
 
-class PlayedModel(LocalEndpoint):
-    """Serves the stand-in during a run, unless there is a key for a real model."""
-
-    def __init__(self) -> None:
-        super().__init__(answer, notice=NOTICE, yield_to_key=True)
+played_model = LocalEndpoint(answer)
+"""Serves the stand-in during a run, unless there is a key for a real model."""

@@ -342,7 +342,7 @@ async def test_the_quickstart_killed_and_resumed_finds_the_same_prompt(tmp_path:
     arguments = ["train", str(quickstart / "config.yaml"), "--set", f"test_dataset={held_out}"]
     for name, value in small.items():
         arguments += ["--set", f"algorithm.{name}={value}"]
-    arguments += ["--set", "hooks=['endpoint:SimulatedEndpoint', 'resumed:Killer']"]
+    arguments += ["--set", "hooks=['endpoint:simulated_endpoint', 'resumed:Killer']"]
     for each in ("whole", "killed"):
         (tmp_path / each).mkdir()
     here = {"PYTHONPATH": str(tmp_path), "OPENAI_API_KEY": ""}
