@@ -4,14 +4,16 @@ import asyncio
 import contextvars
 import functools
 import logging
+import os
 import subprocess
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from lightning_core.errors import AgentError, StoreUnavailable
 
@@ -31,6 +33,38 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+class Startable(ABC):
+    """What is started and stopped, and is both by `async with`."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stop it."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.stop()
+
+
+def process_lives(pid: int) -> bool:
+    """Whether there may be a process with this id on this machine; where asking would end it, there may be."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 class EventLoopThread:

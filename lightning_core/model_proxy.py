@@ -1,10 +1,11 @@
 """The interface of a model proxy, as far as a run needs one. `lightning-proxy` has the implementation."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from lightning_core.budget import Budget
+from lightning_core.concurrency import Startable
 from lightning_core.errors import Fault, ProxyError, RegistryError
 from lightning_core.registry import Registry, default_registry
 from lightning_core.store import LightningStore
@@ -14,7 +15,7 @@ KEY_VARIABLE: Final = "AGL_KEY"
 """The environment variable with the key of a store's server and of its proxy."""
 
 
-class ModelProxy(ABC):
+class ModelProxy(Startable):
     """Stands between agents and models: it attributes each call to its attempt, records it, and sends it on.
 
     A run starts it, unless it runs already, and gives its models to agents and algorithms. The default one is

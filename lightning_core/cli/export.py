@@ -59,6 +59,7 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     import os
     import socket
 
+    from lightning_core.concurrency import process_lives
     from lightning_core.errors import ConfigError
     from lightning_core.registry import default_registry
     from lightning_core.registry.options import check_options
@@ -76,7 +77,7 @@ def export(run: str, target: str, output: Path | None, runs_dir: Path | None, **
     drafts = f".{place.name}.{socket.gethostname()}."
     for left in place.parent.glob(f"{glob.escape(drafts)}*{_DRAFT}"):
         pid = left.name.removeprefix(drafts).removesuffix(_DRAFT)
-        if pid.isdecimal() and _is_gone(int(pid)):
+        if pid.isdecimal() and not process_lives(int(pid)):
             _remove(left)  # of an export that was killed on this machine
     draft = place.with_name(f"{drafts}{os.getpid()}{_DRAFT}")
     write_draft = functools.partial(write, folder, draft)
@@ -107,21 +108,6 @@ def _taken(place: Path) -> Exception:
     from lightning_core.errors import ConfigError
 
     return ConfigError(f"{place} is there already; name another place with -o")
-
-
-def _is_gone(pid: int) -> bool:
-    """Whether there is no such process; on Windows, where asking would end it, that is not known."""
-    import os
-
-    if os.name == "nt":
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except PermissionError:  # another user's
-        pass
-    return False
 
 
 def _remove(path: Path) -> None:

@@ -11,8 +11,6 @@ import logging
 import os
 import time
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
 from lightning_http.body import BodyRefused, ClientGone, body_of
@@ -32,6 +30,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from lightning_core.concurrency import Startable
 from lightning_core.errors import ConfigError, InvalidRequest, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
 from lightning_core.store.base import LightningStore
@@ -48,7 +47,7 @@ _NO_KEY_TOKEN = "no-key-needed"
 _PROTOBUF = "application/x-protobuf"
 
 
-class AgentOpsServer:
+class AgentOpsServer(Startable):
     """Takes what AgentOps' SDK sends, in the event loop that starts it.
 
         async with AgentOpsServer(store) as server:
@@ -143,15 +142,6 @@ class AgentOpsServer:
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.close(seconds=_STOP_SECONDS)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, as an ASGI application."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lightning_core.concurrency import EventLoopThread, loop_factory
+from lightning_core.concurrency import EventLoopThread, Startable, loop_factory
 from lightning_core.deprecated import deprecated
 from lightning_core.errors import ConfigError, StoreError
 from lightning_core.model_proxy import KEY_VARIABLE
@@ -167,7 +167,7 @@ _STOP_SECONDS = 5.0
 """How long requests may go on when a server stops."""
 
 
-class LightningStoreServer(ForwardingStore):
+class LightningStoreServer(Startable, ForwardingStore):
     """Serves a store over HTTP, with the REST API of agentlightning 0.3 and more.
 
     It runs in the event loop that starts it:
@@ -395,15 +395,6 @@ class LightningStoreServer(ForwardingStore):
         if os.getpid() == self._owner:
             await self.stop()
         await self.target().aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     # In a thread
 

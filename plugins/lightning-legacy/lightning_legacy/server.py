@@ -9,8 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lightning_http.body import BodyRefused, body_of
 from lightning_http.bounded import ConnectionLimits
@@ -23,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lightning_core.compat.names import GenericResponse, RolloutLegacy, TaskIfAny
+from lightning_core.concurrency import Startable
 from lightning_core.errors import (
     AccessDenied,
     ConfigError,
@@ -76,7 +76,7 @@ class _Claim:
         return self.resources.model_copy(update={"resources_id": self.resources_id, "resources": plain})
 
 
-class AgentLightningServer:
+class AgentLightningServer(Startable):
     """Serves the protocol of agentlightning 0.1 and 0.2 over a store.
 
     Agents claim rollouts at `/task`, fetch what they need at `/resources/...`, and report at `/rollout`. For the store
@@ -155,15 +155,6 @@ class AgentLightningServer:
         running, self._running = self._running, None
         if running is not None:
             await running.aclose()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     # For algorithms of 0.2
 

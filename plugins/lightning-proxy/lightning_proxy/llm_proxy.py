@@ -6,8 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from lightning_http.web_pages import is_loopback
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -283,15 +282,6 @@ class LLMProxy(AddressedProxy):
         if _port is not None:
             self._port = _port
         await self.start()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     def _make(self, store: LightningStore | None) -> ProxyServer:
         """Make what serves calls, in the event loop that it belongs to."""

@@ -7,10 +7,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from aiohttp import web
+
+from lightning_core.concurrency import Startable
 
 Fault = Literal["dies", "dies_mid_stream", "ends_early", "garbage", "garbage_stream", "never", "rejects_fields"]
 """How a call goes wrong: the connection is closed before the answer, in the middle of it, or as if all were well; what
@@ -50,7 +51,7 @@ def render(messages: Sequence[dict[str, Any]]) -> str:
     return "".join([*lines, "a:"])
 
 
-class FakeEngine:
+class FakeEngine(Startable):
     """Serves a model on a free port of this machine.
 
     Everything may be changed while it runs.
@@ -107,15 +108,6 @@ class FakeEngine:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     def _call(self, answer: Callable[[web.Request, dict[str, Any]], Any]) -> Callable[[web.Request], Any]:
         async def handle(request: web.Request) -> web.StreamResponse:

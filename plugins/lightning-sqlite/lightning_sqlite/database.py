@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from lightning_core.concurrency import process_lives
 from lightning_core.errors import InvalidRequest, LightningError, StoreError, StoreFull
 from lightning_sqlite.schema import MIGRATIONS, is_ours, migrate, version_of
 
@@ -273,23 +274,8 @@ def _named(note: Path) -> str:
         pid, host, since = owner["pid"], owner["host"], owner["since"]
     except (OSError, ValueError, KeyError, TypeError):
         return "another program"
-    is_here = host == socket.gethostname()
-    if is_here and not _lives(pid):  # it was killed, and left its note behind
+    is_here, is_pid = host == socket.gethostname(), isinstance(pid, int) and pid > 0
+    if is_here and not (is_pid and process_lives(pid)):  # it was killed, and left its note behind
         return "another program"
     who = "this process" if is_here and pid == os.getpid() else "process"
     return f"{who} {pid} on {host}, since {since}"
-
-
-def _lives(pid: object) -> bool:
-    """Whether there may be a process with this id on this machine."""
-    if os.name != "posix":  # elsewhere to ask is to send something
-        return True
-    if not isinstance(pid, int) or pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # somebody else's
-        return True
-    return True

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from lightning_core.concurrency import process_lives
 from lightning_core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -95,13 +96,7 @@ def _runs(pid: int, mark: str) -> bool:
     try:
         return _mark_of(pid) == mark
     except OSError:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass
-        return True
+        return process_lives(pid)
 
 
 _NAME = f"{VARIABLE}=".encode()

@@ -8,13 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import aiohttp
 from lightning_proxy.agents.program import Program, running
 from lightning_proxy.model_list import ModelConfig
 
+from lightning_core.concurrency import Startable
 from lightning_core.errors import LightningError
 
 OPTIONS: Mapping[str, str] = {
@@ -39,7 +38,7 @@ class VLLMFailed(LightningError):
     """vLLM did not start, or ended by itself."""
 
 
-class VLLMServer:
+class VLLMServer(Startable):
     """Starts vLLM, waits until it answers, and stops it with all that it has started; also when this process is killed.
 
         async with VLLMServer("Qwen/Qwen3-4B") as server:
@@ -136,15 +135,6 @@ class VLLMServer:
         """
         assert self._program is not None
         raise VLLMFailed(f"vLLM ended with status {await self._program.wait()}{_said(self._program)}")
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     def _models(self) -> list[str]:
         """Return the model to start with, and what an adapter needs besides."""
