@@ -256,7 +256,7 @@ class Engine:
         """Make a call, answer the agent, and record it."""
         scope = CancelScope(call)
         call.begin()
-        call.parent = parent_span(call.request.headers.get("traceparent", ""))
+        call.parent = parent_span(call.request.headers)
         call.size = len(call.body)
         ticket = None
         if call.owner is not None:

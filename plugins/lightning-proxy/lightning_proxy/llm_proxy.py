@@ -286,10 +286,11 @@ class LLMProxy(AddressedProxy):
     def _make(self, store: LightningStore | None) -> ProxyServer:
         """Make what serves calls, in the event loop that it belongs to."""
         if self.workers > 1:
-            from lightning_proxy.workers import Plan, WorkerPool
+            from lightning_proxy.workers import State, Task, WorkerPool
 
-            plan = Plan(self.workers, self.key, self._settings, self._capture, self.budget, store)
-            return WorkerPool(plan, model_list=self.model_list, weight_version=self._weight_version)
+            task = Task(store, self.key, self._settings, self._capture)
+            state = State(model_list=self.model_list, weight_version=self._weight_version)
+            return WorkerPool(self.workers, task, state, budget=self.budget)
         service = ProxyService(
             store,
             keys=self._keys,

@@ -11,6 +11,9 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from lightning_http.auth import Identity, Keys, Role, Unauthorized
+from opentelemetry.context import Context
+from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from lightning_core.adapter.genai import JUDGE
 from lightning_core.algorithm.own_calls import is_of_algorithm
@@ -30,6 +33,7 @@ ATTEMPT_HEADER = "x-attempt-id"
 MAX_BOUND = 100_000
 """How many values are remembered that stand for an attempt; the newest."""
 
+_TRACES = TraceContextTextMapPropagator()
 _BAGGAGE_ROLLOUT = LightningResourceAttributes.ROLLOUT_ID.value
 _BAGGAGE_ATTEMPT = LightningResourceAttributes.ATTEMPT_ID.value
 
@@ -146,7 +150,7 @@ class Attribution:
                 yield f"the header {self._header}", owner
             elif slash and rollout_id and attempt_id:
                 yield f"the header {self._header}", Owner(None, rollout_id, attempt_id)
-        if (trace := headers.get("traceparent")) and (owner := self._bound.get(trace_id(trace))) is not None:
+        if (parent := parent_span(headers)) is not None and (owner := self._bound.get(parent[0])) is not None:
             yield "the header traceparent", owner
         if "baggage" in headers:
             baggage = _baggage(headers["baggage"])
@@ -155,22 +159,10 @@ class Attribution:
                 yield "the header baggage", Owner(None, rollout_id, attempt_id)
 
 
-def trace_id(traceparent: str) -> str:
-    """Return the trace id of W3C's header `traceparent`; empty where it is none."""
-    parts = traceparent.strip().split("-")
-    return parts[1] if len(parts) >= 4 and len(parts[1]) == 32 else ""
-
-
-def parent_span(traceparent: str) -> tuple[str, str] | None:
+def parent_span(headers: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the trace id and the parent's span id of W3C's header `traceparent`; None where it is none."""
-    parts = traceparent.strip().lower().split("-")
-    if len(parts) < 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
-        return None
-    try:
-        is_real = int(parts[1], 16) and int(parts[2], 16)
-    except ValueError:
-        return None
-    return (parts[1], parts[2]) if is_real else None
+    parent = get_current_span(_TRACES.extract(headers, Context())).get_span_context()
+    return (format_trace_id(parent.trace_id), format_span_id(parent.span_id)) if parent.is_valid else None
 
 
 def _baggage(header: str) -> dict[str, str]:

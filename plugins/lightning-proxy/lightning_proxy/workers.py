@@ -11,7 +11,7 @@ import sys
 import types
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -46,12 +46,12 @@ class Task:
     """The same for all workers, and for those that replace them."""
 
     store: LightningStore | None
-    """A client of the store's server; None to record nothing."""
+    """None to record nothing. What workers get is a client of its server."""
     key: str | None = field(repr=False)
     settings: Settings
     """Of one worker."""
     capture: Capture
-    has_limits: bool
+    has_limits: bool = False
     """Whether a budget or limits of attempts count calls."""
 
 
@@ -79,15 +79,6 @@ ERRORS: tuple[type[LightningError], ...] = (
 )
 """What may be raised at the other end of a channel; anything else is a `ProxyError` there. A subclass stands before its
 base."""
-
-
-def packed_task(task: Task) -> bytes:
-    """Return the task as bytes.
-
-    Raises:
-        ConfigError: When `redact` cannot be had in another process.
-    """
-    return _packed("redact", task)
 
 
 def require_sendable(model_list: Sequence[Mapping[str, Any]]) -> None:
@@ -217,18 +208,6 @@ _SOUND_SECONDS = 10.0
 _MAX_LOST = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What all workers are made from."""
-
-    workers: int
-    key: str | None
-    settings: Settings
-    capture: Capture
-    budget: Budget | None
-    store: LightningStore | None
-
-
 class WorkerPool(ProxyServer):
     """A proxy in several processes, which accept connections from one socket. Belongs to one event loop.
 
@@ -237,20 +216,23 @@ class WorkerPool(ProxyServer):
     attempts raises `CallsLost`, because what the model said is not known any more.
 
     Args:
-        plan: What the workers are made from.
-        model_list: Which names lead to which backends.
-        weight_version: The version of the weights.
+        count: How many.
+        task: What they do; the settings are those of all of them together.
+        state: What they begin with.
+        budget: The run's; None for no limit.
     """
 
-    def __init__(self, plan: Plan, *, model_list: Sequence[Mapping[str, Any]], weight_version: str | None) -> None:
-        require_sendable(model_list)
-        self._plan = plan
-        self._state = State(model_list=model_list, weight_version=weight_version)
+    def __init__(self, count: int, task: Task, state: State, *, budget: Budget | None) -> None:
+        require_sendable(state.model_list)
+        self._count = count
+        self._task = task
+        self._state = state
+        self._budget = budget
         self._changes = 0
         self._affinity = SessionAffinity()
         self._responses = StoredResponses()
-        self._refusals = RefusalWaits(plan.budget)
-        self._spending = LocalSpending(plan.budget, plan.settings.attempt_limits)
+        self._refusals = RefusalWaits(budget)
+        self._spending = LocalSpending(budget, task.settings.attempt_limits)
         self._workers: list[WorkerProcess] = []
         self._keepers: list[asyncio.Task[None]] = []
         self._lost: OrderedDict[Owner, None] = OrderedDict()
@@ -265,8 +247,8 @@ class WorkerPool(ProxyServer):
         self._listening = bind(host, port)
         self._listening.listen()  # no client is turned away while a worker is replaced
         try:
-            self._packed = packed_task(await self._task())
-            workers = await _all_of([self._start_worker() for _ in range(self._plan.workers)])
+            self._packed = _packed("redact", await self._sendable_task())  # all else can be sent
+            workers = await _all_of([self._start_worker() for _ in range(self._count)])
         except BaseException:
             await self.stop()
             raise
@@ -295,13 +277,12 @@ class WorkerPool(ProxyServer):
             logger.warning("lightning.proxy_worker_did_not_stop pid=%s reason=%s", worker.pid, exc or "took too long")
         await worker.end(STOP_SECONDS)
 
-    async def _task(self) -> Task:
-        plan = self._plan
-        return Task(
-            store=None if plan.store is None else await self._reachable(plan.store),
-            key=plan.key,
-            settings=plan.settings.share_of(plan.workers),
-            capture=plan.capture,
+    async def _sendable_task(self) -> Task:
+        task = self._task
+        return replace(
+            task,
+            store=None if task.store is None else await self._reachable(task.store),
+            settings=task.settings.share_of(self._count),
             has_limits=self._spending.has_limits,
         )
 
@@ -452,7 +433,7 @@ class WorkerPool(ProxyServer):
         statuses = await self._all("status")
         return {
             **sum_of(statuses, weight_version=self._state.weight_version, is_paused=self._state.is_paused),
-            "budget": None if self._plan.budget is None else self._plan.budget.status(),
+            "budget": None if self._budget is None else self._budget.status(),
             "workers": [each.pid for each in asked],
             "worker_restarts": self._restarts,
         }

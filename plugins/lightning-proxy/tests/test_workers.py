@@ -16,7 +16,7 @@ from lightning_proxy import LLMProxy, RemoteProxy
 from lightning_proxy.control import CallsLost, Settings
 from lightning_proxy.spans import Capture
 from lightning_proxy.testing import FakeEngine
-from lightning_proxy.workers import Plan, WorkerPool
+from lightning_proxy.workers import State, Task, WorkerPool
 from proxy_fixtures import Agent, MakeProxy, model
 
 from lightning_core.budget import Budget
@@ -332,9 +332,9 @@ async def test_a_start_that_is_cancelled_leaves_neither_sockets_nor_processes(st
         return {*listening, *here.children()}
 
     before = held()
-    plan = Plan(2, None, Settings(), Capture(), None, store)
+    task = Task(store, None, Settings(), Capture())
     for turns in range(12):  # of the event loop: the store is served to the workers, and they are started
-        pool = WorkerPool(plan, model_list=[], weight_version=None)
+        pool = WorkerPool(2, task, State(), budget=None)
         starting = asyncio.create_task(pool.start("127.0.0.1", 0))
         for _ in range(turns):
             await asyncio.sleep(0)

@@ -2,14 +2,15 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from lightning_core.agent.functions import main_or_first, resolved
-from lightning_core.errors import AgentError, InvalidResult, InvalidTask
+from lightning_core.errors import AgentError, InvalidAgent, InvalidResult, InvalidTask
+from lightning_core.registry import did_you_mean
 from lightning_core.types import LLM, AttemptedRollout, NamedResources, PromptTemplate, ProxyLLM, Rollout
 from lightning_proxy.owner import ATTEMPT_HEADER, ROLLOUT_HEADER
 from lightning_proxy.routes import report_url
@@ -103,6 +104,16 @@ def as_json(task: Any) -> bytes:
 Reward = float | dict[str, float]
 
 WANTED = 'a number or a JSON object of numbers, such as 0.5 or {"right": 1, "short": 0.5}'
+
+
+def check_reward(reward: str, ways: Sequence[str]) -> None:
+    """Check the option that says where a reward is.
+
+    Raises:
+        InvalidAgent: When it is none of the ways.
+    """
+    if reward not in ways:
+        raise InvalidAgent(f"reward is {reward!r}; it is one of {', '.join(ways)}{did_you_mean(reward, ways)}")
 
 
 def reward_of_text(text: str, where: str) -> Reward:

@@ -17,10 +17,9 @@ from typing import Any, Literal
 from lightning_core.agent.base import LitAgent
 from lightning_core.emitter import emit_exception, get_active_sink
 from lightning_core.errors import Fault, InvalidAgent, InvalidResult, InvalidTask, ProgramFailed
-from lightning_core.registry import did_you_mean
 from lightning_core.secrets import hide_in_text
 from lightning_core.types import NamedResources, Rollout
-from lightning_proxy.agents.briefing import NO_KEY, WANTED, Briefing, as_json, reward_of_text
+from lightning_proxy.agents.briefing import NO_KEY, WANTED, Briefing, as_json, check_reward, reward_of_text
 from lightning_proxy.agents.program import Program, running
 
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
@@ -183,10 +182,7 @@ class CommandAgent(LitAgent[Any]):
         self.max_output_bytes = max_output_bytes
         if os.name != "posix":
             raise InvalidAgent("a CommandAgent needs process groups, which this system does not have")
-        if reward not in _REWARDS:
-            raise InvalidAgent(
-                f"reward is {reward!r}; it is one of {', '.join(_REWARDS)}{did_you_mean(reward, _REWARDS)}"
-            )
+        check_reward(reward, _REWARDS)
         if isinstance(max_output_bytes, bool) or not isinstance(max_output_bytes, int) or max_output_bytes < 1:
             raise InvalidAgent(f"max_output_bytes is {max_output_bytes!r}; it is a number of bytes, 1 or more")
         for name, field in self.task_variables.items():

@@ -15,11 +15,11 @@ import aiohttp
 from lightning_core.agent.base import LitAgent
 from lightning_core.agent.functions import is_coroutine_function, is_given_by_name, main_or_first
 from lightning_core.errors import Fault, InvalidAgent, InvalidTask, ServiceFailed
-from lightning_core.registry import did_you_mean, load_object
+from lightning_core.registry import load_object
 from lightning_core.secrets import hide_in_text
 from lightning_core.semconv import LightningResourceAttributes
 from lightning_core.types import LLM, NamedResources, ProxyLLM, Rollout
-from lightning_proxy.agents.briefing import Briefing, as_json, reward_of_value
+from lightning_proxy.agents.briefing import Briefing, as_json, check_reward, reward_of_value
 
 KEY_OPTION = "api_key"
 
@@ -93,41 +93,33 @@ async def wants_key(llm: LLM) -> bool:
 NOTIFY_VARIABLE = "LLM_SERVER_NOTIFY_FILE"
 
 
-class NotifyFile:
-    """Holds `host:port` of the model's server on its first line; the service asks `http://host:port/v1`.
+def write_notify_file(path: Path, llm: LLM) -> None:
+    """Write `host:port` of a model's server to the first line of a file; the service asks `http://host:port/v1`.
+
+    A reader at the same time sees the old line or the new.
 
     Args:
         path: Where it is: a folder that the service sees, too.
+        llm: The resource as the rollout has it, not that of one attempt: the file is the same for all of them.
+
+    Raises:
+        InvalidAgent: When the endpoint is not like `http://host:port/v1`.
+        Fault: When the file cannot be written.
     """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def tell(self, llm: LLM) -> None:
-        """Write where a model is, unless it stands there. A reader at the same time sees the old line or the new.
-
-        Args:
-            llm: The resource as the rollout has it, not that of one attempt: the file is the same for all of them.
-
-        Raises:
-            InvalidAgent: When that is not like `http://host:port/v1`.
-            Fault: When the file cannot be written.
-        """
-        parts = urlsplit(llm.endpoint)
-        if parts.scheme != "http" or not parts.netloc or parts.path.rstrip("/") != "/v1" or parts.username:
-            raise InvalidAgent(
-                f"the notify file {self.path} tells a service host:port alone, of http://host:port/v1; "
-                f"the endpoint {llm.endpoint!r} cannot be told so"
-            )
-        path = Path(self.path)
-        try:
-            if path.is_file() and path.read_text(encoding="utf-8").splitlines()[:1] == [parts.netloc]:
-                return
-            new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-            new.write_text(parts.netloc + "\n", encoding="utf-8")
-            os.replace(new, path)
-        except OSError as exc:
-            raise Fault(f"the notify file {self.path} cannot be written: {exc}") from exc
+    parts = urlsplit(llm.endpoint)
+    if parts.scheme != "http" or not parts.netloc or parts.path.rstrip("/") != "/v1" or parts.username:
+        raise InvalidAgent(
+            f"the notify file {path} tells a service host:port alone, of http://host:port/v1; "
+            f"the endpoint {llm.endpoint!r} cannot be told so"
+        )
+    try:
+        if path.is_file() and path.read_text(encoding="utf-8").splitlines()[:1] == [parts.netloc]:
+            return
+        new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        new.write_text(parts.netloc + "\n", encoding="utf-8")
+        os.replace(new, path)
+    except OSError as exc:
+        raise Fault(f"the notify file {path} cannot be written: {exc}") from exc
 
 
 _CONNECT_SECONDS = 10.0
@@ -282,16 +274,13 @@ class HttpAgent(LitAgent[Any]):
         client: str | type | None = None,
     ) -> None:
         self.url = _checked_url(url)
-        if reward not in _REWARDS:
-            raise InvalidAgent(
-                f"reward is {reward!r}; it is one of {', '.join(_REWARDS)}{did_you_mean(reward, _REWARDS)}"
-            )
+        check_reward(reward, _REWARDS)
         self.reward = reward
         self.headers = dict(headers or {})
         self._sent_headers()
         self.attribution_header = attribution_header
         path = os.environ.get(NOTIFY_VARIABLE) if notify_file is None else os.fspath(notify_file)
-        self._notify_file = NotifyFile(os.path.abspath(path)) if path else None
+        self._notify_file = Path(os.path.abspath(path)) if path else None
         self.client = client
         if client is not None:
             checked_client(client)
@@ -319,7 +308,7 @@ class HttpAgent(LitAgent[Any]):
             model = model.without_attempt()
         await self._require_told(model)
         if self._notify_file is not None and model is not None:
-            self._notify_file.tell(model)
+            write_notify_file(self._notify_file, model)
         if self.client is None:
             answer = await post(self.url, request_of(briefing, self.attribution_header), self._headers_for(briefing))
         else:
@@ -375,7 +364,7 @@ class HttpAgent(LitAgent[Any]):
             )
         elif self._notify_file is not None:
             what = (
-                f"the notify file {self._notify_file.path} has no room for; leave it out, and let the service take "
+                f"the notify file {self._notify_file} has no room for; leave it out, and let the service take "
                 f"'base_url' and '{KEY_OPTION}' of its requests"
             )
         else:

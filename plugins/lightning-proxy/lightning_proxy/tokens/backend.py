@@ -33,41 +33,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Offload:
-    """A thread for what would keep the event loop from all other calls; what is small is done at once.
-
-    There is one thread, so what it is given is done in turn.
-
-    Args:
-        least: From which size on something is done in the thread.
-    """
-
-    def __init__(self, *, least: int) -> None:
-        self._least = least
-        self._thread: ThreadPoolExecutor | None = None
-
-    async def run(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function returns, or raise what it raises.
-
-        Args:
-            size: How large what it works on is.
-            function: What to do.
-            args: Its arguments.
-            kwargs: Its arguments.
-        """
-        if size < self._least:
-            return function(*args, **kwargs)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
-        return await asyncio.wrap_future(self._thread.submit(function, *args, **kwargs))
-
-    def close(self) -> None:
-        """End the thread when it has done what it was given. It is started anew where it is needed again."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown(wait=False)
-
-
 logger = logging.getLogger(__name__)
 
 _TOO_LONG = "context_length_exceeded"
@@ -134,7 +99,8 @@ class TokensBackend(Backend):
         self.conversations = Conversations(max_tokens=max_remembered_tokens)
         """What is remembered."""
         self._prompts = Prompts(tokenizer, chat_template_kwargs or {}, self.conversations)
-        self._offload = Offload(least=_LONG_BYTES)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="agl-tokens")
+        """For what would keep the event loop from all other calls, in turn."""
 
     @property
     def address(self) -> str:
@@ -158,12 +124,18 @@ class TokensBackend(Backend):
 
     async def aclose(self) -> None:
         """The engine belongs to its maker."""
-        self._offload.close()
+        self._thread.shutdown(wait=False)
+
+    async def _offloaded(self, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function, in the thread where what it works on is large."""
+        if size < _LONG_BYTES:
+            return function(*args, **kwargs)
+        return await asyncio.wrap_future(self._thread.submit(function, *args, **kwargs))
 
     async def _completion_prompt(self, prompt: Any) -> list[int]:
         if isinstance(prompt, str):
             encode = self._tokenizer.encode
-            return list(await self._offload.run(len(prompt), encode, prompt, add_special_tokens=True))
+            return list(await self._offloaded(len(prompt), encode, prompt, add_special_tokens=True))
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return prompt
         raise WrongParameter("prompt", "prompt is one text, or one list of token ids")
@@ -172,7 +144,7 @@ class TokensBackend(Backend):
         messages = fields.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise WrongParameter("messages", "messages is missing, or no list of messages")
-        return await self._offload.run(
+        return await self._offloaded(
             len(request.body), self._prompts.make, request.attempt, messages, fields.get("tools")
         )
 
@@ -213,7 +185,7 @@ class TokensBackend(Backend):
         found = [result for task in tasks if isinstance(result := task.result(), Generated)]
         for each in found:
             size = len(each.token_ids) * _BYTES_PER_TOKEN
-            text = await self._offload.run(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
+            text = await self._offloaded(size, self._tokenizer.decode, each.token_ids, skip_special_tokens=True)
             thought, text = self._parted(shape).feed(text, is_last=True)
             content, calls = await self._parsed(thought, text, parse, each.token_ids, request)
             message = shape.add(each, content, calls, thought)
@@ -243,7 +215,7 @@ class TokensBackend(Backend):
             answer.weight_versions = _span_of(versions)
             reason = piece.finish_reason
             size = len(piece.token_ids) * _BYTES_PER_TOKEN
-            text = await self._offload.run(size, stream.feed, piece.token_ids, is_last=reason is not None)
+            text = await self._offloaded(size, stream.feed, piece.token_ids, is_last=reason is not None)
             thought, text = parted.feed(text, is_last=reason is not None)
             thoughts.append(thought)
             texts.append(text)
@@ -277,7 +249,7 @@ class TokensBackend(Backend):
             if callable(parse):
                 return parse(text)
             if thought:
-                token_ids = await self._offload.run(len(token_ids) * _BYTES_PER_TOKEN, self._behind, token_ids)
+                token_ids = await self._offloaded(len(token_ids) * _BYTES_PER_TOKEN, self._behind, token_ids)
             return await parse.read(token_ids, (request.fields or {})["tools"])
         except Exception:  # what was sampled is not lost for it
             logger.exception("lightning.tool_parser_failed; the text stays as it is")
@@ -331,7 +303,7 @@ class TokensBackend(Backend):
     ) -> None:
         if message is not None and request.attempt is not None and request.fields is not None:
             messages, tools = request.fields["messages"], request.fields.get("tools")
-            await self._offload.run(
+            await self._offloaded(
                 len(request.body), self._prompts.remember, request.attempt, messages, tools, message, prompt, sampled
             )
 
