@@ -13,10 +13,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from lightning_core.adapter.usage import Usage, usage_in
 from lightning_core.algorithm import describe_failure
-from lightning_core.algorithm.estimates import estimate, paired_difference
+from lightning_core.algorithm.estimates import estimate
 from lightning_core.algorithm.own_calls import is_of_algorithm
 from lightning_core.cli.console import to_json
-from lightning_core.runs.held_out import MODES
 from lightning_core.runs.result import Failure, RolloutCounts, RunUsage, failure_at, pattern_of
 from lightning_core.types import (
     AttemptedRollout,
@@ -264,52 +263,6 @@ class Aggregates:
         """How many distinct versions of the resources there are."""
         return len(self._versions)
 
-    def compare(self, before: int, after: int, *, mode: str | None = None, limit: int = 100) -> dict[str, Any]:
-        """Compare two versions sample by sample, on the samples that both were tried on.
-
-        Args:
-            before: The number of a version.
-            after: The number of the other one.
-            mode: Which rollouts to compare, `other` for those without a mode; None for held-out ones where both have
-                samples of them in common, else validation ones, else those of training.
-            limit: How many of the samples that changed to return; of more, those that lost and gained most.
-
-        Returns:
-            `mode`, that of the rollouts; `better`, `worse` and `same`, counts of samples with a reward on at least one
-            side; `difference`, the paired difference with its interval, None without a sample with both rewards;
-            `rows`, what changed, the largest losses first, each with `sample`, `from` and `to` (None where each rollout
-            failed), and the ids of rollouts `old` and `now`; `inputs` by sample.
-        """
-        kinds = [each or "other" for each in MODES] if mode is None else [mode]
-        for kind in kinds:
-            old, now = self._by_sample(before, kind), self._by_sample(after, kind)
-            if old.keys() & now.keys():
-                break
-        pairs: list[dict[str, Any]] = []
-        for sample in sorted(old.keys() & now.keys()):
-            means = _mean(old[sample]), _mean(now[sample])
-            if means != (None, None):
-                pair = {"sample": sample, "from": means[0], "to": means[1], "old": old[sample], "now": now[sample]}
-                pairs.append(pair | {"change": change(*means)})
-        changed = sorted((each for each in pairs if each["change"]), key=lambda each: each["change"])
-        few = limit // 2
-        shown = changed if len(changed) <= limit else [*changed[: limit - few], *changed[len(changed) - few :]]
-        rows = [
-            {name: each[name] for name in ("sample", "from", "to")}
-            | {"old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id}
-            for each in shown
-        ]
-        measured = paired_difference([each["from"] for each in pairs], [each["to"] for each in pairs])
-        return {
-            "mode": None if kind == "other" else kind,
-            "better": sum(each["change"] > 0 for each in pairs),
-            "worse": sum(each["change"] < 0 for each in pairs),
-            "same": len(pairs) - len(changed),
-            "difference": None if measured is None else asdict(measured),
-            "rows": rows,
-            "inputs": self.inputs(each["sample"] for each in rows),
-        }
-
     # One by one
 
     def page(
@@ -422,7 +375,13 @@ class Aggregates:
                 found.append({"mode": mode, **measured})
         return found
 
-    def _by_sample(self, version: int, wanted: str) -> dict[int, list[Row]]:
+    def by_sample(self, version: int | None, wanted: str) -> dict[int, list[Row]]:
+        """Return the rollouts of a version that gave a reward, or failed, by sample; those with a reward first.
+
+        Args:
+            version: Its number; None for rollouts without a version.
+            wanted: Their mode, `other` for those without one.
+        """
         found: dict[int, list[Row]] = {}
         for resources_id, mode in self._by_version:
             if self._numbers.get(resources_id or "") == version and wanted == (mode or "other"):
@@ -517,17 +476,10 @@ def _first(rows: Iterable[Row], order: Order, limit: int) -> list[Row]:
     return heapq.nsmallest(limit, rows, key=_ORDERS[order])
 
 
-def _mean(rows: Iterable[Row]) -> float | None:
+def mean_of(rows: Iterable[Row]) -> float | None:
     """Return the mean reward, the same in whatever order the rows are; None where none has one."""
     rewards = [each.reward for each in rows if each.reward is not None]
     return math.fsum(rewards) / len(rewards) if rewards else None
-
-
-def change(before: float | None, after: float | None) -> float:
-    """Return how much better a sample got. To fail now is the greatest loss, and to fail no more the greatest gain."""
-    if before is None:
-        return 0.0 if after is None else math.inf
-    return -math.inf if after is None else after - before
 
 
 def _mean_reward(rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -539,7 +491,7 @@ def _mean_reward(rows: Sequence[Row]) -> dict[str, Any] | None:
             rewards.setdefault(row.sample, []).append(row)
         elif row.failure is not None or row.status == "cancelled":
             lost.add(row.sample)
-    means = sorted(mean for each in rewards.values() if (mean := _mean(each)) is not None)
+    means = sorted(mean for each in rewards.values() if (mean := mean_of(each)) is not None)
     measured = estimate([*means, *[None] * len(lost - rewards.keys())])
     return None if measured is None else asdict(measured)
 

@@ -13,7 +13,8 @@ from lightning_core.runs.metrics import read_metrics
 from lightning_core.runs.recording import read_best
 from lightning_core.secrets import without_secrets
 from lightning_core.store import LightningStore
-from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row, change
+from lightning_viewer.aggregates import MAX_INPUT, Aggregates, Filter, Row
+from lightning_viewer.compare import change, compare_versions
 from lightning_viewer.reading import read_aggregates
 from lightning_viewer.traces import read_trace
 
@@ -51,7 +52,7 @@ async def collect(folder: RunFolder, store: LightningStore, *, max_traces: int =
     Returns:
         JSON values, without secrets: `run`, `curve`, `counts`, `failures`, `resources`, ... of all rollouts;
         `rollouts` and `inputs`, as many as fit, the most telling first chosen; `traces`; `left_out`, how many of which
-        are not there. `version_changes` has what `Aggregates.compare` says of each version against its parent, the
+        are not there. `version_changes` has what `compare_versions` says of each version against its parent, the
         first and the best, as many as fit.
 
     Raises:
@@ -124,7 +125,7 @@ def _most_telling(known: Aggregates, best: int | None) -> list[Row]:
     rows = sorted(known.find(Filter()), key=lambda row: (row.start, row.rollout_id))
     changes: dict[int, float] = {}
     if best is not None:
-        compared = known.compare(0, best, limit=len(rows))["rows"]
+        compared = compare_versions(known, 0, best, limit=len(rows))["rows"]
         changes = {each["sample"]: abs(change(each["from"], each["to"])) for each in compared}
     rewarded = sorted((row for row in rows if row.reward is not None), key=lambda row: row.reward or 0.0)
     changed = sorted(
@@ -167,7 +168,7 @@ def _version_changes(known: Aggregates, best: int | None) -> dict[str, Any]:
     for before, after in dict.fromkeys([*parents, *product(sorted({0, best or 0}), numbers)]):
         if before == after:
             continue
-        compared = known.compare(before, after, limit=MAX_CHANGED)
+        compared = compare_versions(known, before, after, limit=MAX_CHANGED)
         characters += len(json.dumps(compared))
         if characters > MAX_COMPARED_CHARACTERS:
             break

@@ -1,8 +1,7 @@
 """Two runs, or two versions of the resources of one, sample by sample."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
 from lightning_core.algorithm.estimates import estimate, paired_difference
@@ -12,7 +11,7 @@ from lightning_core.runs.held_out import MODES
 from lightning_core.runs.recording import read_best
 from lightning_core.store import LightningStore
 from lightning_core.types import NamedResources, RolloutMode
-from lightning_viewer.aggregates import Aggregates, Filter, Row, change
+from lightning_viewer.aggregates import Aggregates, Filter, Row, mean_of
 from lightning_viewer.reading import read_aggregates
 
 
@@ -103,7 +102,7 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     inputs = before.known.inputs(old[key][0].sample for key in old.keys() & new.keys())
     samples = []
     for key in old.keys() & new.keys():
-        was, now = _mean(old[key]), _mean(new[key])
+        was, now = mean_of(old[key]), mean_of(new[key])
         samples.append(
             {
                 "input": inputs[old[key][0].sample],
@@ -131,6 +130,63 @@ def compare(before: Side, after: Side) -> dict[str, Any]:
     }
 
 
+def compare_versions(
+    known: Aggregates, before: int, after: int, *, mode: str | None = None, limit: int = 100
+) -> dict[str, Any]:
+    """Compare two versions of a run sample by sample, on the samples that both were tried on.
+
+    Args:
+        known: What is known of the run.
+        before: The number of a version.
+        after: The number of the other one.
+        mode: Which rollouts to compare, `other` for those without a mode; None for held-out ones where both have
+            samples of them in common, else validation ones, else those of training.
+        limit: How many of the samples that changed to return; of more, those that lost and gained most.
+
+    Returns:
+        `mode`, that of the rollouts; `better`, `worse` and `same`, counts of samples with a reward on at least one
+        side; `difference`, the paired difference with its interval, None without a sample with both rewards;
+        `rows`, what changed, the largest losses first, each with `sample`, `from` and `to` (None where each rollout
+        failed), and the ids of rollouts `old` and `now`; `inputs` by sample.
+    """
+    kinds = [each or "other" for each in MODES] if mode is None else [mode]
+    for kind in kinds:
+        old, now = known.by_sample(before, kind), known.by_sample(after, kind)
+        if old.keys() & now.keys():
+            break
+    pairs: list[dict[str, Any]] = []
+    for sample in sorted(old.keys() & now.keys()):
+        means = mean_of(old[sample]), mean_of(now[sample])
+        if means != (None, None):
+            pair = {"sample": sample, "from": means[0], "to": means[1], "old": old[sample], "now": now[sample]}
+            pairs.append(pair | {"change": change(*means)})
+    changed = sorted((each for each in pairs if each["change"]), key=lambda each: each["change"])
+    few = limit // 2
+    shown = changed if len(changed) <= limit else [*changed[: limit - few], *changed[len(changed) - few :]]
+    rows = [
+        {name: each[name] for name in ("sample", "from", "to")}
+        | {"old": each["old"][0].rollout_id, "now": each["now"][0].rollout_id}
+        for each in shown
+    ]
+    measured = paired_difference([each["from"] for each in pairs], [each["to"] for each in pairs])
+    return {
+        "mode": None if kind == "other" else kind,
+        "better": sum(each["change"] > 0 for each in pairs),
+        "worse": sum(each["change"] < 0 for each in pairs),
+        "same": len(pairs) - len(changed),
+        "difference": None if measured is None else asdict(measured),
+        "rows": rows,
+        "inputs": known.inputs(each["sample"] for each in rows),
+    }
+
+
+def change(before: float | None, after: float | None) -> float:
+    """Return how much better a sample got. To fail now is the greatest loss, and to fail no more the greatest gain."""
+    if before is None:
+        return 0.0 if after is None else math.inf
+    return -math.inf if after is None else after - before
+
+
 MAX_CHANGED = 200
 """How many samples `most_changed` keeps."""
 
@@ -147,25 +203,12 @@ def _change(sample: dict[str, Any]) -> float:
 
 
 def _by_sample(side: Side, mode: RolloutMode | None) -> dict[bytes, list[Row]]:
-    keys = side.known.sample_keys()
-    found: dict[bytes, list[Row]] = {}
-    for row in sorted(side.known.find(Filter(mode=mode or "other")), key=lambda row: row.start):
-        version = side.known.version_of(row)
-        if (version is None if side.version is None else version == side.version - 1) and row.status in _COUNTED:
-            found.setdefault(keys[row.sample], []).append(row)
-    return found
-
-
-_COUNTED = ("succeeded", "failed")
-
-
-def _mean(rollouts: Sequence[Row]) -> float | None:
-    rewards = [each.reward for each in rollouts if each.reward is not None]
-    return fmean(rewards) if rewards else None
+    keys, version = side.known.sample_keys(), None if side.version is None else side.version - 1
+    return {keys[sample]: rows for sample, rows in side.known.by_sample(version, mode or "other").items()}
 
 
 def _side_record(side: Side, samples: dict[bytes, list[Row]]) -> dict[str, Any]:
-    measured = estimate(_mean(each) for each in samples.values())
+    measured = estimate(mean_of(each) for each in samples.values())
     return {
         "label": side.label,
         "run": side.run_id,

@@ -19,6 +19,7 @@ from lightning_core.store import LightningStore
 from lightning_core.types import RolloutStatus
 from lightning_viewer.aggregates import Aggregates, Filter
 from lightning_viewer.collect import FORMAT, about_run
+from lightning_viewer.compare import compare_versions
 from lightning_viewer.reading import Follower
 
 logger = logging.getLogger(__name__)
@@ -439,7 +440,9 @@ def _compare_now(known: Aggregates, versions: list[dict[str, Any]]) -> dict[str,
         "mode": mode,
         "before": before[mode],
         "after": None if is_first else after.get(mode),
-        "difference": None if is_first else known.compare(0, best, mode=mode or "other", limit=0)["difference"],
+        "difference": None
+        if is_first
+        else compare_versions(known, 0, best, mode=mode or "other", limit=0)["difference"],
     }
 
 

@@ -29,16 +29,6 @@ async def read_aggregates(store: LightningStore) -> Aggregates:
     return aggregates
 
 
-async def update_aggregates(store: LightningStore, aggregates: Aggregates, rollout_ids: Collection[str]) -> None:
-    """Read the rollouts that have changed, and take them in as they are now; those that are gone are forgotten."""
-    found = await store.query_rollouts(rollout_id_in=list(rollout_ids)) if rollout_ids else ()
-    for rollout_id in {*rollout_ids} - {each.rollout_id for each in found}:
-        aggregates.discard(rollout_id)
-    if not all(aggregates.knows_resources(each.resources_id) for each in found):
-        aggregates.put_resources(await store.query_resources())
-    await _put(store, aggregates, found)
-
-
 async def _put(store: LightningStore, aggregates: Aggregates, rollouts: Sequence[Rollout]) -> None:
     for each in rollouts:
         aggregates.put(each, await reward_of(store, each), earlier=await _earlier_usage(store, each))

@@ -191,11 +191,13 @@ async def _trace(live: "Live", request: Request) -> Any:
 
 
 async def _samples(live: "Live", request: Request) -> Any:
+    from lightning_viewer.compare import compare_versions
+
     known = await live.known()
     before, after = _version(request, "before", known), _version(request, "after", known)
     if before is None or after is None:
         raise InvalidRequest("give the numbers of two versions, counted from 0: before and after")
-    return known.compare(before, after)
+    return compare_versions(known, before, after)
 
 
 async def _runs(live: "Live", request: Request) -> Any:

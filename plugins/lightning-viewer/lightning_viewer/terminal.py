@@ -16,8 +16,8 @@ from lightning_core.errors import NotFound
 from lightning_core.runs.result import pattern_of
 from lightning_core.store import LightningStore
 from lightning_core.types import AttemptedRollout, NamedResources
-from lightning_viewer.aggregates import Aggregates, Filter, Row, change
-from lightning_viewer.compare import compare, side_of
+from lightning_viewer.aggregates import Aggregates, Filter, Row
+from lightning_viewer.compare import change, compare, side_of
 from lightning_viewer.traces import Training
 
 MAX_LINE = 8

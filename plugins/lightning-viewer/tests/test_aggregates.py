@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from lightning_viewer.aggregates import Aggregates, Filter, short_json
-from lightning_viewer.reading import Follower, read_aggregates, update_aggregates
+from lightning_viewer.compare import compare_versions
+from lightning_viewer.reading import Follower, read_aggregates
 
 from lightning_core import PromptTemplate
 from lightning_core.algorithm.estimates import estimate
@@ -68,7 +69,7 @@ def everything(aggregates: Aggregates) -> Any:
         return [{**row, "sample": inputs[row["sample"]]} for row in rows]
 
     page = aggregates.page(order="oldest")
-    compared = aggregates.compare(0, 1)
+    compared = compare_versions(aggregates, 0, 1)
     rows = sorted(named(compared.pop("rows"), compared.pop("inputs")), key=str)
     versions = aggregates.versions(best={"main": PromptTemplate(template="second")})
     return aggregates.summary(), versions, named(page["rollouts"], page["inputs"]), page["total"], compared, rows
@@ -161,7 +162,7 @@ def test_a_version_has_the_number_of_the_one_that_it_was_made_from() -> None:
 
 
 def test_two_versions_are_compared_on_the_samples_of_both() -> None:
-    compared = filled([0.0, 1.0, 1.0, 0.5, None, 0.5, 1.0, 1.0]).compare(0, 1)
+    compared = compare_versions(filled([0.0, 1.0, 1.0, 0.5, None, 0.5, 1.0, 1.0]), 0, 1)
     assert (compared["better"], compared["worse"], compared["same"]) == (2, 1, 1)
     assert (compared["difference"]["n"], compared["difference"]["lost"]) == (3, 1)
     assert [(each["from"], each["to"], each["old"], each["now"]) for each in compared["rows"]] == [
@@ -176,15 +177,15 @@ def test_versions_are_compared_on_one_kind_of_samples_those_learned_from_least()
     aggregates = filled([1.0, 0.0, 1.0, 0.5, 0.5, 0.5])
     kept = Rollout(rollout_id="ro-1", input=0, mode="test", resources_id="rs-1", status="succeeded", start_time=9.0)
     aggregates.put(kept.model_copy(update={"rollout_id": "ro-10"}), 0.25)
-    assert (aggregates.compare(0, 1)["mode"], aggregates.compare(0, 1)["worse"]) == ("val", 2)
+    assert (compare_versions(aggregates, 0, 1)["mode"], compare_versions(aggregates, 0, 1)["worse"]) == ("val", 2)
     aggregates.put(kept.model_copy(update={"rollout_id": "ro-11", "resources_id": "rs-2"}), 0.75)
-    compared = aggregates.compare(0, 1)
+    compared = compare_versions(aggregates, 0, 1)
     assert (compared["mode"], compared["better"], compared["worse"], compared["same"]) == ("test", 1, 0, 0)
     assert compared["difference"]["n"] == 1
 
 
 def test_samples_that_a_version_makes_fail_lost_most() -> None:
-    compared = filled([1.0, None, 1.0, 0.0, None, None, 0.5, 0.5]).compare(0, 1)
+    compared = compare_versions(filled([1.0, None, 1.0, 0.0, None, None, 0.5, 0.5]), 0, 1)
     assert (compared["better"], compared["worse"], compared["same"]) == (0, 2, 1)
     assert [(each["from"], each["to"], each["now"]) for each in compared["rows"]] == [
         (1.0, None, "ro-1"),
@@ -199,7 +200,7 @@ def test_of_many_samples_that_changed_those_are_shown_that_lost_and_gained_most(
     limit: int, changes: list[float]
 ) -> None:
     aggregates = filled([0.0, 0.5, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0])
-    compared = aggregates.compare(0, 1, limit=limit)
+    compared = compare_versions(aggregates, 0, 1, limit=limit)
     assert [each["to"] - each["from"] for each in compared["rows"]] == changes
     assert (compared["better"], compared["worse"]) == (2, 2)
 
@@ -252,21 +253,23 @@ async def end(store: LightningStore, reward: float) -> str:
     return claimed.rollout_id
 
 
-async def test_a_change_is_taken_in_without_reading_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_are_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lightning_viewer.reading.PAGE_SIZE", 2)
     store = InMemoryLightningStore()
     await store.add_resources({"main": PromptTemplate(template="first")})
     for number in range(5):
         await store.enqueue_rollout({"question": number})
     await end(store, 1.0)
-    aggregates = await read_aggregates(store)
-    assert len(aggregates) == 5
+    follower = Follower()
+    await follower.update(store)
+    assert len(follower.known) == 5
     second = await store.add_resources({"main": PromptTemplate(template="second")})
     for waiting in await store.query_rollouts(status_in=["queuing"]):
         await store.update_rollout(waiting.rollout_id, resources_id=second.resources_id)
     changed, gone = await end(store, 0.25), await end(store, 0.5)
     await store.delete_rollouts([gone])
-    await update_aggregates(store, aggregates, [changed, gone])
+    await follower.update(store, {changed, gone})
+    aggregates = follower.known
     assert everything(aggregates)[:2] == everything(await read_aggregates(store))[:2]
     counts, _ = await count_rollouts(store)
     assert aggregates.counts() == counts
