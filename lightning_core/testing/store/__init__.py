@@ -2,17 +2,14 @@
 
 from lightning_core.testing.store.attempts import AttemptBehaviour
 from lightning_core.testing.store.backends import BackendBehaviour
-from lightning_core.testing.store.cancellation import CancellationBehaviour
 from lightning_core.testing.store.copies import CopyBehaviour
 from lightning_core.testing.store.deadlines import DeadlineBehaviour
 from lightning_core.testing.store.deletion import DeletionBehaviour
 from lightning_core.testing.store.leases import LeaseBehaviour
-from lightning_core.testing.store.load import LoadBehaviour
 from lightning_core.testing.store.queries import QueryBehaviour
 from lightning_core.testing.store.queue import QueueBehaviour
 from lightning_core.testing.store.requests import RequestBehaviour
 from lightning_core.testing.store.resources import ResourceBehaviour
-from lightning_core.testing.store.rewards import RewardBehaviour
 from lightning_core.testing.store.runs import RunBehaviour
 from lightning_core.testing.store.spans import SpanBehaviour
 from lightning_core.testing.store.waiting import WaitingBehaviour
@@ -26,9 +23,7 @@ class StoreSuite(
     AttemptBehaviour,
     DeadlineBehaviour,
     LeaseBehaviour,
-    CancellationBehaviour,
     SpanBehaviour,
-    RewardBehaviour,
     ResourceBehaviour,
     WorkerBehaviour,
     QueryBehaviour,
@@ -38,7 +33,6 @@ class StoreSuite(
     DeletionBehaviour,
     RequestBehaviour,
     BackendBehaviour,
-    LoadBehaviour,
 ):
     """Proves that a store keeps every promise of `LightningStore`.
 
