@@ -2,7 +2,8 @@
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lightning_core.adapter import TraceAdapter
 from lightning_core.algorithm import Algorithm
 from lightning_core.config.files import ConfigFile, Place
 from lightning_core.config.model import COMPONENTS, Config
-from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, RegistryError
+from lightning_core.errors import BrokenPlugin, ConfigError, InvalidComponent, InvalidOptions, RegistryError
 from lightning_core.execution import ExecutionStrategy
 from lightning_core.registry import default_registry, load_object
 from lightning_core.registry.options import Options
@@ -55,21 +56,43 @@ def import_path(path: str, folder: Path) -> str:
     return f"{file.stem}:{name}"
 
 
-def load_named(file: ConfigFile, place: Place, path: str) -> Any:
+def load_named(file: ConfigFile, path: str) -> Any:
     """Load what `"module:name"` or `"file.py:name"` names; files are found from the config's folder.
 
     Raises:
-        ConfigError: When there is no such thing, or its module cannot be imported.
+        ConfigError: When there is no such file.
+        RegistryError: When there is no such thing, or its module cannot be imported.
+    """
+    return load_object(import_path(path, file.path.resolve().parent))
+
+
+@contextmanager
+def located(file: ConfigFile, *place: str | int, also: type[Exception] = ConfigError) -> Iterator[None]:
+    """Say of an error of the block where in the file its cause is.
+
+    Args:
+        file: The config file.
+        place: What the block is about; an option of it, where the error begins with one.
+        also: What else than a `RegistryError` may be wrong with it.
+
+    Raises:
+        ConfigError: In place of that error.
     """
     try:
-        return load_object(import_path(path, file.path.resolve().parent))
-    except ConfigError as exc:
-        raise ConfigError(f"{file.where(place)}: {place[0]}: {exc}") from exc
-    except RegistryError as exc:
-        raise ConfigError(f"{file.where(place)}: {place[0]}: {exc}{raised_at(file, exc)}") from exc
+        yield
+    except (RegistryError, also) as exc:
+        raise ConfigError("\n".join(faults_at(file, place, exc))) from exc
 
 
-def raised_at(file: ConfigFile, error: Exception) -> str:
+def faults_at(file: ConfigFile, place: Place, error: Exception) -> list[str]:
+    """Say what an error tells, and where: of each option that does not fit, or of the place as a whole."""
+    if isinstance(error, InvalidOptions):
+        return [f"{file.where((*place, option))}: {fault}" for option, fault in error.faults.items()]
+    option = str(error).partition(" ")[0].strip("':")
+    return [f"{file.where((*place, option))}: {place[0]}: {error}{_raised_at(file, error)}"]
+
+
+def _raised_at(file: ConfigFile, error: Exception) -> str:
     """Say on which line a module could not be imported, the config's own modules first; empty for other errors."""
     if not isinstance(error, BrokenPlugin) or error.__cause__ is None:
         return ""
@@ -79,8 +102,8 @@ def raised_at(file: ConfigFile, error: Exception) -> str:
     return "".join(f" ({each.filename}:{each.lineno})" for each in (own or frames)[-1:])
 
 
-def check_origin(file: ConfigFile, place: Place, path: str) -> None:
-    """Refuse a module of another folder where the config's folder has one of that name.
+def check_origin(file: ConfigFile, path: str) -> None:
+    """Refuse an agent's module of another folder where the config's folder has one of that name.
 
     Raises:
         ConfigError: When it is so.
@@ -91,7 +114,7 @@ def check_origin(file: ConfigFile, place: Place, path: str) -> None:
     loaded = getattr(sys.modules.get(name), "__file__", None)
     if own is not None and loaded is not None and Path(loaded).resolve() != own.resolve():
         raise ConfigError(
-            f"{file.where(place)}: {place[0]} {path!r} is meant to be in {own}, but this process has loaded "
+            f"{file.where(('agent',))}: agent {path!r} is meant to be in {own}, but this process has loaded "
             f"{loaded} under that name; run each config in a process of its own, or give the modules other names"
         )
 
@@ -120,30 +143,29 @@ def check_components(file: ConfigFile) -> tuple[dict[str, Options], list[str]]:
     faults: list[str] = []
     for key in COMPONENTS:
         spec = file.values.get(key, Config.model_fields[key].default)
-        if not isinstance(spec, str | dict):
-            continue
-        try:
-            options[key], wrong = _check(file, key, spec)
-        except RegistryError as exc:
-            faults.append(f"{file.where((key,))}: {key}: {exc}{raised_at(file, exc)}")
-        else:
-            faults += wrong
+        if isinstance(spec, str | dict):
+            try:
+                options[key] = _check(key, spec)
+            except RegistryError as exc:
+                faults += faults_at(file, (key,), exc)
     return options, faults
 
 
-def build_loggers(file: ConfigFile, config: Config) -> list[RunLogger]:
-    """Build the loggers.
-
-    Raises:
-        ConfigError: When one cannot be found or built; says which.
-    """
-    built = []
-    for index, spec in enumerate(config.loggers):
-        try:
-            built.append(default_registry().build("loggers", spec, expected=RunLogger))
-        except (RegistryError, ValueError) as exc:
-            raise ConfigError(f"{file.where(('loggers', index))}: loggers: {exc}{raised_at(file, exc)}") from exc
-    return built
+def _check(key: str, spec: str | dict[str, Any]) -> Options:
+    name = spec if isinstance(spec, str) else spec.get("name")
+    if not isinstance(name, str):
+        raise InvalidComponent(
+            f"it is a mapping without a string under 'name' (its keys: {', '.join(map(repr, spec)) or 'none'}); "
+            "it has to be as in {name: baseline, n_epochs: 2}"
+        )
+    source = load_object(name) if ":" in name else default_registry().load(COMPONENTS[key], name)
+    label = f"{key} {name!r}"
+    require_buildable(label, source, EXPECTED[key])
+    options = Options(source if is_factory(source) else None)
+    given = {} if isinstance(spec, str) else {option: value for option, value in spec.items() if option != "name"}
+    if faults := options.faults(label, given):
+        raise InvalidOptions(label, faults)
+    return options
 
 
 def build_component(file: ConfigFile, config: Config, key: str) -> Any:
@@ -152,49 +174,15 @@ def build_component(file: ConfigFile, config: Config, key: str) -> Any:
     Raises:
         ConfigError: When it refuses an option, or misses one.
     """
-    spec = getattr(config, key)
-    try:
-        return default_registry().build(COMPONENTS[key], spec, expected=EXPECTED[key])
-    except RegistryError as exc:
-        raise ConfigError(f"{file.where((key,))}: {key}: {exc}{raised_at(file, exc)}") from exc
-    except ValueError as exc:
-        raise ConfigError(f"{file.where(place_of(str(exc), config, (key,)))}: {key}: {exc}") from exc
+    with located(file, key, also=ValueError):
+        return default_registry().build(COMPONENTS[key], getattr(config, key), expected=EXPECTED[key])
 
 
-def place_of(message: str, config: Config, keys: tuple[str, ...] = ()) -> Place:
-    """Return the place that a message about a value begins with, as far as it can be told.
+def build_logger(file: ConfigFile, index: int, spec: str | dict[str, Any]) -> RunLogger:
+    """Build one of the loggers.
 
-    Args:
-        message: Such as `n_epochs is 0; ...`, or `initial_resources: main_prompt: ...`.
-        config: What the message is about.
-        keys: The components that it may be about; where it is one, that is its place at the least.
+    Raises:
+        ConfigError: When it cannot be found or built.
     """
-    name = message.partition(" ")[0].rstrip(":")
-    for key in keys:
-        spec = getattr(config, key)
-        if isinstance(spec, Mapping) and name in spec:
-            return (key, name)
-    if len(keys) == 1:
-        return keys
-    return tuple(message.split(": ")[:-1]) if message.startswith(f"{name}: ") else (name,)
-
-
-def _check(file: ConfigFile, key: str, spec: str | dict[str, Any]) -> tuple[Options, list[str]]:
-    kind = COMPONENTS[key]
-    name = spec if isinstance(spec, str) else spec.get("name")
-    if not isinstance(name, str):
-        raise InvalidComponent(
-            f"it is a mapping without a string under 'name' (its keys: {', '.join(map(repr, spec)) or 'none'}); "
-            "it has to be as in {name: baseline, n_epochs: 2}"
-        )
-    source = load_object(name) if ":" in name else default_registry().load(kind, name)
-    label = f"{key} {name!r}"
-    require_buildable(label, source, EXPECTED[key])
-    options = Options(source if is_factory(source) else None)
-    given = {} if isinstance(spec, str) else {option: value for option, value in spec.items() if option != "name"}
-    return options, placed(file, key, options.faults(label, given))
-
-
-def placed(file: ConfigFile, key: str, faults: Mapping[str, str]) -> list[str]:
-    """Say where each fault of an option is."""
-    return [f"{file.where((key, option))}: {fault}" for option, fault in faults.items()]
+    with located(file, "loggers", index, also=ValueError):
+        return default_registry().build("loggers", spec, expected=RunLogger)

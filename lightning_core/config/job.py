@@ -16,13 +16,12 @@ from lightning_core.agent import Grader, LitAgent
 from lightning_core.config.components import (
     GIVEN,
     build_component,
-    build_loggers,
+    build_logger,
     check_components,
     check_origin,
+    faults_at,
     load_named,
-    place_of,
-    placed,
-    raised_at,
+    located,
     search_first,
 )
 from lightning_core.config.datasets import Hub, load_dataset
@@ -36,13 +35,16 @@ from lightning_core.errors import (
     RegistryError,
 )
 from lightning_core.plugins import Hooks
-from lightning_core.registry import SHIPS_IN, default_registry, did_you_mean
+from lightning_core.registry import SHIPS_IN, check_options, default_registry, did_you_mean
 from lightning_core.registry.options import Options, show_value, wanted
 from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.standing import plan_of
 from lightning_core.secrets import remember_secrets, without_secrets
 from lightning_core.trainer import Trainer
 from lightning_core.types import LLM, Dataset, PromptTemplate, ProxyLLM, RolloutConfig
+
+if TYPE_CHECKING:
+    from lightning_core.display.live import Display
 
 _RESOURCES = {kind.model_fields["resource_type"].default: kind for kind in (LLM, ProxyLLM, PromptTemplate)}
 
@@ -123,27 +125,6 @@ def _place_in_file(place: Place, keys: Iterable[str]) -> tuple[Place, Iterable[s
     return place, keys
 
 
-if TYPE_CHECKING:
-    from lightning_core.display.live import Display
-
-_PLACE = ("agent",)
-_WANTED = "'module:name', {command: [program, argument, ...]} or {url: 'http://...'}"
-
-
-def load_agent(file: ConfigFile, spec: str | Mapping[str, Any], *, has_grader: bool) -> LitAgent[Any]:
-    """Return the agent.
-
-    Args:
-        file: Where it is named. A program runs in its folder.
-        spec: `module:name`, or the options of a `CommandAgent` or of an `HttpAgent`.
-        has_grader: Whether a grader scores it: then a program or a service need not score itself.
-
-    Raises:
-        ConfigError: When it is none, or cannot be had; says where and what would be right.
-    """
-    return _named(file, spec) if isinstance(spec, str) else _outside(file, dict(spec), has_grader=has_grader)
-
-
 def agent_label(spec: str | Mapping[str, Any]) -> str:
     """Return what an agent is called: its path, its command or its URL."""
     if isinstance(spec, str):
@@ -151,42 +132,42 @@ def agent_label(spec: str | Mapping[str, Any]) -> str:
     return shlex.join(spec["command"]) if "command" in spec else str(spec["url"])
 
 
-def _named(file: ConfigFile, path: str) -> LitAgent[Any]:
-    agent = load_named(file, _PLACE, path)
-    check_origin(file, _PLACE, path)
+def _named_agent(file: ConfigFile, path: str) -> LitAgent[Any]:
+    with located(file, "agent"):
+        agent = load_named(file, path)
+    check_origin(file, path)
     if not isinstance(agent, LitAgent):
         what = f"the class {agent.__name__}" if isinstance(agent, type) else f"a {type(agent).__name__}"
         raise ConfigError(
-            f"{file.where(_PLACE)}: agent {path!r} is {what}; "
+            f"{file.where(('agent',))}: agent {path!r} is {what}; "
             "decorate the function with @rollout, or name an instance of a LitAgent"
         )
     return agent
 
 
-def _outside(file: ConfigFile, options: dict[str, Any], *, has_grader: bool) -> LitAgent[Any]:
-    registry = default_registry()
+def _agent_outside(file: ConfigFile, spec: Mapping[str, Any], *, has_grader: bool) -> LitAgent[Any]:
+    """Return an agent that is a program, which runs in the file's folder, or a service.
+
+    One that has a grader need not score itself.
+    """
+    registry, options = default_registry(), dict(spec)
     kinds = {component.name for component in registry.components("agents")} | set(SHIPS_IN["agents"])
     named = [name for name in options if name in kinds]
     if len(named) != 1:
         has = ", ".join(map(repr, options)) or "nothing"
         hint = did_you_mean(next(iter(options), ""), kinds)
-        raise ConfigError(f"{file.where(_PLACE)}: agent is a mapping with {has}; it has to be {_WANTED}{hint}")
-    try:
+        raise ConfigError(
+            f"{file.where(('agent',))}: agent is a mapping with {has}; it has to be 'module:name', "
+            f"{{command: [program, argument, ...]}} or {{url: 'http://...'}}{hint}"
+        )
+    with located(file, "agent", also=InvalidAgent):
         kind: Any = registry.load("agents", named[0])
-    except RegistryError as exc:
-        raise ConfigError(f"{file.where(('agent', named[0]))}: agent: {exc}") from exc
-    if faults := Options(kind).faults("agent", options):
-        raise ConfigError("\n".join(placed(file, "agent", faults)))
-    if has_grader:
-        options.setdefault("reward", "grader")
-    if "folder" in inspect.signature(kind).parameters:  # a program runs beside the file
-        options["folder"] = file.path.resolve().parent / options.get("folder", "")
-    try:
+        check_options("agent", options, kind)
+        if has_grader:
+            options.setdefault("reward", "grader")
+        if "folder" in inspect.signature(kind).parameters:
+            options["folder"] = file.path.resolve().parent / options.get("folder", "")
         agent: LitAgent[Any] = kind(**options)
-    except (InvalidAgent, RegistryError) as exc:
-        name = str(exc).partition(" ")[0]
-        place = ("agent", name) if name in options else _PLACE
-        raise ConfigError(f"{file.where(place)}: agent: {exc}{raised_at(file, exc)}") from exc
     return agent
 
 
@@ -275,14 +256,25 @@ def load_job(
     for key in config.model_fields_set - set(DATASETS):
         remember_secrets(key, getattr(config, key))
     _check_templates(file, config)
-    agent = load_agent(file, config.agent, has_grader=config.reward is not None)
+    agent = (
+        _named_agent(file, config.agent)
+        if isinstance(config.agent, str)
+        else _agent_outside(file, config.agent, has_grader=config.reward is not None)
+    )
     options, faults = check_components(file)
     if faults:
         raise ConfigError("\n".join(in_order(file, faults)))
     datasets = {key: _dataset(file, key, getattr(config, key), folder) for key in DATASETS}
-    plugins = [load_named(file, ("hooks", index), name) for index, name in enumerate(config.hooks)]
-    reward = None if config.reward is None else _grader(file, config.reward)
-    loggers = build_loggers(file, config)
+    plugins = []
+    for index, name in enumerate(config.hooks):
+        with located(file, "hooks", index):
+            plugins.append(load_named(file, name))
+    reward = None
+    if config.reward is not None:
+        with located(file, "reward", also=ValueError):
+            is_path = isinstance(config.reward, str) and ":" in config.reward
+            reward = Grader.of(load_named(file, str(config.reward)) if is_path else config.reward)
+    loggers = [build_logger(file, index, spec) for index, spec in enumerate(config.loggers)]
     built = {key: build_component(file, config, key) for key in ("algorithm", "tracer", "adapter")}
     if not dry_run and (run_dir is None or "store" in config.model_fields_set):
         built["store"] = build_component(file, config, "store")
@@ -309,10 +301,8 @@ def load_job(
         if not isinstance(exc, ValueError | RegistryError):
             raise
         if isinstance(exc, InvalidOptions):
-            raise ConfigError("\n".join(placed(file, exc.label, exc.faults))) from exc
-        # An option with a value that its component, or the trainer, refuses.
-        place = place_of(str(exc), config, ("runner", "strategy"))
-        raise ConfigError(f"{file.where(place)}: {exc}") from exc
+            raise ConfigError("\n".join(faults_at(file, (exc.label,), exc))) from exc
+        raise ConfigError(f"{file.where(_place_of(str(exc), config))}: {exc}") from exc
     return Job(trainer, agent, **datasets, config=config, options=options, file=file)
 
 
@@ -349,29 +339,25 @@ def _check_plugins(file: ConfigFile, config: Config, plugins: Sequence[object]) 
             raise ConfigError(f"{where}: hooks: {config.hooks[index]!r} cannot be used: {words}") from exc
 
 
-def _grader(file: ConfigFile, spec: str | dict[str, Any]) -> Grader:
-    try:
-        is_path = isinstance(spec, str) and ":" in spec
-        found = Grader.of(load_named(file, ("reward",), str(spec)) if is_path else spec)
-    except InvalidOptions as exc:
-        raise ConfigError("\n".join(placed(file, "reward", exc.faults))) from exc
-    except (RegistryError, ValueError) as exc:
-        if isinstance(exc, ConfigError):
-            raise
-        name = str(exc).partition(" ")[0]
-        place = ("reward", name) if isinstance(spec, dict) and name in spec else ("reward",)
-        raise ConfigError(f"{file.where(place)}: reward: {exc}{raised_at(file, exc)}") from exc
-    assert found is not None
-    return found
+def _place_of(message: str, config: Config) -> Place:
+    """Return the place of what a trainer refuses: an option of a component that it builds, or a key and below.
+
+    Args:
+        message: Such as `n_epochs is 0; ...`, or `initial_resources: main_prompt: ...`.
+        config: What it is about.
+    """
+    name = message.partition(" ")[0].rstrip(":")
+    for key, spec in (("runner", config.runner), ("strategy", config.strategy)):
+        if isinstance(spec, Mapping) and name in spec:
+            return (key, name)
+    return tuple(message.split(": ")[:-1]) if message.startswith(f"{name}: ") else (name,)
 
 
 def _dataset(file: ConfigFile, key: str, source: str | Hub | list[Any] | None, folder: Path) -> Dataset[Any] | None:
     if source is None:
         return None
-    try:
+    with located(file, key):
         return load_dataset(source, folder)
-    except (ConfigError, RegistryError) as exc:
-        raise ConfigError(f"{file.where((key,))}: {key}: {exc}{raised_at(file, exc)}") from exc
 
 
 def resolved_config(job: Job) -> str:
