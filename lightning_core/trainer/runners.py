@@ -1,7 +1,7 @@
 """The runners' side of a run: in this process, or sent to others."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_core.agent import Grader, LitAgent
@@ -27,119 +27,92 @@ _HOOKS_OF_RUNNERS = (
 )
 
 
-def make_runner(
-    spec: object, *, tracer: Tracer, max_rollouts: int | None, reward: Grader | None, registry: Registry
-) -> Runner:
-    """Make one runner.
+@dataclass(frozen=True)
+class RunnerFactory:
+    """Makes runners."""
 
-    Args:
-        spec: The runner, in a form that the registry takes.
-        tracer: What records what the agent does.
-        max_rollouts: How many rollouts it runs; None for no limit.
-        reward: Scores what the agent returned; None where agents score themselves.
-        registry: Where names are looked up.
+    spec: object
+    """The runner, in a form that the registry takes."""
+    tracer: Tracer
+    """What records what the agent does."""
+    max_rollouts: int | None
+    """How many rollouts each runner runs; None for no limit."""
+    reward: Grader | None
+    """Scores what the agent returned; None where agents score themselves."""
+    registry: Registry
+    """Where names are looked up."""
 
-    Raises:
-        RegistryError: When it cannot be made.
-    """
-    options: dict[str, Any] = {"tracer": tracer}
-    if max_rollouts is not None:
-        options["max_rollouts"] = max_rollouts
-    if reward is not None:
-        options["reward"] = reward
-    return registry.build("runners", spec, expected=Runner, defaults=options)
+    def __call__(self) -> Runner:
+        """Make one runner.
+
+        Raises:
+            RegistryError: When it cannot be made.
+        """
+        options = {"tracer": self.tracer, "max_rollouts": self.max_rollouts, "reward": self.reward}
+        given = {name: option for name, option in options.items() if option is not None}
+        return self.registry.build("runners", self.spec, expected=Runner, defaults=given)
 
 
+@dataclass(eq=False, repr=False)
 class RunnersSide:
     """Runs runners; see `RunnerBundle`.
 
     It can be pickled. In another process, the agent has no trainer, names are looked up in what is installed there, and
     the hooks are those of plugins that have hooks of runners, and of installed ones.
-
-    Args:
-        agent: What runs.
-        trainer: What the agent is attached to, in this process.
-        proxy: The model proxy, which makes the keys of attempts in this process; None for none.
-        runner: How to make a runner, in a form that the registry takes.
-        tracer: See `make_runner`.
-        max_rollouts: See `make_runner`.
-        reward: See `make_runner`.
-        plugins: The trainer's plugins with hooks, as they were given.
-        hooks: What tells those plugins, and others of the run, in this process.
-        registry: Where names are looked up.
     """
 
-    def __init__(
-        self,
-        agent: LitAgent[Any],
-        trainer: object,
-        *,
-        proxy: ModelProxy | None,
-        runner: object,
-        tracer: Tracer,
-        max_rollouts: int | None,
-        reward: Grader | None,
-        plugins: Sequence[object],
-        hooks: Hooks,
-        registry: Registry,
-    ) -> None:
-        self._agent = agent
-        self._trainer: object | None = trainer
-        self._proxy = proxy
-        self._runner = runner
-        self._tracer = tracer
-        self._max_rollouts = max_rollouts
-        self._reward = reward
-        self._plugins = plugins
-        self._hooks = hooks
-        self._registry = registry
+    agent: LitAgent[Any]
+    """What runs."""
+    make_runner: RunnerFactory
+    plugins: Sequence[object]
+    """The trainer's plugins with hooks, as they were given."""
+    hooks: Hooks
+    """What tells those plugins, and others of the run, in this process."""
+    trainer: object | None = None
+    """What the agent is attached to; None in another process than the trainer's."""
+    proxy: ModelProxy | None = None
+    """The model proxy, which makes the keys of attempts in this process; None for none."""
 
     async def __call__(self, store: LightningStore, worker_id: int, event: StopEvent | None = None) -> None:
         """Run one runner until it is cancelled, is told to stop, or has reached its own limit."""
-        runner = make_runner(
-            self._runner,
-            tracer=self._tracer,
-            max_rollouts=self._max_rollouts,
-            reward=self._reward,
-            registry=self._registry,
-        )
-        if self._trainer is not None:
-            self._agent.set_trainer(self._trainer)
-        if self._proxy is not None and isinstance(runner, LitAgentRunner):
-            runner.mint_key = self._proxy.attempt_key
-        with runner.run_context(agent=self._agent, store=store, hooks=self._hooks, worker_id=worker_id):
+        runner = self.make_runner()
+        if self.trainer is not None:
+            self.agent.set_trainer(self.trainer)
+        if self.proxy is not None and isinstance(runner, LitAgentRunner):
+            runner.mint_key = self.proxy.attempt_key
+        with runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=worker_id):
             await (runner.iter() if event is None else runner.iter(event=event))
 
     @property
     def key(self) -> str | None:
         """What the keys of attempts are made of, where the model proxy wants such keys."""
-        return None if self._proxy is None else self._proxy.key
+        return None if self.proxy is None else self.proxy.key
 
     @property
     def observer(self) -> "_Onlookers | None":
         """Tells plugins that stay here of rollouts that run elsewhere; None where there are none."""
-        staying = self._hooks.only(_stays)
-        return _Onlookers(staying, self._agent) if any(map(staying.has, _HOOKS_OF_RUNNERS)) else None
+        staying = self.hooks.only(_stays)
+        return _Onlookers(staying, self.agent) if any(map(staying.has, _HOOKS_OF_RUNNERS)) else None
 
     @property
     def failed_hooks(self) -> list[dict[str, Any]]:
         """What plugins have failed at in this process, for its heartbeats; nothing where the trainer sees it itself."""
-        return [] if self._trainer is not None else [asdict(each) for each in failed_hooks([], self._hooks.failures)]
+        return [] if self.trainer is not None else [asdict(each) for each in failed_hooks([], self.hooks.failures)]
 
     def __reduce__(self) -> Any:
-        parts: dict[str, tuple[str, object]] = {
-            "agent": (f"agent {_name_of(self._agent)}", self._agent),
-            "runner": ("the runner", self._runner),
-            "tracer": (f"tracer {type(self._tracer).__name__}", self._tracer),
-            "reward": ("grader " + ("" if self._reward is None else self._reward.name), self._reward),
-        }
+        factory = self.make_runner
+        sent = (
+            packed(f"agent {_name_of(self.agent)}", self.agent),
+            packed("the runner", factory.spec),
+            packed(f"tracer {type(factory.tracer).__name__}", factory.tracer),
+            packed("grader " + ("" if factory.reward is None else factory.reward.name), factory.reward),
+        )
         plugins = [
             packed(f"plugin {_name_of(plugin)}", plugin)
-            for plugin in self._plugins
+            for plugin in self.plugins
             if _has_hooks_of_runners(plugin) and not _stays(plugin)
         ]
-        sent = {name: packed(what, part) for name, (what, part) in parts.items()}
-        return _arrived, (sent, plugins, self._max_rollouts)
+        return _arrived, (sent, plugins, factory.max_rollouts)
 
 
 class _Onlookers:
@@ -167,18 +140,12 @@ class _Onlookers:
         await self._hooks.emit(hook, agent=self._agent, runner=None, **arguments)
 
 
-def _arrived(sent: dict[str, bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
-    side = RunnersSide.__new__(RunnersSide)
-    side._agent = unpacked(sent["agent"])
-    side._runner = unpacked(sent["runner"])
-    side._tracer = unpacked(sent["tracer"])
-    side._reward = unpacked(sent["reward"])
-    side._plugins = [unpacked(plugin) for plugin in plugins]
-    side._max_rollouts = max_rollouts
-    side._trainer = side._proxy = None
-    side._registry = default_registry()
-    side._hooks = Hooks(side._plugins, load_entry_points=True).only(lambda plugin: not _stays(plugin))
-    return side
+def _arrived(sent: Sequence[bytes], plugins: Sequence[bytes], max_rollouts: int | None) -> RunnersSide:
+    agent, spec, tracer, reward = map(unpacked, sent)
+    factory = RunnerFactory(spec, tracer, max_rollouts, reward, default_registry())
+    own = [unpacked(plugin) for plugin in plugins]
+    hooks = Hooks(own, load_entry_points=True).only(lambda plugin: not _stays(plugin))
+    return RunnersSide(agent, factory, own, hooks)
 
 
 def _name_of(value: object) -> str:

@@ -32,7 +32,7 @@ from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import budget_of, check_budget
 from lightning_core.trainer.proxies import leads, make_proxy
 from lightning_core.trainer.run import Run
-from lightning_core.trainer.runners import RunnersSide, make_runner
+from lightning_core.trainer.runners import RunnerFactory, RunnersSide
 from lightning_core.types import Dataset, NamedResources, PromptTemplate, RolloutConfig
 
 if TYPE_CHECKING:
@@ -303,28 +303,15 @@ class Trainer:
 
     def make_runner(self) -> Runner:
         """Make one of the runners."""
-        return make_runner(
-            self._runner,
-            tracer=self.tracer,
-            max_rollouts=self.max_rollouts,
-            reward=self.reward,
-            registry=self._registry,
-        )
+        return self._runner_factory()()
 
     def runners_side(self, agent: LitAgent[Any], hooks: Hooks | None = None) -> RunnersSide:
         """Return the runners' side of a run of an agent, which a strategy runs here or sends to other processes."""
-        return RunnersSide(
-            agent,
-            self,
-            proxy=self.llm_proxy,
-            runner=self._runner,
-            tracer=self.tracer,
-            max_rollouts=self.max_rollouts,
-            reward=self.reward,
-            plugins=self._plugins,
-            hooks=self.hooks if hooks is None else hooks,
-            registry=self._registry,
-        )
+        hooks = self.hooks if hooks is None else hooks
+        return RunnersSide(agent, self._runner_factory(), self._plugins, hooks, trainer=self, proxy=self.llm_proxy)
+
+    def _runner_factory(self) -> RunnerFactory:
+        return RunnerFactory(self._runner, self.tracer, self.max_rollouts, self.reward, self._registry)
 
     def first_rollouts(self, algorithm: Algorithm) -> FirstRollouts:
         """Return what watches the beginning of a new run."""
