@@ -317,54 +317,45 @@ def _in_one_line(error: BaseException) -> str:
     return hide_in_text(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
-class Recorder:
-    """Records the runs of one trainer.
+def start_recording(
+    place: str | os.PathLike[str] | RunFolder, store: LightningStore | None, *, registry: Registry
+) -> tuple[Recording, LightningStore]:
+    """Begin to record a run.
 
     Args:
-        place: The folder of all runs; or that of one, which the next run goes on with.
-        registry: Where the store of a run is looked up.
+        place: The folder of all runs; or that of one, to go on with it.
+        store: Where the run is kept; None for a store in its folder.
+        registry: Where that is looked up.
+
+    Returns:
+        The recording, and the store of the run.
+
+    Raises:
+        RunFolderError: When the folder cannot be used.
+        RegistryError: When the store cannot be built.
     """
+    recording = Recording(_folder_at(place, None if store is None else store.run_id))
+    try:
+        if store is None:
+            return recording, recording.make_store(registry)
+        return recording, store.for_run(place.run_id) if isinstance(place, RunFolder) else store
+    except BaseException:
+        recording.close()
+        if not recording.is_resumed:
+            shutil.rmtree(recording.folder.path)
+        raise
 
-    def __init__(self, place: str | os.PathLike[str] | RunFolder, *, registry: Registry) -> None:
-        self._given = place if isinstance(place, RunFolder) else None
-        self._root = place.path.parent if isinstance(place, RunFolder) else place
-        self._registry = registry
 
-    def next(self, store: LightningStore | None) -> tuple[Recording, LightningStore]:
-        """Begin to record the next run.
-
-        Args:
-            store: Where the trainer's runs are kept; None for a store in the run's folder.
-
-        Returns:
-            The recording, and the store of the run.
-
-        Raises:
-            RunFolderError: When the folder cannot be used.
-            RegistryError: When the store cannot be built.
-        """
-        given, self._given = self._given, None
-        recording = Recording(self._folder(given, None if store is None else store.run_id))
-        try:
-            if store is None:
-                return recording, recording.make_store(self._registry)
-            return recording, store if given is None else store.for_run(given.run_id)
-        except BaseException:
-            recording.close()
-            if not recording.is_resumed:
-                shutil.rmtree(recording.folder.path)
-            raise
-
-    def _folder(self, given: RunFolder | None, run_id: str | None) -> RunFolder:
-        if given is not None:
-            if not given.manifest_file.exists():
-                raise RunFolderError(f"{given.path} is not a run: it has no {given.manifest_file.name}")
-            return given
-        if run_id is not None:
-            there = RunFolder(os.path.join(self._root, run_id))
-            if there.manifest_file.exists():  # that store's run goes on
-                return there
-        return RunFolder.create(self._root, run_id)
+def _folder_at(place: str | os.PathLike[str] | RunFolder, run_id: str | None) -> RunFolder:
+    if isinstance(place, RunFolder):
+        if not place.manifest_file.exists():
+            raise RunFolderError(f"{place.path} is not a run: it has no {place.manifest_file.name}")
+        return place
+    if run_id is not None:
+        there = RunFolder(os.path.join(place, run_id))
+        if there.manifest_file.exists():  # that store's run goes on
+            return there
+    return RunFolder.create(place, run_id)
 
 
 FINISH_SECONDS = 30.0

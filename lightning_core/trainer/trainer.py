@@ -26,7 +26,7 @@ from lightning_core.runs import FitResult, RunFolder
 from lightning_core.runs.first_rollouts import FirstRollouts
 from lightning_core.runs.loggers import RunLogger
 from lightning_core.runs.manifest import Origin
-from lightning_core.runs.recording import Recorder, Recording
+from lightning_core.runs.recording import Recording, start_recording
 from lightning_core.store import LightningStore
 from lightning_core.tracer import Tracer
 from lightning_core.trainer.budgeting import budget_of, check_budget
@@ -215,7 +215,7 @@ class Trainer:
         self._stop_on_identical_failures = stop_on_identical_failures
         self._progress = _checked_progress(progress)
         self._first_run_id: str | None = None
-        self._recorder = None if run_dir is None else Recorder(run_dir, registry=self._registry)
+        self._run_dir = run_dir
         self._has_store = store is not None
         self.recording: Recording | None = None
         """The folder of the run that goes on, or of the last one; None where nothing is written down."""
@@ -329,11 +329,15 @@ class Trainer:
         """
         if self._first_run_id is None:
             self._first_run_id = self.store.find_run_id()
-        if self._fits and (self._has_store or self._recorder is None):
+        if self._fits and (self._has_store or self._run_dir is None):
             self.store = self.store.for_run(f"{self._first_run_id}-{self._fits + 1}")
         self._fits += 1
-        if self._recorder is not None:
-            self.recording, self.store = self._recorder.next(self.store if self._has_store else None)
+        if self._run_dir is not None:
+            place = self._run_dir
+            if isinstance(place, RunFolder):  # for the first run; the next one is beside it
+                self._run_dir = place.path.parent
+            own = self.store if self._has_store else None
+            self.recording, self.store = start_recording(place, own, registry=self._registry)
         return self.store
 
     def next_display(self) -> "tuple[Display | None, bool]":
